@@ -1,0 +1,41 @@
+# One private environment, made from nothing: Python 3.11+, git, make and the package registries are enough.
+PYTHON ?= python3
+VENV := .venv
+PARTS := .parts
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: setup test check bench demo docs conformance faults clean
+
+$(VENV)/ready: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable ".[all]"
+	touch $@
+
+# What is not on PyPI, without root, into a private folder. A part that cannot be had is reported by the tests as not run.
+$(PARTS)/ready: $(VENV)/ready tests/parts/package.json
+	mkdir -p $(PARTS)
+	cp tests/parts/package.json $(PARTS)/package.json
+	-cd $(PARTS) && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-package-lock --no-fund --no-audit
+	touch $@
+
+setup: $(VENV)/ready $(PARTS)/ready
+
+test: setup check
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: $(VENV)/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+docs: setup
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf $(VENV) $(PARTS) .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

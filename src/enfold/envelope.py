@@ -1,0 +1,530 @@
+"""The envelope every result arrives in: types, factories, detection, wire form. It knows nothing of operations."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from enfold.errors import CallError, FormatError
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+SOURCES: Final = ("local", "http", "mcp")
+
+# What an upstream says to its own client is not for ours.
+PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authenticate"})
+PRIVATE_HEADER_PREFIX: Final = "proxy-"
+
+
+class ResultWarning(msgspec.Struct, frozen=True):
+    """One change made to a result, or one place where it still does not fit; `old` and `new` stay in the process."""
+
+    code: str
+    path: str
+    old: Any = None
+    new: Any = None
+    type: str = "null"  # the JSON type of the old value
+    size: int = 0  # the length of the old value as JSON text
+    count: int = 1  # how many array siblings this entry stands for
+
+    def to_wire(self) -> dict[str, Any]:
+        """What may leave the process: no values, because a stripped property may be a secret."""
+        wire: dict[str, Any] = {"code": self.code, "path": self.path, "type": self.type, "size": self.size}
+        if self.count > 1:
+            wire["count"] = self.count
+        return wire
+
+
+# --- MCP content blocks -------------------------------------------------------------------------------------------
+
+
+class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What all blocks share; `extra` keeps the fields a newer protocol revision may have added."""
+
+    annotations: dict[str, Any] | UnsetType = UNSET  # audience, priority, lastModified
+    _meta: dict[str, Any] | UnsetType = UNSET
+    extra: dict[str, Any] | UnsetType = UNSET
+
+    def to_wire(self) -> dict[str, Any]:
+        wire: dict[str, Any] = msgspec.to_builtins(self)
+        wire.update(wire.pop("extra", {}))
+        return wire
+
+
+class TextContent(_Block, frozen=True, rename="camel", tag_field="type", tag="text"):
+    """Text for a reader or a model."""
+
+    type: ClassVar[Literal["text"]] = "text"
+    text: str
+
+
+class ImageContent(_Block, frozen=True, rename="camel", tag_field="type", tag="image"):
+    """An image as base64 text."""
+
+    type: ClassVar[Literal["image"]] = "image"
+    data: str
+    mime_type: str
+
+
+class AudioContent(_Block, frozen=True, rename="camel", tag_field="type", tag="audio"):
+    """A sound as base64 text."""
+
+    type: ClassVar[Literal["audio"]] = "audio"
+    data: str
+    mime_type: str
+
+
+class EmbeddedResource(_Block, frozen=True, rename="camel", tag_field="type", tag="resource"):
+    """A resource in full: `uri`, perhaps `mimeType`, and `text` or `blob`."""
+
+    type: ClassVar[Literal["resource"]] = "resource"
+    resource: dict[str, Any]
+
+
+class ResourceLink(_Block, frozen=True, rename="camel", tag_field="type", tag="resource_link"):
+    """Where a resource can be read."""
+
+    type: ClassVar[Literal["resource_link"]] = "resource_link"
+    uri: str
+    name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+
+
+ContentBlock: TypeAlias = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
+
+_BLOCK_TYPES: Final[dict[str, type[_Block]]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource": EmbeddedResource,
+    "resource_link": ResourceLink,
+}
+
+
+def is_content_block(value: object) -> bool:
+    return isinstance(value, _Block)
+
+
+def content_block(value: Any) -> ContentBlock:
+    """The block a value stands for; one of a kind we do not know becomes a text block holding its JSON."""
+    if isinstance(value, _Block):
+        return value  # type: ignore[return-value]  # the five subclasses are all there are
+    try:
+        return _read_block(value)
+    except (msgspec.ValidationError, AttributeError, KeyError, TypeError):
+        return TextContent(text=_json_text(value))
+
+
+def _read_block(value: Mapping[str, Any]) -> ContentBlock:
+    kind = _BLOCK_TYPES[value["type"]]
+    fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
+    block: Any = msgspec.convert({key: item for key, item in value.items() if key in fields}, kind)
+    extra = {key: item for key, item in value.items() if key not in fields}
+    return cast(ContentBlock, msgspec.structs.replace(block, extra=extra) if extra else block)
+
+
+def _json_text(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+# --- meta ---------------------------------------------------------------------------------------------------------
+
+
+class LocalResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came from a function of this process."""
+
+    source: ClassVar[Literal["local"]] = "local"
+    operation_id: str
+    timestamp: int  # Unix milliseconds, when it was wrapped
+
+
+class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came as an HTTP response, or as one event of an event stream."""
+
+    source: ClassVar[Literal["http"]] = "http"
+    status_code: int = 200
+    headers: dict[str, str] = {}
+    content_type: str = ""
+    event_type: str | UnsetType = UNSET
+    last_event_id: str | UnsetType = UNSET
+    private_headers: tuple[str, ...] = ()  # further names that stay in this process; never on the wire
+
+
+class MCPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """The result came from an MCP server; `is_error` marks a result that tells of a failure."""
+
+    source: ClassVar[Literal["mcp"]] = "mcp"
+    is_error: bool = False
+    content: tuple[ContentBlock, ...] = ()
+    structured_content: Any = UNSET
+    _meta: dict[str, Any] | UnsetType = UNSET
+
+
+ResponseMeta: TypeAlias = LocalResponseMeta | HTTPResponseMeta | MCPResponseMeta
+
+
+# --- the envelope -------------------------------------------------------------------------------------------------
+
+
+class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
+    """A result and where it came from; warnings and provenance travel beside the two wire fields."""
+
+    data: T
+    meta: ResponseMeta
+    warnings: tuple[ResultWarning, ...] = ()
+    provenance: dict[str, Any] | None = None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether this result tells of a failure: an MCP error result, or an HTTP error status."""
+        meta = self.meta
+        if isinstance(meta, MCPResponseMeta):
+            return meta.is_error
+        return isinstance(meta, HTTPResponseMeta) and meta.status_code >= 400
+
+    def as_(self, model: type[M]) -> M:
+        """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
+        try:
+            return msgspec.convert(self.data, model, strict=True, dec_hook=_build_model)
+        except (ValueError, TypeError) as error:
+            name = getattr(model, "__name__", str(model))
+            raise FormatError(f"The data is not a {name}: {error}") from error
+
+    def to_wire(self) -> dict[str, Any]:
+        return to_wire(self)
+
+    def to_bytes(self) -> bytes:
+        """The wire form as JSON text."""
+        return msgspec.json.encode(to_wire(self))
+
+
+def _build_model(model: Any, value: Any) -> Any:
+    if isinstance(value, model):
+        return value
+    validate = getattr(model, "model_validate", None)
+    if validate is None:
+        raise TypeError(f"{model.__name__} cannot be built from JSON data")
+    return validate(value)
+
+
+def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
+    return ResponseEnvelope(data, LocalResponseMeta(operation_id, time.time_ns() // 1_000_000))
+
+
+def http_envelope(
+    data: T,
+    *,
+    status_code: int = 200,
+    headers: Mapping[str, str] | Iterable[tuple[str, str]] = (),
+    content_type: str | None = None,
+    event_type: str | UnsetType = UNSET,
+    last_event_id: str | UnsetType = UNSET,
+    private_headers: Iterable[str] = (),
+) -> ResponseEnvelope[T]:
+    """Wrap an HTTP response; header names become lower-case, repeated ones are joined with `, `."""
+    joined = _join_headers(headers.items() if isinstance(headers, Mapping) else headers)
+    kind = joined.get("content-type", "") if content_type is None else content_type
+    private = tuple(name.lower() for name in private_headers)
+    return ResponseEnvelope(data, HTTPResponseMeta(status_code, joined, kind, event_type, last_event_id, private))
+
+
+def _join_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.lower()
+        joined[key] = f"{joined[key]}, {value}" if key in joined else value
+    return joined
+
+
+def mcp_envelope(
+    data: T,
+    *,
+    is_error: bool = False,
+    content: Iterable[Any] = (),
+    structured_content: Any = UNSET,
+    _meta: dict[str, Any] | UnsetType = UNSET,
+) -> ResponseEnvelope[T]:
+    """Wrap the result of an MCP tool; blocks may be our types or their wire form."""
+    blocks = tuple(content_block(block) for block in content)
+    return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, _meta))
+
+
+def is_response_envelope(value: object) -> bool:
+    """Whether a value is an envelope: an instance, or a mapping with `data` and a `meta` of a known source."""
+    if isinstance(value, ResponseEnvelope):
+        return True
+    if not isinstance(value, Mapping) or "data" not in value:
+        return False
+    meta = value.get("meta")
+    return isinstance(meta, Mapping) and _is_source(meta.get("source"))
+
+
+def _is_source(source: object) -> bool:
+    return isinstance(source, str) and source in SOURCES
+
+
+def unwrap(envelope: ResponseEnvelope[T], *, raise_on_error: bool = False) -> T:
+    """The data alone; with `raise_on_error` a result that tells of a failure is raised as a CallError."""
+    if raise_on_error and envelope.is_error:
+        raise CallError("EXECUTION_ERROR", error_text(envelope), _error_details(envelope))
+    return envelope.data
+
+
+def error_text(envelope: ResponseEnvelope[Any]) -> str:
+    """What a failed result says, as a sentence for people."""
+    meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        return f"HTTP {meta.status_code}"
+    texts = [block.text for block in getattr(meta, "content", ()) if isinstance(block, TextContent)]
+    return "\n".join(texts) or "The tool reported an error"
+
+
+def _error_details(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+    meta = envelope.meta
+    if isinstance(meta, HTTPResponseMeta):
+        return {"status": meta.status_code, "content_type": meta.content_type}
+    return {"content": [block.to_wire() for block in getattr(meta, "content", ())]}
+
+
+# --- wire form ----------------------------------------------------------------------------------------------------
+
+
+def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+    """The envelope as JSON data: exactly `data` and `meta`, camelCase, bytes as base64 text."""
+    data, meta = envelope.data, envelope.meta
+    wire_meta = _META_WRITERS[meta.source](meta)
+    if isinstance(data, bytes | bytearray | memoryview):
+        data = b64encode(data).decode()
+        if isinstance(meta, HTTPResponseMeta):
+            wire_meta["dataEncoding"] = "base64"
+    return {"data": data, "meta": wire_meta}
+
+
+def _write_local(meta: LocalResponseMeta) -> dict[str, Any]:
+    return {"source": "local", "operationId": meta.operation_id, "timestamp": meta.timestamp}
+
+
+def _write_http(meta: HTTPResponseMeta) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "source": "http",
+        "statusCode": meta.status_code,
+        "headers": public_headers(meta),
+        "contentType": meta.content_type,
+    }
+    if meta.event_type is not UNSET:
+        wire["eventType"] = meta.event_type
+    if meta.last_event_id is not UNSET:
+        wire["lastEventId"] = meta.last_event_id
+    return wire
+
+
+def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
+    """The upstream's headers without those that are not for our caller."""
+    return {name: value for name, value in meta.headers.items() if not _is_private(name, meta.private_headers)}
+
+
+def _is_private(name: str, listed: tuple[str, ...]) -> bool:
+    return name in PRIVATE_HEADERS or name.startswith(PRIVATE_HEADER_PREFIX) or name in listed
+
+
+def _write_mcp(meta: MCPResponseMeta) -> dict[str, Any]:
+    wire: dict[str, Any] = {
+        "source": "mcp",
+        "isError": meta.is_error,
+        "content": [block.to_wire() for block in meta.content],
+    }
+    if meta.structured_content is not UNSET:
+        wire["structuredContent"] = meta.structured_content
+    if meta._meta is not UNSET:
+        wire["_meta"] = meta._meta
+    return wire
+
+
+_META_WRITERS: Final[dict[str, Any]] = {"local": _write_local, "http": _write_http, "mcp": _write_mcp}
+
+
+def from_wire(wire: Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
+    """The envelope a wire form describes; missing or malformed meta fields get the factory's defaults."""
+    value = _parse(wire) if isinstance(wire, bytes | str) else wire
+    if isinstance(value, ResponseEnvelope):
+        return value
+    if not is_response_envelope(value):
+        raise FormatError("Not an envelope: it needs `data` and a `meta` whose `source` is local, http or mcp")
+    fields = dict(value["meta"])
+    meta, malformed = _read_meta(fields)
+    data = _read_data(value["data"], fields)
+    return ResponseEnvelope(data, meta, _read_warnings(value, malformed))
+
+
+def _parse(text: bytes | str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(f"Not JSON: {error}") from error
+
+
+def _read_data(data: Any, meta: Mapping[str, Any]) -> Any:
+    if meta.get("source") != "http" or meta.get("dataEncoding") != "base64" or not isinstance(data, str):
+        return data
+    try:
+        return b64decode(data, validate=True)
+    except ValueError as error:
+        raise FormatError("The data says it is base64 text, and is not") from error
+
+
+def _read_warnings(value: Mapping[str, Any], malformed: list[str]) -> tuple[ResultWarning, ...]:
+    extra = [ResultWarning("envelope_extra", f"/{key}") for key in value if key not in ("data", "meta")]
+    return (*extra, *(ResultWarning("envelope_meta", f"/meta/{name}") for name in malformed))
+
+
+def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[str]]:
+    """The meta of a mapping, and the names of fields whose value was of another type and gave way to the default."""
+    malformed: list[str] = []
+
+    def take(name: str, expected: Any, default: Any) -> Any:
+        if name not in fields:
+            return default
+        try:
+            return msgspec.convert(fields[name], expected)
+        except msgspec.ValidationError:
+            malformed.append(name)
+            return default
+
+    return _META_READERS[fields["source"]](take), malformed
+
+
+def _read_local(take: Any) -> LocalResponseMeta:
+    return LocalResponseMeta(take("operationId", str, ""), take("timestamp", int, time.time_ns() // 1_000_000))
+
+
+def _read_http(take: Any) -> HTTPResponseMeta:
+    return HTTPResponseMeta(
+        take("statusCode", int, 200),
+        _join_headers(take("headers", dict[str, str], {}).items()),
+        take("contentType", str, ""),
+        take("eventType", str, UNSET),
+        take("lastEventId", str, UNSET),
+    )
+
+
+def _read_mcp(take: Any) -> MCPResponseMeta:
+    return MCPResponseMeta(
+        take("isError", bool, False),
+        tuple(content_block(block) for block in take("content", list[Any], [])),
+        take("structuredContent", Any, UNSET),
+        take("_meta", dict[str, Any], UNSET),
+    )
+
+
+_META_READERS: Final[dict[str, Any]] = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
+
+
+# --- schemas ------------------------------------------------------------------------------------------------------
+
+_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "audience": {"type": "array", "items": {"enum": ["user", "assistant"]}},
+        "priority": {"type": "number"},
+        "lastModified": {"type": "string"},
+    },
+}
+
+
+def _block_schema(kind: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    shared = {"annotations": _ANNOTATIONS_SCHEMA, "_meta": {"type": "object"}}
+    return {
+        "type": "object",
+        "properties": {"type": {"const": kind}, **properties, **shared},
+        "required": ["type", *required],
+    }
+
+
+_STRING: Final[dict[str, Any]] = {"type": "string"}
+_MEDIA: Final[dict[str, Any]] = {"data": {"type": "string", "contentEncoding": "base64"}, "mimeType": _STRING}
+
+MCP_CONTENT_BLOCK_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [
+        _block_schema("text", {"text": _STRING}, ["text"]),
+        _block_schema("image", _MEDIA, ["data", "mimeType"]),
+        _block_schema("audio", _MEDIA, ["data", "mimeType"]),
+        _block_schema(
+            "resource",
+            {
+                "resource": {
+                    "type": "object",
+                    "properties": {"uri": _STRING, "mimeType": _STRING, "text": _STRING, "blob": _STRING},
+                    "required": ["uri"],
+                }
+            },
+            ["resource"],
+        ),
+        _block_schema(
+            "resource_link",
+            {
+                "uri": _STRING,
+                "name": _STRING,
+                "title": _STRING,
+                "description": _STRING,
+                "mimeType": _STRING,
+                "size": {"type": "integer"},
+            },
+            ["uri", "name"],
+        ),
+    ]
+}
+
+LOCAL_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"source": {"const": "local"}, "operationId": _STRING, "timestamp": {"type": "integer"}},
+    "required": ["source", "operationId", "timestamp"],
+    "additionalProperties": False,
+}
+
+HTTP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "http"},
+        "statusCode": {"type": "integer"},
+        "headers": {"type": "object", "additionalProperties": _STRING},
+        "contentType": _STRING,
+        "eventType": _STRING,
+        "lastEventId": _STRING,
+        "dataEncoding": {"const": "base64"},
+    },
+    "required": ["source", "statusCode", "headers", "contentType"],
+    "additionalProperties": False,
+}
+
+MCP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "source": {"const": "mcp"},
+        "isError": {"type": "boolean"},
+        "content": {"type": "array", "items": MCP_CONTENT_BLOCK_SCHEMA},
+        "structuredContent": {},
+        "_meta": {"type": "object"},
+    },
+    "required": ["source", "isError", "content"],
+    "additionalProperties": False,
+}
+
+RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [LOCAL_RESPONSE_META_SCHEMA, HTTP_RESPONSE_META_SCHEMA, MCP_RESPONSE_META_SCHEMA]
+}
+
+RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA},
+    "required": ["data", "meta"],
+    "additionalProperties": False,
+}

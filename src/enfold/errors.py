@@ -1,0 +1,87 @@
+"""CallError and the one table of codes. Every surface and format reads its status, category and exit code here."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["CODES", "CallError", "Code", "FormatError", "code_row"]
+
+
+class Code(msgspec.Struct, frozen=True):
+    """One row of the table: what a code means on every surface and in every format."""
+
+    name: str
+    http_status: int
+    retryable: bool
+    category: str
+    recoverable: bool
+    envelope_code: str
+    exit_code: int
+
+
+def _row(name: str, http_status: int, retryable: bool, category: str, recoverable: bool, exit_code: int) -> Code:
+    return Code(name, http_status, retryable, category, recoverable, f"ENFOLD.{name}", exit_code)
+
+
+_EXECUTION_FAILED: Final = "ADAPTER.EXECUTION.FAILED"
+
+CODES: Final[dict[str, Code]] = {
+    row.name: row
+    for row in (
+        _row("OPERATION_NOT_FOUND", 404, False, "not_found", False, 3),
+        _row("INVALID_OPERATION_TYPE", 400, False, "validation", True, 2),
+        _row("VALIDATION_ERROR", 400, False, "validation", True, 2),
+        _row("ACCESS_DENIED", 403, False, "authorization", False, 4),
+        # Whether a call that timed out may be tried again depends on the operation: only if it is idempotent.
+        _row("TIMEOUT", 504, False, "timeout", True, 5),
+        _row("ABORTED", 499, False, "execution", False, 6),
+        _row("RESOURCE_EXHAUSTED", 429, True, "rate_limit", True, 7),
+        _row("PAYLOAD_TOO_LARGE", 413, False, "validation", True, 2),
+        _row("UNAVAILABLE", 503, True, "network", True, 7),
+        _row("DATA_LOSS", 502, False, "network", False, 1),
+        Code("EXECUTION_ERROR", 500, False, "execution", False, _EXECUTION_FAILED, 1),
+        _row("UNKNOWN_ERROR", 500, False, "internal", False, 1),
+    )
+}
+
+
+def code_row(code: str) -> Code:
+    """The row of a code; a handler's own code gets the row of a failed execution under its own name."""
+    return CODES.get(code) or Code(code, 500, False, "execution", False, code, 1)
+
+
+class CallError(Exception):
+    """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        details: dict[str, Any] | None = None,
+        retryable: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details: dict[str, Any] = {} if details is None else details
+        self.retryable = code_row(code).retryable if retryable is None else retryable
+        self.request_id: str | None = None  # the id under which our log has the rest of the story
+        self.partial: Any = None  # in the process only: the envelope that was refused, where there is one
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"CallError({self.code!r}, {self.message!r}, {self.details!r}, retryable={self.retryable!r})"
+
+    def __reduce__(self) -> tuple[type[CallError], tuple[str, str, dict[str, Any], bool]]:
+        return type(self), (self.code, self.message, self.details, self.retryable)
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"code": self.code, "message": self.message, "details": self.details, "retryable": self.retryable}
+
+
+class FormatError(ValueError):
+    """What was read is not of the format it was said to be."""
