@@ -1,0 +1,246 @@
+"""Matching by sets of states: every way through a pattern at once, so the work grows with the text and never explodes.
+
+A set of states and the character after it always give the same next set, so each such step is made once per search and
+remembered. Lookarounds are automata of their own, asked at a place of the text; backreferences cannot be had this way.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from enfold.schema.regexp.characters import WORD, Ranges, contains
+from enfold.schema.regexp.syntax import Back, Chars, Choice, Edge, Group, Look, Node, Repeat, Sequence
+
+MAX_STATES: Final = 5_000
+# Working out a step takes about this many times as long, for each state, as a step that is remembered.
+_STATE_COST: Final = 4
+
+_DONE: Final = 0  # the state in which the pattern has matched
+
+
+class Automaton(msgspec.Struct, frozen=True):
+    """States by number, each with what it asks for and where it goes on."""
+
+    tests: tuple[Test, ...]
+    targets: tuple[tuple[int, ...], ...]
+    start: int
+    is_forward: bool
+    asks_around: bool  # whether a lookaround is in it
+
+
+class Around(msgspec.Struct, frozen=True):
+    """A lookaround: an automaton that must find something from here on, or must not."""
+
+    automaton: Automaton
+    is_negative: bool
+
+
+# None goes on for free, Ranges take a character, the others look at the place.
+Test: TypeAlias = Ranges | Edge | Around | None
+
+
+def build(node: Node) -> Automaton | None:
+    """The automaton of a pattern, or None where it would have too many states or needs a memory."""
+    try:
+        return _build(node, is_forward=True, room=MAX_STATES)
+    except _CannotBuildError:
+        return None
+
+
+def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> bool | None:
+    """Whether the pattern matches somewhere in the text; None when the steps did not suffice to tell."""
+    try:
+        return _Run(text, steps).finds(automaton, 0, restarts=not is_anchored)
+    except (_OutOfStepsError, RecursionError):
+        return None
+
+
+class _CannotBuildError(Exception):
+    """The pattern is too large, or has a backreference."""
+
+
+class _OutOfStepsError(Exception):
+    """The budget of a search is spent."""
+
+
+def _build(node: Node, *, is_forward: bool, room: int) -> Automaton:
+    builder = _Builder(is_forward, room)
+    start = builder.before(_DONE, node)
+    asks_around = any(isinstance(test, Around) for test in builder.tests)
+    return Automaton(tuple(builder.tests), tuple(builder.targets), start, is_forward, asks_around)
+
+
+class _Builder:
+    """Adds states from the end of the pattern to its beginning, so that each knows where it goes on."""
+
+    def __init__(self, is_forward: bool, room: int) -> None:
+        self.is_forward = is_forward
+        self.room = room
+        self.tests: list[Test] = [None]
+        self.targets: list[tuple[int, ...]] = [()]
+
+    def add(self, test: Test, *targets: int) -> int:
+        if len(self.tests) >= self.room:
+            raise _CannotBuildError
+        self.tests.append(test)
+        self.targets.append(targets)
+        return len(self.tests) - 1
+
+    def before(self, after: int, node: Node) -> int:
+        """The state from which the node leads to `after`."""
+        match node:
+            case Chars(ranges):
+                return self.add(ranges, after)
+            case Edge():
+                return self.add(node, after)
+            case Look():
+                return self.add(self.around(node), after)
+            case Group(body):
+                return self.before(after, body)
+            case Sequence(items):
+                return self.before_all(after, items)
+            case Choice(branches):
+                return self.add(None, *(self.before(after, branch) for branch in branches))
+            case Repeat():
+                return self.before_repeat(after, node)
+            case Back():
+                raise _CannotBuildError
+
+    def around(self, look: Look) -> Around:
+        inner = _build(look.body, is_forward=look.is_ahead, room=self.room - len(self.tests))
+        self.room -= len(inner.tests)
+        return Around(inner, look.is_negative)
+
+    def before_all(self, after: int, items: tuple[Node, ...]) -> int:
+        for item in reversed(items) if self.is_forward else items:
+            after = self.before(after, item)
+        return after
+
+    def before_repeat(self, after: int, repeat: Repeat) -> int:
+        entry = self.loop(after, repeat.body) if repeat.most is None else self.optional(after, repeat)
+        for _ in range(repeat.least):
+            known = len(self.tests)
+            entry = self.before(entry, repeat.body)
+            if len(self.tests) == known:
+                break  # the body is empty, and so are all its copies
+        return entry
+
+    def loop(self, after: int, body: Node) -> int:
+        fork = self.add(None)
+        self.targets[fork] = (self.before(fork, body), after)
+        return fork
+
+    def optional(self, after: int, repeat: Repeat) -> int:
+        entry = after
+        for _ in range((repeat.most or 0) - repeat.least):
+            entry = self.add(None, self.before(entry, repeat.body), after)
+        return entry
+
+
+class _Moment:
+    """A set of states and the character behind it, with the steps from here that are already known."""
+
+    __slots__ = ("behind", "states", "steps")
+
+    def __init__(self, states: frozenset[int], behind: _Side) -> None:
+        self.states = states
+        self.behind = behind
+        self.steps: dict[str, _Moment] = {}
+
+
+# What stands beside a place: nothing, a character of a word, or another one.
+_Side: TypeAlias = bool | None
+
+_WORD: Final = frozenset(chr(code) for first, last in WORD for code in range(first, last + 1))
+_MATCHED: Final = _Moment(frozenset(), None)
+_FAILED: Final = _Moment(frozenset(), None)
+
+
+class _Run:
+    """One search: the text, the steps that are left, and everything found out on the way."""
+
+    def __init__(self, text: str, steps: int) -> None:
+        self.text = text
+        self.left = steps
+        self.moments: dict[tuple[int, frozenset[int], _Side], _Moment] = {}
+        self.answers: dict[tuple[int, int], bool] = {}
+
+    def finds(self, automaton: Automaton, at: int, *, restarts: bool) -> bool:
+        """Whether a match begins at this place, or where it restarts at any later one."""
+        text = self.text
+        moment = self.moment(automaton, {automaton.start}, self.side(at - 1 if automaton.is_forward else at))
+        for index in range(at, len(text)) if automaton.is_forward else range(at - 1, -1, -1):
+            self.left -= 1
+            if self.left < 0:
+                raise _OutOfStepsError
+            character = text[index]
+            following = moment.steps.get(character)
+            if following is None:
+                following = self.step(automaton, moment, index, restarts=restarts)
+                if not automaton.asks_around:
+                    moment.steps[character] = following
+            if following is _MATCHED or following is _FAILED:
+                return following is _MATCHED
+            moment = following
+        return _DONE in self.reach(automaton, moment, len(text) if automaton.is_forward else 0, None)
+
+    def step(self, automaton: Automaton, moment: _Moment, index: int, *, restarts: bool) -> _Moment:
+        """What comes after the character at this index."""
+        side = self.side(index)
+        place = index if automaton.is_forward else index + 1
+        reached = self.reach(automaton, moment, place, side)
+        if _DONE in reached:
+            return _MATCHED
+        code = ord(self.text[index])
+        states = {
+            automaton.targets[state][0]
+            for state in reached
+            if isinstance(ranges := automaton.tests[state], tuple) and contains(ranges, code)
+        }
+        if restarts:
+            states.add(automaton.start)
+        return self.moment(automaton, states, side) if states else _FAILED
+
+    def reach(self, automaton: Automaton, moment: _Moment, place: int, ahead: _Side) -> set[int]:
+        """All states that can be had from these without taking a character."""
+        tests, targets = automaton.tests, automaton.targets
+        sides = (moment.behind, ahead) if automaton.is_forward else (ahead, moment.behind)
+        reached: set[int] = set()
+        waiting = list(moment.states)
+        while waiting:
+            state = waiting.pop()
+            if state in reached:
+                continue
+            reached.add(state)
+            test = tests[state]
+            if not isinstance(test, tuple) and (test is None or self.holds(test, place, *sides)):
+                waiting += targets[state]
+        self.left -= _STATE_COST * len(reached)
+        return reached
+
+    def holds(self, test: Edge | Around, place: int, left: _Side, right: _Side) -> bool:
+        if isinstance(test, Around):
+            return self.answer(test.automaton, place) is not test.is_negative
+        if test.kind == "start":
+            return left is None
+        if test.kind == "end":
+            return right is None
+        return (bool(left) is not bool(right)) is (test.kind == "word")
+
+    def answer(self, automaton: Automaton, place: int) -> bool:
+        key = (id(automaton), place)
+        if key not in self.answers:
+            self.answers[key] = self.finds(automaton, place, restarts=False)
+        return self.answers[key]
+
+    def side(self, index: int) -> _Side:
+        return self.text[index] in _WORD if 0 <= index < len(self.text) else None
+
+    def moment(self, automaton: Automaton, states: set[int], behind: _Side) -> _Moment:
+        key = (id(automaton), frozenset(states), behind)
+        known = self.moments.get(key)
+        if known is None:
+            known = self.moments[key] = _Moment(key[1], behind)
+        return known

@@ -1,0 +1,399 @@
+r"""ECMAScript regular expressions as values: the nodes, and the parser that makes them. Nothing is matched here.
+
+The meaning is that of the `u` flag. What only the older grammar allows is read as there where it can mean nothing else:
+a lone `{`, `}` or `]`, an escaped punctuation mark, a `-` beside a class such as `\w` within brackets.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.schema.regexp import characters
+
+if TYPE_CHECKING:
+    from enfold.schema.regexp.characters import Ranges
+
+MAX_LENGTH: Final = 10_000
+MAX_NESTING: Final = 50
+MAX_NODES: Final = 5_000
+MAX_RANGES: Final = 20_000
+# No text is longer, and the standard library counts no further.
+MAX_COUNT: Final = 2**31 - 1
+
+
+class PatternError(ValueError):
+    """A pattern that is no regular expression of ECMAScript, or more of one than we take."""
+
+    def __init__(self, source: str, fault: str, position: int | None = None) -> None:
+        shown = source if len(source) <= 50 else f"{source[:50]}…"
+        where = "" if position is None else f" at character {position + 1}"
+        super().__init__(f"The pattern {shown} cannot be used: {fault}{where}.")
+
+
+class Chars(msgspec.Struct, frozen=True):
+    """One character out of a set."""
+
+    ranges: Ranges
+
+
+class Sequence(msgspec.Struct, frozen=True):
+    items: tuple[Node, ...]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    branches: tuple[Node, ...]
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    body: Node
+    least: int
+    most: int | None
+    is_lazy: bool
+
+
+class Group(msgspec.Struct, frozen=True):
+    """What a backreference can point to; where there is none, groups are not kept."""
+
+    body: Node
+    number: int
+
+
+class Back(msgspec.Struct, frozen=True):
+    """The text of a group that was closed before, once more; nothing where the group took no part."""
+
+    number: int
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """A place between two characters: the start, the end, a word's border, or no such border."""
+
+    kind: Literal["start", "end", "word", "not word"]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What must, or must not, follow or go before."""
+
+    body: Node
+    is_ahead: bool
+    is_negative: bool
+
+
+Node: TypeAlias = Chars | Sequence | Choice | Repeat | Group | Back | Edge | Look
+
+EMPTY: Final = Sequence(())
+
+
+def parse(source: str) -> Node:
+    """The tree of a pattern; raises PatternError."""
+    if len(source) > MAX_LENGTH:
+        raise PatternError(source, f"it is longer than {MAX_LENGTH} characters")
+    parser = _Parser(source)
+    node = parser.choice()
+    if not parser.is_done:
+        raise parser.error("a ) closes nothing")
+    return node
+
+
+_LOOKS: Final = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!": (False, True)}
+_GROUP_START: Final = re.compile(r"\?(?:[:=!]|<[=!]|<([A-Za-z_$][\w$]*)>)")
+_QUANTIFIER: Final = re.compile(r"([*+?]|\{([0-9]+)(,?)([0-9]*)\})(\??)")
+_COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_PROPERTY: Final = re.compile(r"\{(\w+)(?:=(\w+))?\}", re.ASCII)
+_LONG_CODE: Final = re.compile(r"\{0*([0-9A-Fa-f]{1,6})\}")
+_FOUR_DIGITS: Final = re.compile(r"[0-9A-Fa-f]{4}")
+_TRAILING_HALF: Final = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
+_TWO_DIGITS: Final = re.compile(r"[0-9A-Fa-f]{2}")
+_NAME: Final = re.compile(r"<([A-Za-z_$][\w$]*)>")
+_BACK: Final = re.compile(r"\\(?:[1-9]|k<)")
+_NUMBER: Final = re.compile(r"[1-9][0-9]*")
+# Escapes and classes are stepped over, so that only a bracket that opens a group is found.
+_GROUPS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?|\((?!\?)|\(\?<([A-Za-z_$][\w$]*)>", re.DOTALL)
+
+_CONTROLS: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
+_CLASSES: Final[dict[str, Ranges]] = {
+    "d": characters.DIGITS,
+    "D": characters.complement(characters.DIGITS),
+    "w": characters.WORD,
+    "W": characters.complement(characters.WORD),
+    "s": characters.SPACES,
+    "S": characters.complement(characters.SPACES),
+}
+_EDGES: Final = {"b": Edge("word"), "B": Edge("not word")}
+_DOT: Final = Chars(characters.complement(characters.LINE_ENDS))
+
+
+class _Parser:
+    """One walk over the source, from left to right."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.at = 0
+        self.nesting = 0
+        self.nodes = 0
+        self.ranges = 0
+        self.opened = 0
+        self.closed: set[int] = set()
+        self.behinds = 0
+        self.names = _group_names(source)
+        self.has_backs = _BACK.search(source) is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.at == len(self.source)
+
+    def error(self, fault: str) -> PatternError:
+        return PatternError(self.source, fault, self.at)
+
+    def peek(self) -> str:
+        return self.source[self.at : self.at + 1]
+
+    def take(self, wanted: str) -> bool:
+        found = self.source.startswith(wanted, self.at)
+        if found:
+            self.at += len(wanted)
+        return found
+
+    def take_match(self, wanted: re.Pattern[str]) -> re.Match[str] | None:
+        match = wanted.match(self.source, self.at)
+        if match is not None:
+            self.at = match.end()
+        return match
+
+    def next_character(self) -> str:
+        character = self.peek()
+        if not character:
+            raise self.error("it ends too early")
+        self.at += 1
+        return character
+
+    def choice(self) -> Node:
+        branches = [self.sequence()]
+        while self.take("|"):
+            branches.append(self.sequence())
+        return branches[0] if len(branches) == 1 else Choice(tuple(branches))
+
+    def sequence(self) -> Node:
+        items: list[Node] = []
+        while self.peek() not in ("", "|", ")"):
+            items.append(self.term())
+        return items[0] if len(items) == 1 else Sequence(tuple(items))
+
+    def term(self) -> Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise self.error(f"it has more than {MAX_NODES} parts")
+        is_group = self.peek() == "("
+        body = self.atom()
+        match = self.take_match(_QUANTIFIER)
+        if match is None:
+            return body
+        if isinstance(body, Edge) and not is_group:
+            raise self.error("there is nothing to repeat")
+        return self.repeated(body, match)
+
+    def repeated(self, body: Node, match: re.Match[str]) -> Node:
+        least, most = _COUNTS.get(match[1]) or _counts(match)
+        if most is not None and least > most:
+            raise self.error("the counts of a repeat are out of order")
+        if _QUANTIFIER.match(self.source, self.at):
+            raise self.error("there is nothing to repeat")
+        return Repeat(body, least, most, match[5] == "?")
+
+    def atom(self) -> Node:
+        if _QUANTIFIER.match(self.source, self.at):
+            raise self.error("there is nothing to repeat")
+        character = self.next_character()
+        match character:
+            case "^":
+                return Edge("start")
+            case "$":
+                return Edge("end")
+            case ".":
+                return _DOT
+            case "(":
+                return self.group()
+            case "[":
+                return self.chars(self.brackets())
+            case "\\":
+                return self.escape()
+        return Chars(characters.one(ord(character)))
+
+    def group(self) -> Node:
+        start = self.take_match(_GROUP_START)
+        if start is None and self.peek() == "?":
+            raise self.error("a group begins in a way that is not known")
+        if start is None or start[1]:
+            return self.numbered_group()
+        if start[0] == "?:":
+            return self.enclosed()
+        return self.look(*_LOOKS[start[0]])
+
+    def numbered_group(self) -> Node:
+        self.opened += 1
+        number = self.opened
+        body = self.enclosed()
+        self.closed.add(number)
+        return Group(body, number) if self.has_backs else body
+
+    def look(self, is_ahead: bool, is_negative: bool) -> Node:
+        self.behinds += not is_ahead
+        body = self.enclosed()
+        self.behinds -= not is_ahead
+        return Look(body, is_ahead, is_negative)
+
+    def enclosed(self) -> Node:
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            raise self.error(f"it is nested more than {MAX_NESTING} deep")
+        node = self.choice()
+        if not self.take(")"):
+            raise self.error("a group is not closed")
+        self.nesting -= 1
+        return node
+
+    def escape(self) -> Node:
+        if (number := self.take_match(_NUMBER)) is not None:
+            return self.back(_count(number[0]))
+        if self.take("k"):
+            return self.named_back()
+        edge = _EDGES.get(self.peek())
+        if edge is not None:
+            self.at += 1
+            return edge
+        return self.chars(self.escaped_characters())
+
+    def chars(self, ranges: Ranges) -> Node:
+        self.ranges += len(ranges)
+        if self.ranges > MAX_RANGES:
+            raise self.error(f"its sets of characters have more than {MAX_RANGES} ranges")
+        return Chars(ranges)
+
+    def named_back(self) -> Node:
+        name = self.take_match(_NAME)
+        if name is None or name[1] not in self.names:
+            raise self.error("a backreference names no group")
+        return self.back(self.names.index(name[1]) + 1)
+
+    def back(self, number: int) -> Node:
+        if number > len(self.names):
+            raise self.error("a backreference points to no group")
+        if self.behinds:
+            # A lookbehind is read from right to left, so the group it means would not be the one we mean.
+            raise self.error("a backreference stands in a lookbehind")
+        # A group that is still open, or comes later, has taken nothing yet: it stands for the empty text.
+        return Back(number) if number in self.closed else EMPTY
+
+    def brackets(self) -> Ranges:
+        is_negated = self.take("^")
+        sets: list[Ranges] = []
+        while not self.take("]"):
+            if self.is_done:
+                raise self.error("a [ is not closed")
+            sets.append(self.class_item())
+        found = characters.union(*sets)
+        return characters.complement(found) if is_negated else found
+
+    def class_item(self) -> Ranges:
+        first = self.class_atom()
+        if self.peek() != "-" or self.source[self.at + 1 : self.at + 2] in ("]", ""):
+            return first
+        self.at += 1
+        last = self.class_atom()
+        if not _is_single(first) or not _is_single(last):
+            return characters.union(first, characters.one(ord("-")), last)
+        if first > last:
+            raise self.error("a range is out of order")
+        return ((first[0][0], last[0][0]),)
+
+    def class_atom(self) -> Ranges:
+        character = self.next_character()
+        if character != "\\":
+            return characters.one(ord(character))
+        if self.take("b"):
+            return characters.one(0x08)
+        return self.escaped_characters()
+
+    def escaped_characters(self) -> Ranges:
+        """What stands after a backslash, where it means characters."""
+        letter = self.next_character()
+        if letter in _CLASSES:
+            return _CLASSES[letter]
+        if letter in "pP":
+            return self.property(is_negated=letter == "P")
+        return characters.one(self.escaped_code(letter))
+
+    def property(self, *, is_negated: bool) -> Ranges:
+        match = self.take_match(_PROPERTY)
+        found = characters.unicode_property(match[1], match[2]) if match else None
+        if found is None:
+            raise self.error("a Unicode property is not known")
+        return characters.complement(found) if is_negated else found
+
+    def escaped_code(self, letter: str) -> int:
+        if letter in _CONTROLS:
+            return _CONTROLS[letter]
+        if letter == "x":
+            return self.hexadecimal(_TWO_DIGITS)
+        if letter == "u":
+            return self.unicode_code()
+        if letter == "c":
+            return self.control_code()
+        if letter == "0" and not self.peek().isdecimal():
+            return 0
+        if letter.isascii() and letter.isalnum():
+            raise self.error(f"\\{letter} has no meaning")
+        return ord(letter)
+
+    def unicode_code(self) -> int:
+        if self.peek() == "{":
+            return self.long_code()
+        code = self.hexadecimal(_FOUR_DIGITS)
+        if 0xD800 <= code <= 0xDBFF and (half := self.take_match(_TRAILING_HALF)) is not None:
+            return 0x10000 + ((code - 0xD800) << 10) + (int(half[1], 16) - 0xDC00)
+        return code
+
+    def long_code(self) -> int:
+        match = self.take_match(_LONG_CODE)
+        if match is None or int(match[1], 16) > characters.LAST:
+            raise self.error("a \\u{…} is no code point")
+        return int(match[1], 16)
+
+    def hexadecimal(self, digits: re.Pattern[str]) -> int:
+        match = self.take_match(digits)
+        if match is None:
+            raise self.error("hexadecimal digits are missing")
+        return int(match[0], 16)
+
+    def control_code(self) -> int:
+        letter = self.next_character()
+        if not (letter.isascii() and letter.isalpha()):
+            raise self.error("\\c wants a letter")
+        return ord(letter) % 32
+
+
+def _group_names(source: str) -> list[str | None]:
+    """The groups that can be referred to, in order: a name, or None for one that has only its number."""
+    names = [match[1] for match in _GROUPS.finditer(source) if match[0].startswith("(")]
+    given = [name for name in names if name is not None]
+    if len(given) != len(set(given)):
+        raise PatternError(source, "two groups have the same name")
+    return names
+
+
+def _counts(match: re.Match[str]) -> tuple[int, int | None]:
+    least = _count(match[2])
+    if not match[3]:
+        return least, least
+    return least, _count(match[4]) if match[4] else None
+
+
+def _count(digits: str) -> int:
+    # Cut before reading: ten thousand digits would be a number too, but a slow one.
+    return min(int(digits.lstrip("0")[:10] or "0"), MAX_COUNT)
+
+
+def _is_single(ranges: Ranges) -> bool:
+    return len(ranges) == 1 and ranges[0][0] == ranges[0][1]
