@@ -1,0 +1,322 @@
+"""Python annotations read into shapes. It looks at types only; what a class with fields holds is read in `records`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import types
+import typing
+from collections import abc
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Never, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from enfold.envelope import ContentBlock, ResponseEnvelope
+from enfold.errors import CallError
+from enfold.schema.limits import is_pydantic_metadata, limit, read_metadata
+from enfold.schema.plain import to_plain
+from enfold.schema.records import is_record, names_of_module, read_record, resolve
+from enfold.schema.shapes import (
+    NO_NOTES,
+    Alias,
+    Anything,
+    Choice,
+    Definitions,
+    Either,
+    Flags,
+    Foreign,
+    Items,
+    Named,
+    Noted,
+    Record,
+    Row,
+    Scalar,
+    Shape,
+    Table,
+    Text,
+)
+
+__all__ = ["TypeReader", "spelled"]
+
+_KNOWN: Final[dict[Any, Shape]] = {
+    int: Scalar("integer"),
+    str: Scalar("string"),
+    float: Scalar("number"),
+    bool: Scalar("boolean"),
+    None: Scalar("null"),
+    type(None): Scalar("null"),
+    Any: Anything(),
+    object: Anything(),
+    msgspec.Raw: Anything(),
+    typing.LiteralString: Scalar("string"),
+    typing.Tuple: Items(tuple, Anything()),  # noqa: UP006 - users still write it, and it is not `tuple[()]`
+}
+
+# By name, so that reading an annotation imports nothing: who has such a type has imported its module.
+_FORMATS: Final = {
+    "datetime.datetime": "date-time",
+    "datetime.date": "date",
+    "datetime.time": "time",
+    "datetime.timedelta": "duration",
+    "uuid.UUID": "uuid",
+    "decimal.Decimal": "decimal",
+    "builtins.bytes": "base64",
+    "builtins.bytearray": "base64",
+    "builtins.memoryview": "base64",
+    "pathlib.Path": "path",
+    "pathlib.PosixPath": "path",
+    "pathlib.PurePath": "path",
+    "pathlib.PurePosixPath": "path",
+    "pathlib.PureWindowsPath": "path",
+    "ipaddress.IPv4Address": "ipv4",
+    "ipaddress.IPv6Address": "ipv6",
+    "ipaddress.IPv4Network": "ipv4network",
+    "ipaddress.IPv6Network": "ipv6network",
+    "ipaddress.IPv4Interface": "ipv4interface",
+    "ipaddress.IPv6Interface": "ipv6interface",
+}
+
+_ARRAYS: Final[dict[Any, type]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    collections.deque: collections.deque,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    abc.Set: set,
+    abc.MutableSet: set,
+}
+
+_OBJECTS: Final[dict[Any, type]] = {
+    dict: dict,
+    collections.OrderedDict: collections.OrderedDict,
+    abc.Mapping: dict,
+    abc.MutableMapping: dict,
+}
+
+# What msgspec makes itself; anything else that `_ARRAYS` and `_OBJECTS` name is made by the other engine.
+_PLAIN_CONTAINERS: Final = (list, set, frozenset, tuple, dict)
+
+# pydantic would take these, and then no JSON value at all would do.
+_NOT_DATA: Final = {abc.Callable, abc.Iterator, abc.Generator, abc.Awaitable, abc.Coroutine, type}
+
+# A result that is an envelope or content goes on as it is, so its class says nothing about the data.
+_PASSED_ON: Final = (ResponseEnvelope, *get_args(ContentBlock))
+
+_QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final", "ClassVar"}
+
+
+class TypeReader:
+    """Reads the annotations of one signature and keeps the classes they name; `names` are those its scope knows.
+
+    `beyond_msgspec` names what msgspec would not do justice to, `unknown` a class that is not even pydantic's own;
+    both are None where there is no such thing.
+    """
+
+    __slots__ = ("_names", "_open_aliases", "_records_open", "beyond_msgspec", "definitions", "unknown")
+
+    def __init__(self, names: Mapping[str, Any] | None = None) -> None:
+        self._names = names or {}
+        self.definitions: Definitions = {}
+        self.beyond_msgspec: str | None = None
+        self.unknown: str | None = None
+        self._open_aliases: set[Any] = set()
+        self._records_open = 0
+
+    def read(self, annotation: Any) -> Shape:
+        """The shape of an annotation whose text is already evaluated; a TypeError says why there is none."""
+        with contextlib.suppress(TypeError):  # an annotation that cannot be hashed is none of these
+            if (known := _KNOWN.get(annotation)) is not None:
+                return known
+        origin = get_origin(annotation)
+        if origin is not None:
+            return self._read_generic(annotation, origin)
+        if isinstance(annotation, type):
+            return self._read_class(annotation)
+        return self._read_special(annotation)
+
+    def _read_generic(self, annotation: Any, origin: Any) -> Shape:
+        arguments = get_args(annotation)
+        if origin is Annotated:
+            return self._read_annotated(annotation)
+        if origin is Union or origin is types.UnionType:
+            return self._union([self.read(member) for member in arguments])
+        if origin is Literal:
+            return _literal(annotation)
+        if origin is tuple:
+            return self._read_tuple(arguments)
+        if getattr(origin, "_name", None) in _QUALIFIERS:
+            return self.read(arguments[0])
+        if _is_alias(origin):
+            return self._read_alias(annotation, origin.__value__[arguments])
+        return self._read_container(annotation, origin, arguments)
+
+    def _read_container(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Shape:
+        if not arguments:  # `typing.List` and the like
+            return self._read_class(origin)
+        if origin in _ARRAYS:
+            return self._array(_ARRAYS[origin], self.read(arguments[0]))
+        if origin in _OBJECTS:
+            key, value = (self.read(argument) for argument in arguments)
+            return self._object(_OBJECTS[origin], key, value)
+        if origin is ResponseEnvelope:
+            return self.read(arguments[0])
+        if is_record(origin):
+            return self._read_record(annotation)
+        return self._foreign(annotation) if origin not in _NOT_DATA else _refuse(annotation)
+
+    def _read_class(self, cls: type) -> Shape:
+        name = f"{cls.__module__.split('.')[0]}.{cls.__qualname__}"
+        if name in _FORMATS:
+            return Text(cls, _FORMATS[name])
+        if cls is tuple:
+            return Items(tuple, Anything())
+        if cls in _ARRAYS:
+            return self._array(_ARRAYS[cls], Anything())
+        if cls in _OBJECTS:
+            return self._object(_OBJECTS[cls], Scalar("string"), Anything())
+        if issubclass(cls, _PASSED_ON):
+            return Anything()
+        if issubclass(cls, enum.Enum):
+            return _enum(cls)
+        if cls in _NOT_DATA:
+            return _refuse(cls)
+        return self._read_record(cls) if is_record(cls) else self._foreign(cls)
+
+    def _read_special(self, annotation: Any) -> Shape:
+        if isinstance(annotation, TypeVar):
+            return self._read_type_variable(annotation)
+        if _is_alias(annotation):
+            return self._read_alias(annotation, annotation.__value__)
+        if supertype := getattr(annotation, "__supertype__", None):  # a NewType
+            return self.read(supertype)
+        return _refuse(annotation)
+
+    def _read_annotated(self, annotation: Any) -> Shape:
+        inner, *extra = get_args(annotation)
+        if is_pydantic_metadata(extra):
+            return self._foreign(annotation)
+        metadata = read_metadata(extra)
+        if metadata.uses_pydantic:
+            self._needs_pydantic("a pydantic Field")
+        if self._records_open and not metadata.is_plain:
+            self._needs_pydantic("a constraint of annotated_types inside a class")
+        shape = limit(self.read(inner), metadata.limits)
+        return shape if metadata.notes == NO_NOTES else Noted(shape, metadata.notes)
+
+    def _read_tuple(self, arguments: tuple[Any, ...]) -> Shape:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return Items(tuple, self.read(arguments[0]))
+        return Row(tuple(self.read(argument) for argument in arguments))
+
+    def _read_type_variable(self, variable: Any) -> Shape:
+        if variable.__constraints__:
+            return self._union([self.read(member) for member in variable.__constraints__])
+        return Anything() if variable.__bound__ is None else self.read(variable.__bound__)
+
+    def _read_alias(self, alias: Any, value: Any) -> Shape:
+        """An alias is its value; one that refers to itself is defined by name."""
+        if alias in self.definitions or alias in self._open_aliases:
+            self._needs_pydantic("a type alias that refers to itself")
+            return self._refer_to_alias(alias)
+        self._open_aliases.add(alias)
+        value = resolve(value, names_of_module(alias.__module__), {**self._names, _alias_name(alias): alias})
+        shape = self.read(value)
+        self._open_aliases.discard(alias)
+        if alias not in self.definitions:
+            return shape
+        self.definitions[alias] = Alias(_alias_name(alias), shape)
+        return Named(alias)
+
+    def _refer_to_alias(self, alias: Any) -> Shape:
+        self.definitions.setdefault(alias, Alias(_alias_name(alias), Anything()))
+        return Named(alias)
+
+    def _read_record(self, annotation: Any) -> Shape:
+        if annotation not in self.definitions:
+            self.definitions[annotation] = Alias("", Anything())  # holds the place while the fields are read
+            self.definitions[annotation] = self._make_record(annotation)
+        return Named(annotation)
+
+    def _make_record(self, annotation: Any) -> Record:
+        self._records_open += 1
+        record = read_record(annotation, self.read, self._names)
+        self._records_open -= 1
+        return record
+
+    def _union(self, members: list[Shape]) -> Shape:
+        flat: list[Shape] = []
+        for member in members:
+            flat.extend(member.members if isinstance(member, Either) else [member])
+        unique = [member for place, member in enumerate(flat) if member not in flat[:place]]
+        if Anything() in unique:
+            return Anything()
+        return unique[0] if len(unique) == 1 else Either(tuple(unique))
+
+    def _array(self, build: type, item: Shape) -> Shape:
+        self._note_container(build)
+        return Items(build, item)
+
+    def _object(self, build: type, key: Shape, value: Shape) -> Shape:
+        self._note_container(build)
+        return Table(build, key, value)
+
+    def _note_container(self, build: type) -> None:
+        if build not in _PLAIN_CONTAINERS:
+            self._needs_pydantic(f"a {build.__name__}")
+
+    def _foreign(self, annotation: Any) -> Shape:
+        if not _is_pydantic(annotation):
+            self.unknown = self.unknown or spelled(annotation)
+        self._needs_pydantic(spelled(annotation))
+        return Foreign(annotation)
+
+    def _needs_pydantic(self, what: str) -> None:
+        self.beyond_msgspec = self.beyond_msgspec or what
+
+
+def spelled(annotation: Any) -> str:
+    """An annotation as its user would write it."""
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def _refuse(annotation: Any) -> Never:
+    raise TypeError(f"{spelled(annotation)} has no form in JSON")
+
+
+def _is_pydantic(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return True  # it is here because its metadata is pydantic's
+    cls = get_origin(annotation) or annotation
+    return hasattr(cls, "__get_pydantic_core_schema__") or hasattr(cls, "__pydantic_core_schema__")
+
+
+def _is_alias(annotation: Any) -> bool:
+    return type(annotation).__name__ == "TypeAliasType"
+
+
+def _alias_name(alias: Any) -> str:
+    return str(alias.__name__)
+
+
+def _literal(annotation: Any) -> Shape:
+    members = get_args(annotation)
+    return Choice(annotation, tuple(_json_value(member) for member in members), members)
+
+
+def _enum(cls: type[enum.Enum]) -> Shape:
+    if issubclass(cls, enum.Flag):
+        return Flags(cls)
+    members = tuple(cls)
+    return Choice(cls, tuple(_json_value(member) for member in members), members)
+
+
+def _json_value(member: Any) -> Any:
+    try:
+        return to_plain(member)
+    except CallError:
+        raise TypeError(f"{member!r} is not a JSON value") from None

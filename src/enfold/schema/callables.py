@@ -1,0 +1,212 @@
+"""What a callable declares: its parameters, its return type and how it runs. Evaluated lazily light: `inspect` only if needed."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.schema.records import resolve
+
+__all__ = ["Declaration", "Kind", "Parameter", "read_callable"]
+
+Kind = Literal["def", "async", "stream", "generator"]
+
+_VARIABLE_POSITIONAL: Final = 0x04
+_VARIABLE_KEYWORDS: Final = 0x08
+_GENERATOR: Final = 0x20
+_COROUTINE: Final = 0x80 | 0x100
+_ASYNC_GENERATOR: Final = 0x200
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter that can be passed by name; `annotation` is as it was written, perhaps as text."""
+
+    name: str
+    annotation: Any = UNSET
+    default: Any = UNSET
+
+
+class Declaration(msgspec.Struct, frozen=True):
+    """What a callable says about itself, and the names its annotations may use."""
+
+    name: str
+    kind: Kind
+    parameters: tuple[Parameter, ...]
+    returns: Any
+    doc: str | None
+    globals: Mapping[str, Any]
+    locals: Mapping[str, Any]
+
+    def resolve(self, annotation: Any, where: str) -> Any:
+        """An annotation with its text evaluated; a TypeError names what could not be found."""
+        try:
+            return resolve(annotation, self.globals, self.locals)
+        except NameError as error:
+            missing = error.name or str(error)
+            raise TypeError(
+                f"{self.name}(): {where}: the name {missing!r} in the annotation cannot be found"
+            ) from error
+        except Exception as error:
+            raise TypeError(f"{self.name}(): {where}: the annotation {annotation!r} cannot be read: {error}") from error
+
+
+def read_callable(function: Any) -> Declaration:
+    """Read a function, a method, a partial or an object that can be called; a TypeError says what cannot be served."""
+    if not callable(function):
+        raise TypeError(f"{function!r} cannot be called")
+    inner = _innermost(function)
+    function_with_code, bound = _with_code(inner)
+    if function_with_code is None or hasattr(function, "__signature__"):
+        return _read_by_inspection(function)
+    return _read_code(function, function_with_code, bound)
+
+
+def _innermost(function: Any) -> Any:
+    """What decorators made with `functools.wraps` stand for."""
+    seen = {id(function)}
+    while (wrapped := getattr(function, "__wrapped__", None)) is not None and id(wrapped) not in seen:
+        seen.add(id(wrapped))
+        function = wrapped
+    return function
+
+
+def _with_code(function: Any) -> tuple[types.FunctionType | None, int]:
+    """The plain function behind a method or a callable object, and how many arguments it is given already."""
+    if isinstance(function, types.FunctionType):
+        return function, 0
+    if isinstance(function, types.MethodType):
+        plain, bound = _with_code(_innermost(function.__func__))
+        return plain, bound + 1
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
+    if isinstance(function, partial | type) or not isinstance(call, types.FunctionType):
+        return None, 0
+    return call, 1
+
+
+def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declaration:
+    code = function.__code__
+    positional = code.co_argcount
+    names = code.co_varnames[: positional + code.co_kwonlyargcount]
+    name = outer.__name__ if hasattr(outer, "__name__") else type(outer).__name__
+    if code.co_flags & _VARIABLE_POSITIONAL:
+        raise TypeError(f"{name}(): *args has no names to call it by; write the parameters out")
+    if code.co_flags & _VARIABLE_KEYWORDS:
+        raise TypeError(f"{name}(): **kwargs has no schema; write the parameters out")
+    if code.co_posonlyargcount > bound:
+        raise TypeError(f"{name}(): parameter {names[bound]!r} is positional-only; arguments are passed by name")
+    defaults = _defaults(function, names[:positional])
+    annotations = _annotations(function)
+    parameters = tuple(
+        Parameter(each, annotations.get(each, UNSET), defaults.get(each, UNSET)) for each in names[bound:]
+    )
+    returns = annotations.get("return", UNSET)
+    doc = (
+        outer.__doc__ if isinstance(outer, types.FunctionType | types.MethodType) else function.__doc__ or outer.__doc__
+    )
+    return Declaration(
+        name, _kind(outer, function), parameters, returns, doc, function.__globals__, _local_names(function)
+    )
+
+
+def _annotations(function: Any) -> dict[str, Any]:
+    try:
+        return dict(function.__annotations__)
+    except NameError as error:  # Python 3.14 evaluates annotations when they are asked for
+        raise TypeError(f"{function.__name__}(): the name {error.name!r} in an annotation cannot be found") from error
+
+
+def _defaults(function: types.FunctionType, positional: tuple[str, ...]) -> dict[str, Any]:
+    values = function.__defaults__ or ()
+    return dict(zip(positional[len(positional) - len(values) :], values, strict=True)) | (function.__kwdefaults__ or {})
+
+
+def _local_names(function: types.FunctionType) -> dict[str, Any]:
+    """The names that a function made inside another function may use in its annotations."""
+    if "<locals>" not in function.__qualname__:
+        return {}
+    return _names_of_callers(function.__globals__) | _closure(function)
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    return found
+
+
+def _names_of_callers(globals_: dict[str, Any]) -> dict[str, Any]:
+    """A decorator is called where the function is made: the classes made there are known to that frame alone."""
+    found: dict[str, Any] = {}
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals is globals_ and frame.f_locals is not globals_:
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back
+    return found
+
+
+def _kind(outer: Any, inner: Any) -> Kind:
+    """How a call runs: the outer function says, unless it is a plain `def` that hands on what the inner one gives."""
+    code_of_outer = _with_code(outer)[0]
+    kind = _kind_of_code(code_of_outer)
+    return _kind_of_code(inner) if kind == "def" else kind
+
+
+def _kind_of_code(function: Any) -> Kind:
+    if not isinstance(function, types.FunctionType):
+        return "def"
+    flags = function.__code__.co_flags
+    if flags & _ASYNC_GENERATOR:
+        return "stream"
+    if flags & _COROUTINE:
+        return "async"
+    return "generator" if flags & _GENERATOR else "def"
+
+
+def _read_by_inspection(function: Any) -> Declaration:
+    """Partials, classes, builtins and callables with a signature of their own."""
+    import inspect
+
+    name = getattr(_unpartial(function), "__name__", type(function).__name__)
+    try:
+        signature = inspect.signature(function)
+    except ValueError as error:
+        raise TypeError(f"{name}(): its signature cannot be read") from error
+    parameters = tuple(_inspected(name, parameter) for parameter in signature.parameters.values())
+    returns = UNSET if signature.return_annotation is inspect.Signature.empty else signature.return_annotation
+    plain, _ = _with_code(_innermost(_unpartial(function)))
+    return Declaration(
+        name,
+        _kind(_unpartial(function), plain),
+        parameters,
+        returns,
+        inspect.getdoc(_unpartial(function)),
+        getattr(plain, "__globals__", {}),
+        {} if plain is None else _local_names(plain),
+    )
+
+
+def _unpartial(function: Any) -> Any:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _inspected(name: str, parameter: Any) -> Parameter:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        raise TypeError(f"{name}(): *{parameter.name} has no names to call it by; write the parameters out")
+    if parameter.kind is parameter.VAR_KEYWORD:
+        raise TypeError(f"{name}(): **{parameter.name} has no schema; write the parameters out")
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise TypeError(f"{name}(): parameter {parameter.name!r} is positional-only; arguments are passed by name")
+    annotation = UNSET if parameter.annotation is parameter.empty else parameter.annotation
+    return Parameter(parameter.name, annotation, UNSET if parameter.default is parameter.empty else parameter.default)

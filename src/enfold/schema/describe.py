@@ -1,0 +1,306 @@
+"""Shapes written as JSON Schema, draft 2020-12: self-contained, with `$defs` for what has a name."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.errors import CallError
+from enfold.schema.plain import to_plain
+from enfold.schema.shapes import (
+    Alias,
+    Anything,
+    Choice,
+    Definitions,
+    Either,
+    Field,
+    Flags,
+    Foreign,
+    Items,
+    Limits,
+    Named,
+    Noted,
+    Notes,
+    Record,
+    Row,
+    Scalar,
+    Shape,
+    Table,
+    Text,
+)
+
+__all__ = ["Mode", "describe_record", "describe_shape"]
+
+Mode = Literal["input", "output"]
+
+_NUMBER_WORDS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_STRING_WORDS: Final = {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"}
+_ARRAY_WORDS: Final = {"min_length": "minItems", "max_length": "maxItems"}
+_OBJECT_WORDS: Final = {"min_length": "minProperties", "max_length": "maxProperties"}
+_SCALAR_WORDS: Final = {"integer": _NUMBER_WORDS, "number": _NUMBER_WORDS, "string": _STRING_WORDS}
+
+_TYPE_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def describe_record(record: Record, definitions: Definitions, mode: Mode) -> dict[str, Any]:
+    """The schema of a record that stands for itself, such as the arguments of a function."""
+    writer = _Writer(definitions, mode)
+    return writer.with_definitions(writer.record(record))
+
+
+def describe_shape(shape: Shape, definitions: Definitions, mode: Mode) -> dict[str, Any]:
+    """The schema of a shape; a class at the root is written there, unless it refers to itself."""
+    writer = _Writer(definitions, mode)
+    return writer.with_definitions(writer.inlined(writer.write(shape)))
+
+
+class _Writer:
+    """One schema document in the making: the definitions it needs so far, and the names they got."""
+
+    __slots__ = ("definitions", "defs", "mode", "names")
+
+    def __init__(self, definitions: Definitions, mode: Mode) -> None:
+        self.definitions = definitions
+        self.mode: Mode = mode
+        self.defs: dict[str, Any] = {}
+        self.names: dict[Any, str] = {}
+
+    def with_definitions(self, schema: dict[str, Any]) -> dict[str, Any]:
+        return {**schema, "$defs": self.defs} if self.defs else schema
+
+    def inlined(self, schema: dict[str, Any]) -> dict[str, Any]:
+        name = schema.get("$ref", "").removeprefix("#/$defs/")
+        if len(schema) != 1 or name not in self.defs or _mentions(self.defs, f"#/$defs/{name}"):
+            return schema
+        root: dict[str, Any] = self.defs.pop(name)
+        return root
+
+    def write(self, shape: Shape) -> dict[str, Any]:
+        match shape:
+            case Anything():
+                return {}
+            case Scalar():
+                return {"type": shape.type, **_limits(shape.limits, _SCALAR_WORDS.get(shape.type, {}))}
+            case Text():
+                return self._text(shape)
+            case Choice():
+                return _choice(shape.values)
+            case Flags():
+                return {"type": "integer"}
+            case Items():
+                return self._items(shape)
+            case Row():
+                items = [self.write(item) for item in shape.items]
+                return _row(items, len(items))
+            case Table():
+                return self._table(shape)
+            case Either():
+                return self._either(shape)
+            case Named():
+                return self._reference(shape)
+            case Foreign():
+                return self._foreign(shape)
+            case Noted():
+                return {**self.write(shape.shape), **_notes(shape.notes)}
+
+    def record(self, record: Record) -> dict[str, Any]:
+        shown = [field for field in record.fields if field.is_written or self.mode == "input"]
+        fields = {field.wire_name: self._field(field) for field in shown}
+        required = [field.wire_name for field in shown if field.required]
+        if record.is_row:
+            head = [] if record.tag is None else [_choice((record.tag[1],))]
+            return _row([*head, *fields.values()], len(head) + len(required))
+        if record.tag is not None:
+            fields = {record.tag[0]: _choice((record.tag[1],)), **fields}
+            required = [record.tag[0], *required]
+        schema: dict[str, Any] = {"type": "object", "properties": fields}
+        if required:
+            schema["required"] = required
+        return schema | {"additionalProperties": False} if record.is_closed else schema
+
+    def _field(self, field: Field) -> dict[str, Any]:
+        schema = self.write(field.shape)
+        if field.description is not None:
+            schema = {"description": field.description} | schema
+        default = _json_default(field.default)
+        return schema if default is UNSET else {**schema, "default": default}
+
+    def _text(self, shape: Text) -> dict[str, Any]:
+        if shape.format == "base64":
+            return {"type": "string", "contentEncoding": "base64"}
+        text = {"type": "string", "format": shape.format}
+        if shape.format != "decimal" or self.mode == "output":
+            return text
+        return {"anyOf": [text, {"type": "number", **_limits(shape.limits, _NUMBER_WORDS)}]}
+
+    def _items(self, shape: Items) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "array"}
+        if item := self.write(shape.item):
+            schema["items"] = item
+        # Only a result is known to have no element twice: an argument with doubles makes the same set.
+        if shape.build in (set, frozenset) and self.mode == "output":
+            schema["uniqueItems"] = True
+        return schema | _limits(shape.limits, _ARRAY_WORDS)
+
+    def _table(self, shape: Table) -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "object", "additionalProperties": self.write(shape.value) or True}
+        key = self._key(shape.key)
+        if key != {"type": "string"}:
+            schema["propertyNames"] = key
+        return schema | _limits(shape.limits, _OBJECT_WORDS)
+
+    def _key(self, key: Shape) -> dict[str, Any]:
+        """What the text of a key looks like: a number between quotes is told by a pattern."""
+        match key:
+            case Scalar(type="integer"):
+                return {"type": "string", "pattern": "^-?[0-9]+$"}
+            case Scalar(type="number"):
+                return {"type": "string", "pattern": "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"}
+            case Choice():
+                return _choice(tuple(str(value) for value in key.values))
+            case Noted():
+                return self._key(key.shape)
+            case Text() | Scalar(type="string"):
+                return {"type": "string"} | {
+                    word: value
+                    for word, value in self.write(key).items()
+                    if word in {"format", *_STRING_WORDS.values()}
+                }
+        return {"type": "string"}
+
+    def _either(self, shape: Either) -> dict[str, Any]:
+        members: list[dict[str, Any]] = []
+        for member in shape.members:
+            written = self.write(member)
+            members.extend(written["anyOf"] if written.keys() == {"anyOf"} else [written])
+        return {"anyOf": members, **self._discriminator(shape)}
+
+    def _discriminator(self, shape: Either) -> dict[str, Any]:
+        """Structs that tell themselves apart by a tag say so."""
+        mapping: dict[str, str] = {}
+        tag_fields = set()
+        for member in shape.members:
+            record = self.definitions.get(member.key) if isinstance(member, Named) else None
+            if isinstance(record, Record) and record.tag is not None and not record.is_row:
+                tag_fields.add(record.tag[0])
+                mapping[str(record.tag[1])] = self.write(member)["$ref"]
+        if len(mapping) < 2 or len(tag_fields) > 1:
+            return {}
+        return {"discriminator": {"propertyName": tag_fields.pop(), "mapping": mapping}}
+
+    def _reference(self, shape: Named) -> dict[str, Any]:
+        definition = self.definitions[shape.key]
+        if shape.key not in self.names:
+            name = self.names[shape.key] = self._free_name(definition.name)
+            self.defs[name] = {}  # holds the place, and the order, while the body is written
+            self.defs[name] = self._definition(definition)
+        return {"$ref": f"#/$defs/{self.names[shape.key]}"}
+
+    def _definition(self, definition: Record | Alias) -> dict[str, Any]:
+        if isinstance(definition, Alias):
+            return self.write(definition.shape)
+        head = {"title": definition.name}
+        if definition.description:
+            head["description"] = definition.description
+        return head | self.record(definition)
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self.defs:
+            name, number = f"{wanted}{number}", number + 1
+        return name
+
+    def _foreign(self, shape: Foreign) -> dict[str, Any]:
+        from enfold.schema.foreign import describe_foreign
+
+        schema = describe_foreign(shape.annotation, self.mode)
+        return self._adopted(schema, schema.pop("$defs", {}))
+
+    def _adopted(self, schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+        """A schema of pydantic's with its definitions moved into ours, renamed where the name is taken by another."""
+        names = {}
+        for name, body in defs.items():
+            same = self.names.get(_Adopted(name, body))
+            names[name] = same or self._free_name(name)
+            if same is None:
+                self.names[_Adopted(name, body)] = names[name]
+                self.defs[names[name]] = {}
+        references = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
+        for name, body in defs.items():
+            self.defs[names[name]] = _renamed(body, references)
+        renamed: dict[str, Any] = _renamed(schema, references)
+        return renamed
+
+
+class _Adopted:
+    """A definition of pydantic's as a key: the same name and the same body are the same definition."""
+
+    __slots__ = ("body", "name")
+
+    def __init__(self, name: str, body: dict[str, Any]) -> None:
+        self.name = name
+        self.body = body
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Adopted) and (self.name, self.body) == (other.name, other.body)
+
+
+def _renamed(schema: Any, references: dict[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_renamed(part, references) for part in schema]
+    if isinstance(schema, dict):
+        return {key: _renamed(part, references) for key, part in schema.items()}
+    return references.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def _mentions(schema: Any, reference: str) -> bool:
+    if isinstance(schema, list):
+        return any(_mentions(part, reference) for part in schema)
+    if isinstance(schema, dict):
+        return any(_mentions(part, reference) for part in schema.values())
+    return bool(schema == reference)
+
+
+def _limits(limits: Limits, words: dict[str, str]) -> dict[str, Any]:
+    return {words[name]: to_plain(value) for name, value in limits.given().items() if name in words}
+
+
+def _row(items: list[dict[str, Any]], fewest: int) -> dict[str, Any]:
+    prefix = {"prefixItems": items} if items else {}
+    return {"type": "array", **prefix, "minItems": fewest, "maxItems": len(items)}
+
+
+def _choice(values: tuple[Any, ...]) -> dict[str, Any]:
+    kinds = {_TYPE_NAMES.get(type(value)) for value in values}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    head = {} if kind is None else {"type": kind}
+    return {**head, "const": values[0]} if len(values) == 1 else {**head, "enum": list(values)}
+
+
+def _notes(notes: Notes) -> dict[str, Any]:
+    told = {"title": notes.title, "description": notes.description}
+    schema = {word: text for word, text in told.items() if text is not None}
+    examples = {} if notes.examples is None else {"examples": [to_plain(example) for example in notes.examples]}
+    return {**schema, **examples, **notes.extra}
+
+
+def _json_default(default: Any) -> Any:
+    """The default as JSON, or UNSET where it has no form in JSON."""
+    if default is UNSET:
+        return UNSET
+    try:
+        # A copy: a function that changes its default must not change its schema.
+        return msgspec.to_builtins(to_plain(default))
+    except CallError:
+        return UNSET

@@ -1,0 +1,279 @@
+"""Arguments and values read by msgspec: fast and light, for every type that it knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Union
+
+import msgspec
+from msgspec import UNSET, ValidationError
+
+from enfold.schema.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
+from enfold.schema.refusal import DecodeError
+from enfold.schema.shapes import (
+    NO_LIMITS,
+    Alias,
+    Anything,
+    Choice,
+    Definitions,
+    Either,
+    Flags,
+    Foreign,
+    Items,
+    Limits,
+    Named,
+    Noted,
+    Record,
+    Row,
+    Scalar,
+    Shape,
+    Table,
+    Text,
+)
+
+__all__ = ["argument_reader", "read_hook", "to_annotation", "value_reader"]
+
+Schema = Callable[[], dict[str, Any]]
+Reader = Callable[[Any], Any]
+
+convert: Final = msgspec.convert
+as_dict: Final = msgspec.structs.asdict
+
+_PYTHON_TYPES: Final = {"null": None, "boolean": bool, "integer": int, "number": float, "string": str}
+
+# JSON values of these types are the Python values, so there is nothing to convert once they are accepted.
+_UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
+
+# How msgspec says where: "... - at `$.a[0]`", or "... - at `key` in `$.a`".
+_WHERE: Final = r"(?s) - at `(key` in `)?\$(.*)`$"
+_STEP: Final = r"\.([^.\[]+|\[key\])|\[(\d+|\.\.\.)\]"
+_UNTOLD: Final = "..."
+_FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
+    (r"(?s)Object missing required field `(.*)`", "missing"),
+    (r"(?s)Object contains unknown field `(.*)`", "unknown"),
+]
+
+
+def argument_reader(record: Record, definitions: Definitions, schema: Schema) -> Reader:
+    """A function from the JSON object of a call to the keyword arguments it stands for.
+
+    It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
+    """
+    struct = _arguments_struct(record, definitions)
+    _look_at_every_type(struct)
+    if all(_is_unconverted(field.shape) and field.wire_name == field.keyword for field in record.fields):
+        return _checking_reader(struct, schema)
+    return _converting_reader(struct, record, schema)
+
+
+def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Reader:
+    """A function from JSON data to a value of the shape; it raises DecodeError."""
+    annotation = to_annotation(shape, definitions)
+    _look_at_every_type(annotation)
+
+    def read(data: Any) -> Any:
+        try:
+            return convert(data, annotation, **_OPTIONS)
+        except ValidationError as error:
+            raise _refused(error, data, annotation, schema) from error
+
+    return read
+
+
+def to_annotation(shape: Shape, definitions: Definitions) -> Any:
+    """The shape as an annotation in msgspec's own words; a shape it has no words for is a TypeError."""
+    match shape:
+        case Anything():
+            return Any
+        case Scalar():
+            return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
+        case Text():
+            return _with_limits(shape.cls, shape.limits)
+        case Choice():
+            return shape.annotation
+        case Flags():
+            return shape.cls
+        case Items():
+            item = to_annotation(shape.item, definitions)
+            return _with_limits(_generic(shape.build, (item, ...) if shape.build is tuple else item), shape.limits)
+        case Row():
+            return _generic(tuple, tuple(to_annotation(item, definitions) for item in shape.items))
+        case Table():
+            key, value = to_annotation(shape.key, definitions), to_annotation(shape.value, definitions)
+            return _with_limits(_generic(shape.build, (key, value)), shape.limits)
+        case Either():
+            return _generic(Union, tuple(to_annotation(member, definitions) for member in shape.members))
+        case Named():
+            return _named(definitions[shape.key])
+        case Noted():
+            return to_annotation(shape.shape, definitions)
+        case Foreign():
+            raise TypeError("only pydantic reads this type")
+
+
+def read_hook(cls: Any, value: Any) -> Any:
+    """What msgspec calls for a class it does not know: a path or an address is read from its text."""
+    return read_text(cls, value, cls.__name__)
+
+
+_OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
+
+
+def _named(definition: Record | Alias) -> Any:
+    if isinstance(definition, Alias):
+        raise TypeError("msgspec does not follow a type alias that refers to itself")
+    return definition.annotation
+
+
+def _generic(build: Any, arguments: Any) -> Any:
+    return build[arguments]
+
+
+def _with_limits(annotation: Any, limits: Limits) -> Any:
+    return annotation if limits == NO_LIMITS else Annotated[annotation, msgspec.Meta(**limits.given())]
+
+
+def _arguments_struct(record: Record, definitions: Definitions) -> type[msgspec.Struct]:
+    """One struct for all arguments; its fields are numbered where the names cannot be those of fields."""
+    is_legal = _has_legal_names(record)
+    names = [field.keyword if is_legal else f"a{number}" for number, field in enumerate(record.fields)]
+    fields: list[Any] = []
+    for name, field in zip(names, record.fields, strict=True):
+        annotation = to_annotation(field.shape, definitions)
+        fields.append((name, annotation) if field.required else (name, annotation, UNSET))
+    rename = {name: field.wire_name for name, field in zip(names, record.fields, strict=True)}
+    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=rename)
+
+
+def _look_at_every_type(annotation: Any) -> None:
+    """The first conversion makes msgspec build its own picture of the types, and say what it cannot read."""
+    try:
+        convert({}, annotation, **_OPTIONS)
+    except ValidationError:
+        return
+
+
+def _is_unconverted(shape: Shape) -> bool:
+    if isinstance(shape, Noted):
+        return _is_unconverted(shape.shape)
+    if isinstance(shape, Either):
+        return all(_is_unconverted(member) for member in shape.members)
+    if isinstance(shape, Choice):
+        return all(value is member for value, member in zip(shape.values, shape.members, strict=True))
+    return isinstance(shape, Scalar) and shape.type in _UNCONVERTED
+
+
+def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
+    """For arguments that are in JSON what they are in Python: once they are accepted, there is nothing to convert."""
+
+    def read(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            convert(arguments, struct)
+        except ValidationError as error:
+            raise _refused(error, arguments, struct, schema) from error
+        return arguments.copy()
+
+    return read
+
+
+def _converting_reader(struct: type[msgspec.Struct], record: Record, schema: Schema) -> Reader:
+    count = len(record.fields)
+    take = as_dict if _has_legal_names(record) else partial(_take_numbered, [field.keyword for field in record.fields])
+    needs_options = not all(_is_simple(field.shape) for field in record.fields)
+
+    def read(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            # Options are costly, and few signatures need them.
+            given = take(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
+        except ValidationError as error:
+            raise _refused(error, arguments, struct, schema) from error
+        if len(arguments) == count:
+            return given
+        # What the caller left out is not passed on, so that the function's own default applies.
+        return {keyword: value for keyword, value in given.items() if value is not UNSET}
+
+    return read
+
+
+def _has_legal_names(record: Record) -> bool:
+    """Whether a struct may have fields of these names: not `__y`, which Python gives a meaning of its own."""
+    return not any(field.keyword.startswith("__") for field in record.fields)
+
+
+def _take_numbered(keywords: list[str], struct: msgspec.Struct) -> dict[str, Any]:
+    return dict(zip(keywords, msgspec.structs.astuple(struct), strict=True))
+
+
+def _is_simple(shape: Shape) -> bool:
+    """Whether msgspec reads it without our hook, and without keys that stand for something else than text."""
+    match shape:
+        case Noted():
+            return _is_simple(shape.shape)
+        case Either():
+            return all(_is_simple(member) for member in shape.members)
+        case Items():
+            return _is_simple(shape.item)
+        case Text():
+            return shape.cls.__module__ in {"datetime", "uuid", "decimal", "builtins"}
+    return isinstance(shape, Anything | Scalar | Choice | Flags)
+
+
+def _refused(error: ValidationError, data: Any, annotation: Any, schema: Schema) -> DecodeError:
+    message, where = _apart(str(error))
+    path = _exact_path(_steps(where), data, annotation)
+    cause = error.__cause__
+    if cause is not None and not isinstance(cause, NotTextOfError):
+        return refusal(path, sentence(cause), "constraint")
+    if formats := expected_formats(schema(), path):
+        return refusal(path, formats)
+    for pattern, reason in _FIELD_FAULTS:
+        if fault := re.fullmatch(pattern, message):
+            return refusal([*path, fault[1]], "", reason)
+    if message.startswith("Expected "):
+        return refusal(path, message.removeprefix("Expected "))
+    return refusal(path, message, "constraint")
+
+
+def _apart(text: str) -> tuple[str, str]:
+    """What msgspec says, and where: the path, with a mark of ours where it speaks of a key."""
+    where = re.search(_WHERE, text)
+    if where is None:
+        return text, ""
+    return text[: where.start()], where[2] + (f".{KEY}" if where[1] else "")
+
+
+def _steps(where: str) -> Path:
+    steps = (step.groups() for step in re.finditer(_STEP, where))
+    return [name if name is not None else (int(place) if place != _UNTOLD else place) for name, place in steps]
+
+
+def _exact_path(path: Path, data: Any, annotation: Any) -> Path:
+    """msgspec does not tell which value of an object it refused, so we leave it one at a time and ask again."""
+    while _UNTOLD in path:
+        place = path.index(_UNTOLD)
+        for key in _part(data, path[:place]):
+            try:
+                convert(_with_only(data, path[:place], key), annotation, **_OPTIONS)
+            except ValidationError as error:
+                path = [*path[:place], key, *_steps(_apart(str(error))[1])[place + 1 :]]
+                break
+        else:
+            return path[:place]
+    return path
+
+
+def _part(data: Any, path: Path) -> Any:
+    for step in path:
+        data = data[step]
+    return data if isinstance(data, dict) else {}
+
+
+def _with_only(data: Any, path: Path, key: str) -> Any:
+    """The data with one key left in the object at the path."""
+    if not path:
+        return {key: data[key]}
+    changed = data.copy()
+    changed[path[0]] = _with_only(data[path[0]], path[1:], key)
+    return changed

@@ -1,0 +1,369 @@
+"""Arguments and values read by pydantic, for signatures that use it or that msgspec cannot read.
+
+It is imported only when such a signature is met. Containers, records and
+unions are pydantic-core's work, so are pydantic's own types; text that stands for a value is read by msgspec, so that
+a date is the same date on both engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET
+from pydantic import GetCoreSchemaHandler, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
+
+from enfold.schema.check import compile_schema
+from enfold.schema.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
+from enfold.schema.engine_msgspec import read_hook, to_annotation
+from enfold.schema.foreign import with_base64
+from enfold.schema.refusal import DecodeError
+from enfold.schema.shapes import (
+    Alias,
+    Anything,
+    Choice,
+    Definitions,
+    Either,
+    Field,
+    Flags,
+    Foreign,
+    Items,
+    Limits,
+    Named,
+    Noted,
+    Record,
+    Row,
+    Scalar,
+    Shape,
+    Table,
+    Text,
+)
+
+__all__ = ["argument_reader", "value_reader"]
+
+Core = core_schema.CoreSchema
+Schema = Callable[[], dict[str, Any]]
+
+
+def argument_reader(record: Record, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
+    """A function from the JSON object of a call to the keyword arguments it stands for; it raises DecodeError."""
+    return _reader(lambda builder: builder.record(record), definitions, schema)
+
+
+def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
+    """A function from JSON data to a value of the shape; it raises DecodeError."""
+    return _reader(lambda builder: builder.core(shape), definitions, schema)
+
+
+def _reader(build: Callable[[_Builder], Core], definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
+    validator = _make_validator(build, definitions)
+
+    def read(data: Any) -> Any:
+        text = _json_text(data)
+        try:
+            return validator.validate_json(text, strict=True)
+        except ValidationError as error:
+            return _read_again(validator, text, data, schema(), error)
+
+    return read
+
+
+def _json_text(data: Any) -> bytes:
+    """pydantic knows that a date is text only when it reads JSON, so JSON is what it gets."""
+    try:
+        return to_json(data)
+    except ValueError as error:
+        raise refusal([], "JSON data") from error
+
+
+def _read_again(
+    validator: SchemaValidator, text: bytes, data: Any, schema: dict[str, Any], first: ValidationError
+) -> Any:
+    """Strict reading refuses some of what a schema allows, such as 1.0 for an integer of a model: what fits may pass."""
+    if not compile_schema(schema).check(data):
+        raise _refused(first, data, schema) from first
+    try:
+        return validator.validate_json(text)
+    except ValidationError as error:
+        raise _refused(error, data, schema) from error
+
+
+def _make_validator(build: Callable[[_Builder], Core], definitions: Definitions) -> SchemaValidator:
+    """pydantic asks a type for its schema, and hands out what collects the definitions of its own types: so we are a type."""
+
+    class Subject:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> Core:
+            builder = _Builder(definitions, handler)
+            return builder.with_definitions(build(builder))
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(Subject)
+        adapter.rebuild(raise_errors=True)
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise TypeError(str(error).splitlines()[0]) from error
+    with_text = with_base64(adapter.core_schema)
+    return SchemaValidator(with_text, _use_prebuilt=False)
+
+
+class _Builder:
+    """Writes shapes as schemas of pydantic-core; records and aliases are defined once and referred to."""
+
+    __slots__ = ("_defined", "_definitions", "_handler")
+
+    def __init__(self, definitions: Definitions, handler: GetCoreSchemaHandler) -> None:
+        self._definitions = definitions
+        self._handler = handler
+        self._defined: dict[str, Core] = {}
+
+    def with_definitions(self, core: Core) -> Core:
+        return core_schema.definitions_schema(core, list(self._defined.values())) if self._defined else core
+
+    def core(self, shape: Shape) -> Core:
+        match shape:
+            case Anything():
+                return core_schema.any_schema()
+            case Scalar():
+                return _scalar(shape)
+            case Text():
+                return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
+            case Choice():
+                return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
+            case Flags():
+                return _made_by(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
+            case Items():
+                limits = shape.limits
+                items = core_schema.list_schema(
+                    self.core(shape.item), min_length=limits.min_length, max_length=limits.max_length
+                )
+                return items if shape.build is list else _made_by(shape.build, items)
+            case Row():
+                return core_schema.tuple_schema([self.core(item) for item in shape.items])
+            case Table():
+                return self._table(shape)
+            case Either():
+                return self._either(shape)
+            case Named():
+                return self._named(shape)
+            case Foreign():
+                return self._handler.generate_schema(shape.annotation)
+            case Noted():
+                return self.core(shape.shape)
+
+    def record(self, record: Record) -> Core:
+        return self._row(record) if record.is_row else self._object(record)
+
+    def _object(self, record: Record) -> Core:
+        fields = {
+            field.wire_name: core_schema.typed_dict_field(self.core(field.shape), required=field.required)
+            for field in record.fields
+        }
+        if record.tag is not None:
+            tag = core_schema.literal_schema([record.tag[1]])
+            fields[record.tag[0]] = core_schema.typed_dict_field(tag, required=False)
+        core = core_schema.typed_dict_schema(fields, extra_behavior="forbid" if record.is_closed else "ignore")
+        names = [(field.wire_name, field.keyword) for field in record.fields]
+        if record.build is dict and all(wire_name == keyword for wire_name, keyword in names):
+            return core
+        return _made_by(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
+
+    def _row(self, record: Record) -> Core:
+        """An array may end before the fields that have a default."""
+        items = [self._row_item(field) for field in record.fields]
+        if record.tag is None:
+            return _made_by(lambda row: record.build(*_given(row)), core_schema.tuple_schema(items))
+        tag = core_schema.literal_schema([record.tag[1]])
+        return _made_by(lambda row: record.build(*_given(row[1:])), core_schema.tuple_schema([tag, *items]))
+
+    def _row_item(self, field: Field) -> Core:
+        item = self.core(field.shape)
+        return item if field.required else core_schema.with_default_schema(item, default=UNSET)
+
+    def _table(self, shape: Table) -> Core:
+        limits = shape.limits
+        core = core_schema.dict_schema(
+            self._key(shape.key),
+            self.core(shape.value),
+            min_length=limits.min_length,
+            max_length=limits.max_length,
+        )
+        return core if shape.build is dict else _made_by(shape.build, core)
+
+    def _key(self, key: Shape) -> Core:
+        """A key is text in JSON whatever it stands for; msgspec reads it as it reads the keys of its own objects."""
+        if isinstance(key, Foreign) or (isinstance(key, Scalar) and key.type == "string"):
+            return self.core(key)
+        annotation: Any = to_annotation(Table(dict, key, Scalar("null")), self._definitions)
+
+        def read(text: Any) -> Any:
+            try:
+                return next(iter(msgspec.convert({text: None}, annotation, str_keys=True, dec_hook=read_hook)))
+            except msgspec.ValidationError as error:
+                raise NotTextOfError("key") from error
+
+        return core_schema.no_info_plain_validator_function(read)
+
+    def _either(self, shape: Either) -> Core:
+        """Tags decide first, objects and arrays go to the member they fit best, scalars to the first that takes them."""
+        tags = {member: tag for member in shape.members if (tag := self._tag(member)) is not None}
+        scalars = sorted((member for member in shape.members if _is_scalar(member)), key=_precedence)
+        others = [self.core(member) for member in shape.members if member not in tags and not _is_scalar(member)]
+        choices = [self._tagged(tags)] if tags else []
+        if others:
+            choices.append(core_schema.union_schema(list(others), mode="smart"))
+        return core_schema.union_schema([*choices, *map(self.core, scalars)], mode="left_to_right")
+
+    def _tag(self, shape: Shape) -> tuple[str, str | int] | None:
+        record = self._definitions[shape.key] if isinstance(shape, Named) else None
+        return record.tag if isinstance(record, Record) and not record.is_row else None
+
+    def _tagged(self, tags: dict[Shape, tuple[str, str | int]]) -> Core:
+        choices = {tag: self.core(member) for member, (_, tag) in tags.items()}
+        return core_schema.tagged_union_schema(choices, discriminator=next(iter(tags.values()))[0])
+
+    def _named(self, shape: Named) -> Core:
+        definition = self._definitions[shape.key]
+        reference = f"enfold:{id(definition)}"
+        if reference not in self._defined:
+            self._defined[reference] = core_schema.any_schema()  # holds the place while the fields are written
+            core = self.core(definition.shape) if isinstance(definition, Alias) else self.record(definition)
+            self._defined[reference] = {**core, "ref": reference}
+        return core_schema.definition_reference_schema(reference)
+
+
+def _scalar(shape: Scalar) -> Core:
+    limits = shape.limits.given()
+    if shape.type == "integer":
+        return core_schema.int_schema(**limits, strict=True)
+    if shape.type == "number":
+        return core_schema.float_schema(**limits, strict=True)
+    if shape.type == "string":
+        return core_schema.str_schema(**limits, strict=True, regex_engine="python-re")
+    return core_schema.none_schema() if shape.type == "null" else core_schema.bool_schema(strict=True)
+
+
+def _read_text(shape: Text, value: Any) -> Any:
+    try:
+        found: Any = msgspec.convert(value, shape.cls, strict=True, dec_hook=read_hook)
+    except msgspec.ValidationError as error:
+        raise NotTextOfError(shape.format) from error
+    _check_limits(found, shape.limits)
+    return found
+
+
+def _check_limits(value: Any, limits: Limits) -> None:
+    """The limits that pydantic-core would check, for values it does not make."""
+    for name, bound in limits.given().items():
+        try:
+            is_within = _CHECKS[name](value, bound)
+        except (ArithmeticError, TypeError):  # NaN, or a time zone on one side only
+            is_within = False
+        if not is_within:
+            raise ValueError(f"{_WORDS[name]} {bound}")
+
+
+_CHECKS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "ge": lambda value, bound: bool(value >= bound),
+    "gt": lambda value, bound: bool(value > bound),
+    "le": lambda value, bound: bool(value <= bound),
+    "lt": lambda value, bound: bool(value < bound),
+    "multiple_of": lambda value, bound: bool(value % bound == 0),
+    "min_length": lambda value, bound: len(value) >= bound,
+    "max_length": lambda value, bound: len(value) <= bound,
+    "tz": lambda value, bound: (value.tzinfo is not None) == bound,
+}
+_WORDS: Final = {
+    "ge": "must be at least",
+    "gt": "must be above",
+    "le": "must be at most",
+    "lt": "must be below",
+    "multiple_of": "must be a multiple of",
+    "min_length": "must have a length of at least",
+    "max_length": "must have a length of at most",
+    "tz": "must have a time zone:",
+}
+
+
+def _pick(shape: Choice, value: Any) -> Any:
+    for json_value, member in zip(shape.values, shape.members, strict=True):
+        if type(json_value) is type(value) and json_value == value:
+            return member
+    if isinstance(shape.annotation, type) and type(value) in map(type, shape.values):
+        with contextlib.suppress(ValueError):  # an enum may know more values than it lists
+            return shape.annotation(value)
+    raise NotTextOfError("enum")
+
+
+def _read_flags(cls: type, value: int) -> Any:
+    try:
+        return cls(value)
+    except ValueError:
+        raise ValueError(f"Invalid enum value {value}") from None  # what msgspec says
+
+
+def _made_by(build: Callable[[Any], Any], core: Core) -> Core:
+    def make(data: Any) -> Any:
+        try:
+            return build(data)
+        except TypeError as error:  # pydantic passes on only the errors of values
+            raise ValueError(sentence(error)) from error
+
+    return core_schema.no_info_after_validator_function(make, core)
+
+
+def _given(row: tuple[Any, ...]) -> Iterator[Any]:
+    return (item for item in row if item is not UNSET)
+
+
+def _is_scalar(shape: Shape) -> bool:
+    return _is_scalar(shape.shape) if isinstance(shape, Noted) else isinstance(shape, Scalar | Text | Choice | Flags)
+
+
+def _precedence(shape: Shape) -> int:
+    """Text that is unmistakably a date or an id is taken as such before it is taken as text; an integer before a float."""
+    if isinstance(shape, Noted):
+        return _precedence(shape.shape)
+    if isinstance(shape, Choice) or (isinstance(shape, Text) and shape.format not in {"base64", "path", "decimal"}):
+        return 0
+    return 1 if isinstance(shape, Scalar) and shape.type == "integer" else 2
+
+
+def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> DecodeError:
+    fault = min(error.errors(include_url=False), key=_is_less_telling)
+    path = _path(fault["loc"], data)
+    if fault["type"] in _FIELD_FAULTS:
+        return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
+    if (cause := _validator_error(fault)) is not None:
+        return refusal(path, sentence(cause), "constraint")
+    if formats := expected_formats(schema, path):
+        return refusal(path, formats)
+    return refusal(path, fault["msg"], "constraint")
+
+
+_FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
+
+
+def _is_less_telling(fault: Any) -> tuple[bool, int]:
+    """A union gives an error for each member: a validator's own words come first, then what is found deepest."""
+    return _validator_error(fault) is None, -len(fault["loc"])
+
+
+def _validator_error(fault: Any) -> Exception | None:
+    """What a validator of the user's raised, not one of ours."""
+    cause = fault.get("ctx", {}).get("error")
+    return cause if isinstance(cause, Exception) and not isinstance(cause, NotTextOfError) else None
+
+
+def _path(location: tuple[int | str, ...], data: Any) -> Path:
+    """The steps that lead into the data; pydantic puts the names of union members and validators between them."""
+    path: Path = []
+    for step in location:
+        is_place = isinstance(data, list) and isinstance(step, int) and step < len(data)
+        if is_place or (isinstance(data, dict) and step in data):
+            path.append(step)
+            data = data[step]
+    return [*path[:-1], KEY] if location and location[-1] == KEY else path

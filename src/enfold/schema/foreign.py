@@ -1,0 +1,101 @@
+"""pydantic's own types in the manner of ours: their schemas, how they are written as JSON, and bytes as base64 text."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, Literal
+
+import msgspec
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import SchemaSerializer, core_schema
+
+from enfold.schema.decoding import NotTextOfError
+
+__all__ = ["describe_foreign", "dump", "with_base64"]
+
+
+def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
+    """The JSON Schema that pydantic gives for one of its own types, with `$defs`."""
+    direction: Literal["validation", "serialization"] = "validation" if mode == "input" else "serialization"
+    inputs = [("it", direction, TypeAdapter(annotation))]
+    schemas, document = TypeAdapter.json_schemas(inputs, schema_generator=_Describer)
+    return {**schemas["it", direction], "$defs": document.get("$defs", {})}
+
+
+def dump(value: Any) -> Any:
+    """A pydantic model or dataclass as JSON data, as its JSON Schema describes it."""
+    cls: Any = type(value)
+    return _serializer(cls).to_python(value, mode="json", by_alias=True, warnings=False)
+
+
+@functools.lru_cache(maxsize=1024)
+def _serializer(cls: Any) -> SchemaSerializer:
+    core = TypeAdapter(cls).core_schema
+    with_text = with_base64(core)
+    return TypeAdapter(cls).serializer if with_text is core else SchemaSerializer(with_text, _use_prebuilt=False)
+
+
+class _Describer(GenerateJsonSchema):
+    """pydantic's own schemas in the manner of ours: bytes are base64 text, fields have no titles, nothing is refused."""
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        if _CONFIGURED & self._config.config_dict.keys():
+            return super().bytes_schema(schema)
+        return {"type": "string", "contentEncoding": "base64"}
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the signature is pydantic's
+        return False
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:  # noqa: ARG002 - as above
+        return {}
+
+
+# A model that says itself how its bytes are written keeps its word.
+_CONFIGURED: Final = {"ser_json_bytes", "val_json_bytes"}
+
+
+def with_base64(core: Any) -> Any:
+    """The schema with bytes read from and written as base64 text; the same object where it has no bytes."""
+    if isinstance(core, list | tuple):
+        return _same_or_new(core, type(core)(map(with_base64, core)))
+    if not isinstance(core, dict) or _CONFIGURED & core.get("config", {}).keys():
+        return core
+    if core.get("type") == "bytes":
+        return _base64_core(core)
+    return _same_or_new(core, {key: _partwith_base64(key, part) for key, part in core.items()})
+
+
+def _partwith_base64(key: str, part: Any) -> Any:
+    if key in {"fields", "choices"} and isinstance(part, dict):  # its keys are names of the user's
+        return _same_or_new(part, {name: with_base64(schema) for name, schema in part.items()})
+    return part if key in _NOT_SCHEMAS else with_base64(part)
+
+
+_NOT_SCHEMAS: Final = {"metadata", "config", "default", "expected", "cls", "ref", "type"}
+
+
+def _same_or_new(old: Any, new: Any) -> Any:
+    """The old container where the new one has the same parts."""
+    parts = zip(old.values(), new.values(), strict=True) if isinstance(old, dict) else zip(old, new, strict=True)
+    return old if all(one is other for one, other in parts) else new
+
+
+def _base64_core(core: Any) -> Any:
+    write = core_schema.plain_serializer_function_ser_schema(_write_base64, when_used="json")
+    return core_schema.no_info_before_validator_function(
+        _read_base64, core, serialization=core.get("serialization", write)
+    )
+
+
+def _read_base64(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.convert(value, bytes)
+    except msgspec.ValidationError as error:
+        raise NotTextOfError("base64") from error
+
+
+def _write_base64(value: Any) -> Any:
+    return msgspec.to_builtins(value) if isinstance(value, bytes) else value

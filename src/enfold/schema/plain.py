@@ -1,0 +1,227 @@
+"""Plain JSON data: what it is, and how Python objects become it."""
+
+from __future__ import annotations
+
+import enum
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import msgspec
+
+from enfold.errors import CallError
+
+__all__ = ["is_plain", "to_plain"]
+
+DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists only of the exact builtin JSON types, with text keys and finite numbers."""
+    try:
+        return _is_plain(value)
+    except RecursionError:  # too deep to be written as JSON, or a cycle
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return True
+    if kind is dict:
+        return _has_plain_items(value)
+    if kind is list:
+        return all(map(_is_plain, value))
+    return kind is float and value - value == 0  # infinity and NaN differ from themselves
+
+
+def _has_plain_items(value: dict[Any, Any]) -> bool:
+    for key in value:
+        if type(key) is not str:
+            return False
+    return all(map(_is_plain, value.values()))
+
+
+def to_plain(value: Any, path: str = "") -> Any:
+    """A result as JSON data; data that is plain already is returned as the same object.
+
+    What cannot be written as JSON is a CallError that says where: a JSON Pointer below `path`, `/` for the root itself.
+    """
+    if is_plain(value):
+        return value
+    fast = _converted_by_msgspec(value)
+    return fast if is_plain(fast) else _Walk().to_plain(value, path)
+
+
+def _converted_by_msgspec(value: Any) -> Any:
+    """What msgspec makes of the value in one go, which need not be plain: it keeps tuples and NaN.
+
+    The value itself where msgspec does not know a type in it, or would not know that a dataclass is pydantic's.
+    """
+    if "pydantic.dataclasses" in sys.modules:
+        return value
+    try:
+        return msgspec.to_builtins(value, str_keys=True)
+    except Exception:  # noqa: BLE001 - users' classes may raise anything; the walk says where
+        return value
+
+
+class _Walk:
+    """One conversion, step by step: it knows where it is and which containers it is inside of."""
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open: set[int] = set()
+
+    def to_plain(self, value: Any, path: str) -> Any:
+        leaf = _leaf(value, path)
+        if leaf is not NotImplemented:
+            return leaf
+        if id(value) in self.open:
+            raise _unfit(path, "it contains itself")
+        if len(self.open) >= DEEPEST:
+            raise _unfit(path, "it is nested too deeply")
+        self.open.add(id(value))
+        plain = self._container(value, path)
+        self.open.discard(id(value))
+        return plain
+
+    def _container(self, value: Any, path: str) -> Any:
+        if isinstance(value, enum.Enum):
+            return self.to_plain(value.value, path)
+        if isinstance(value, Mapping):
+            items = ((_key(name, path), item) for name, item in value.items())
+            return {key: self.to_plain(item, _below(path, key)) for key, item in items}
+        if isinstance(value, Sequence | AbstractSet) or _is_array(value):
+            return [self.to_plain(item, _below(path, place)) for place, item in enumerate(_items(value))]
+        if hasattr(type(value), "__pydantic_serializer__"):
+            return self.to_plain(_dump(value, path), path)
+        return {name: self.to_plain(item, _below(path, name)) for name, item in _fields(value, path)}
+
+
+def _leaf(value: Any, path: str) -> Any:
+    """The JSON value of something without parts, NotImplemented for anything else."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, enum.Enum):
+        return NotImplemented
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _finite(value, path)
+    return _text(value)
+
+
+def _finite(value: float, path: str) -> float:
+    if not math.isfinite(value):
+        raise _unfit(path, f"{float(value)} is not a number that JSON can hold")
+    return float(value)
+
+
+def _text(value: Any) -> Any:
+    """The text that stands for a date, an id, bytes and the like."""
+    name = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
+    if name in _NATIVE_TEXT:
+        return msgspec.to_builtins(value)
+    return str(value) if name.startswith(_TEXT_MODULES) else NotImplemented
+
+
+_NATIVE_TEXT: Final = {
+    "datetime.datetime",
+    "datetime.date",
+    "datetime.time",
+    "datetime.timedelta",
+    "uuid.UUID",
+    "decimal.Decimal",
+    "builtins.bytes",
+    "builtins.bytearray",
+    "builtins.memoryview",
+}
+_TEXT_MODULES: Final = ("pathlib.", "ipaddress.")
+
+
+def _key(name: Any, path: str) -> str:
+    """A key as text: that of its JSON value, where that is text or a number."""
+    if type(name) is str:
+        return name
+    key = _Walk().to_plain(name, _below(path, name if isinstance(name, str) else "?"))
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int | float) and not isinstance(key, bool):
+        return str(key)
+    raise _unfit(path, f"a key of type {type(name).__name__} is not text")
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, msgspec.Struct) and value.__struct_config__.array_like
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if not isinstance(value, msgspec.Struct):
+        yield from value
+        return
+    if value.__struct_config__.tag_field is not None:
+        yield value.__struct_config__.tag
+    yield from (getattr(value, name) for name in value.__struct_fields__)
+
+
+def _fields(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The fields of a Struct, a dataclass or an attrs class by their names in JSON."""
+    if isinstance(value, msgspec.Struct):
+        yield from _struct_fields(value)
+        return
+    for name in _field_names(type(value), path):
+        item = getattr(value, name, msgspec.UNSET)
+        if item is not msgspec.UNSET:
+            yield name, item
+
+
+def _field_names(kind: type, path: str) -> list[str]:
+    """As msgspec has it, a field whose name starts with an underscore is private and not written."""
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses
+
+        return [field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")]
+    if hasattr(kind, "__attrs_attrs__"):
+        return [field.name for field in kind.__attrs_attrs__ if not field.name.startswith("_")]
+    raise _unfit(path, f"{kind.__qualname__} has no form in JSON")
+
+
+def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    config = value.__struct_config__
+    if config.tag_field is not None:
+        yield config.tag_field, config.tag
+    names, wire_names, defaults = value.__struct_fields__, value.__struct_encode_fields__, value.__struct_defaults__
+    padded = (msgspec.NODEFAULT,) * (len(names) - len(defaults)) + defaults
+    for name, wire_name, default in zip(names, wire_names, padded, strict=True):
+        item = getattr(value, name)
+        is_left_out = config.omit_defaults and _is_default(item, default)
+        if item is not msgspec.UNSET and not is_left_out:
+            yield wire_name, item
+
+
+def _is_default(item: Any, default: Any) -> bool:
+    """What msgspec takes for a default it may omit: the same object, or an empty container where one is made anew."""
+    return item is default or (type(item) is getattr(default, "factory", None) and not item)
+
+
+def _dump(value: Any, path: str) -> Any:
+    from enfold.schema.foreign import dump
+
+    try:
+        return dump(value)
+    except Exception as error:
+        raise _unfit(path, str(error)) from error
+
+
+def _below(path: str, key: Any) -> str:
+    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+
+
+def _unfit(path: str, reason: str) -> CallError:
+    return CallError("EXECUTION_ERROR", f"failed to marshal response: {path or '/'}", {"path": path, "reason": reason})

@@ -1,0 +1,158 @@
+"""The shape of a Python type: what it says about JSON, as values. Both engines and the JSON Schema are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The constraints an annotation puts on a value, in the words that msgspec and annotated_types share."""
+
+    ge: Any = None
+    gt: Any = None
+    le: Any = None
+    lt: Any = None
+    multiple_of: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    tz: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        return {name: limit for name in self.__struct_fields__ if (limit := getattr(self, name)) is not None}
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What an annotation tells a reader, without a change to what is accepted."""
+
+    description: str | None = None
+    title: str | None = None
+    examples: Sequence[Any] | None = None
+    extra: dict[str, Any] = {}
+
+
+NO_LIMITS: Final = Limits()
+NO_NOTES: Final = Notes()
+
+
+class Anything(msgspec.Struct, frozen=True):
+    """Any JSON value at all."""
+
+
+class Scalar(msgspec.Struct, frozen=True):
+    """A JSON value that is the Python value."""
+
+    type: Literal["null", "boolean", "integer", "number", "string"]
+    limits: Limits = NO_LIMITS
+
+
+class Text(msgspec.Struct, frozen=True):
+    """A Python value that stands as text in JSON, such as a date; `format` is JSON Schema's name for the text."""
+
+    cls: type
+    format: str
+    limits: Limits = NO_LIMITS
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One of several values: `values` in JSON, `members` (at the same places) in Python."""
+
+    annotation: Any
+    values: tuple[Any, ...]
+    members: tuple[Any, ...]
+
+
+class Flags(msgspec.Struct, frozen=True):
+    """An `enum.Flag`: an integer of which each bit has a name."""
+
+    cls: type
+
+
+class Items(msgspec.Struct, frozen=True):
+    """An array of any length that `build` makes into a list, a set and the like."""
+
+    build: type
+    item: Shape
+    limits: Limits = NO_LIMITS
+
+
+class Row(msgspec.Struct, frozen=True):
+    """An array of fixed length: a `tuple[A, B]`."""
+
+    items: tuple[Shape, ...]
+
+
+class Table(msgspec.Struct, frozen=True):
+    """An object with keys of one type and values of one type: a `dict[K, V]`."""
+
+    build: type
+    key: Shape
+    value: Shape
+    limits: Limits = NO_LIMITS
+
+
+class Either(msgspec.Struct, frozen=True):
+    """A union."""
+
+    members: tuple[Shape, ...]
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A record or a recursive alias, defined once in the table of the reader under this key."""
+
+    key: Hashable
+
+
+class Foreign(msgspec.Struct, frozen=True):
+    """A type that only pydantic understands."""
+
+    annotation: Any
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """A shape with notes for the reader."""
+
+    shape: Shape
+    notes: Notes
+
+
+Shape: TypeAlias = Anything | Scalar | Text | Choice | Flags | Items | Row | Table | Either | Named | Foreign | Noted
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field of a record: its name in JSON, the keyword of the class that takes it, and what it holds."""
+
+    wire_name: str
+    keyword: str
+    shape: Shape
+    required: bool = True
+    default: Any = UNSET  # only a default that is known without running the user's code
+    description: str | None = None
+    is_written: bool = True  # private fields are read, but not written
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A class with fields: a JSON object, or an array of its fields in order where `is_row`."""
+
+    annotation: Any
+    name: str
+    fields: tuple[Field, ...]
+    build: Callable[..., Any]
+    description: str | None = None
+    is_row: bool = False
+    is_closed: bool = False  # refuses fields it does not know
+    tag: tuple[str, str | int] | None = None
+
+
+class Alias(msgspec.Struct, frozen=True):
+    """A named type alias that refers to itself."""
+
+    name: str
+    shape: Shape
+
+
+Definitions: TypeAlias = dict[Hashable, Record | Alias]

@@ -1,0 +1,133 @@
+"""A Python function as an operation sees it: its schemas, and how its arguments and results cross to JSON and back."""
+
+from __future__ import annotations
+
+from collections import abc
+from typing import Annotated, Any, Final, Literal, Never, NoReturn, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.schema.annotations import TypeReader, spelled
+from enfold.schema.callables import Declaration, read_callable
+from enfold.schema.describe import describe_record, describe_shape
+from enfold.schema.docstring import parse_docstring
+from enfold.schema.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
+from enfold.schema.parameters import read_arguments, read_shape
+from enfold.schema.plain import to_plain
+from enfold.schema.refusal import DecodeError
+from enfold.schema.shapes import Definitions, Scalar, Shape
+
+__all__ = ["DecodeError", "Signature", "as_type", "read_signature"]
+
+Kind = Literal["def", "async", "stream"]
+
+_NULL: Final = Scalar("null")
+_STREAMS: Final = (abc.AsyncIterator, abc.AsyncIterable, abc.AsyncGenerator)
+_SYNC_STREAMS: Final = (abc.Iterator, abc.Generator)
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a function takes and gives; its schemas are made when they are first asked for."""
+
+    name: str
+    kind: Kind
+    engine: Engine
+    title: str | None
+    description: str
+    decode: Decode  # the JSON object of a call to keyword arguments; raises DecodeError
+    returns: Any  # the return annotation, UNSET where there is none; of a stream, that of its items
+    several: int | None  # how many values a `tuple[A, B]` gives
+    no_value: bool
+    context_parameter: str | None
+    make_input_schema: MakeSchema
+    make_output_schema: MakeSchema
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        return self.make_input_schema()
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        return self.make_output_schema()
+
+    def encode(self, value: Any) -> Any:
+        """A result as plain JSON data."""
+        return to_plain(value)
+
+
+def read_signature(
+    function: Any,
+    *,
+    engine: EngineChoice = "auto",
+    context_type: type | None = None,
+) -> Signature:
+    """Read a function; a TypeError says, in one sentence, what about it cannot be served.
+
+    A parameter of `context_type` is left out of the schema.
+    """
+    declaration = read_callable(function)
+    documentation = parse_docstring(declaration.doc)
+    arguments = read_arguments(declaration, documentation, context_type)
+    result = _read_result(declaration)
+    input_schema = make_once(describe_record, arguments.record, arguments.definitions, "input")
+    chosen, decode = choose_engine(arguments, engine, input_schema)
+    return Signature(
+        name=declaration.name,
+        kind=result.kind,
+        engine=chosen,
+        title=documentation.summary.rstrip(".") or None,
+        description=documentation.text,
+        decode=decode,
+        returns=result.annotation,
+        several=result.several,
+        no_value=result.shape == _NULL and result.kind != "stream",
+        context_parameter=arguments.context_parameter,
+        make_input_schema=input_schema,
+        make_output_schema=make_once(describe_shape, result.shape, result.definitions, "output"),
+    )
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """What a function gives, and how."""
+
+    kind: Kind
+    annotation: Any
+    shape: Shape
+    definitions: Definitions
+    several: int | None = None
+
+
+def _read_result(declaration: Declaration) -> _Result:
+    annotation = declaration.returns
+    if annotation is not UNSET:
+        annotation = declaration.resolve(annotation, "the return type")
+    kind, annotation = _apart_from_stream(declaration, annotation)
+    reader = TypeReader(declaration.locals)
+    asked = Any if annotation is UNSET else None if annotation in (Never, NoReturn) else annotation
+    shape = read_shape(declaration, "the return type", reader, asked)
+    if reader.unknown is not None:
+        raise TypeError(f"{declaration.name}(): the return type {reader.unknown} has no form in JSON")
+    return _Result(kind, annotation, shape, reader.definitions, _several(annotation) if kind != "stream" else None)
+
+
+def _apart_from_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:
+    """How the function runs, and what it gives each time."""
+    origin = get_origin(annotation) or annotation
+    if declaration.kind == "generator" or origin in _SYNC_STREAMS:
+        raise TypeError(f"{declaration.name}(): a stream is an `async def` with `yield`; a `def` returns one value")
+    if origin in _STREAMS:
+        if declaration.kind == "async":
+            raise TypeError(f"{declaration.name}(): a stream is an `async def` with `yield`, not one that returns it")
+        return "stream", next(iter(get_args(annotation)), Any)
+    if declaration.kind == "stream" and annotation is not UNSET:
+        raise TypeError(f"{declaration.name}(): a stream returns AsyncIterator[...], not {spelled(annotation)}")
+    return declaration.kind, annotation
+
+
+def _several(annotation: Any) -> int | None:
+    if get_origin(annotation) is Annotated:
+        return _several(get_args(annotation)[0])
+    values = get_args(annotation)
+    is_fixed = get_origin(annotation) is tuple and len(values) > 1 and Ellipsis not in values
+    return len(values) if is_fixed else None
