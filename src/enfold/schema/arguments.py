@@ -1,0 +1,79 @@
+"""The input of an operation: text that stands for its type is converted, and what is wrong is said by argument.
+
+This is the slow way, taken when the quick validation has refused. It never raises: hostile input gets a shorter answer.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from enfold.errors import CallError
+from enfold.schema import wording
+from enfold.schema.check import Schema, compile_schema
+from enfold.schema.coercion import Coercion
+from enfold.schema.faults import Fault, TooMuchWorkError, Walk
+from enfold.schema.node import Node, read_nodes
+
+__all__ = ["Fault", "coerce", "faults", "validation_error"]
+
+_MOST_FOUND: Final = 100
+_MOST_TOLD: Final = 20
+_MOST_OF_A_SCHEMA: Final = 100
+
+
+def coerce(schema: dict[str, Any], value: Any) -> Any:
+    """The value with every text that stands for its type without loss converted; the same object if there is none."""
+    try:
+        return Coercion(Walk()).convert(_root(schema), value)
+    except (TooMuchWorkError, RecursionError):
+        return value
+
+
+def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
+    """What is wrong with the value: first in the order of the schema's properties, then the unknown ones."""
+    if compile_schema(schema).check(value):
+        return []
+    found: dict[Fault, None] = {}
+    try:
+        for fault in islice(Walk().faults(_root(schema), value), _MOST_FOUND):
+            found[fault] = None
+    except (TooMuchWorkError, RecursionError):
+        pass  # what was found so far is told
+    if not found:
+        return [Fault("", "constraint", f"a value that fits {wording.json_text(schema, _MOST_OF_A_SCHEMA)}")]
+    return sorted(found, key=lambda fault: fault.reason == "unknown")
+
+
+def validation_error(faults: list[Fault]) -> CallError:
+    """The error for a call whose input has these faults; the first is the one that is told."""
+    first, *others = faults
+    details = first.to_wire()
+    if others:
+        details["more"] = [fault.to_wire() for fault in others[:_MOST_TOLD]]
+    return CallError("VALIDATION_ERROR", _sentence(first), details)
+
+
+def _sentence(fault: Fault) -> str:
+    name = f'Argument "{fault.argument}"' if fault.argument else "The input"
+    if fault.reason == "missing":
+        return f"{name} is missing (expected {fault.expected})"
+    if fault.reason == "unknown":
+        return f'Unknown argument "{fault.argument}"'
+    got = f", got {fault.got}" if fault.got else ""
+    return f"{name} must be {fault.expected}{got}"
+
+
+_MOST_ROOTS: Final = 512
+_roots: Final[dict[Schema, Node]] = {}
+
+
+def _root(schema: Any) -> Node:
+    """The first node of a schema; equal schemas share theirs, as they share what they are compiled to."""
+    compiled = compile_schema(schema)
+    known = _roots.get(compiled)
+    if known is None:
+        if len(_roots) >= _MOST_ROOTS:
+            _roots.clear()
+        known = _roots[compiled] = read_nodes({} if compiled.problem else schema)[0]
+    return known

@@ -1,0 +1,379 @@
+"""All that applies at one place of a value, seen together: the types it may have, its properties, its items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import msgspec
+
+from enfold.schema.clean import CleanWriter
+from enfold.schema.node import MISSING, MOST_NODES, Node
+from enfold.schema.source import Function
+from enfold.schema.traits import (
+    ALL_TYPES,
+    accepted,
+    declared_default,
+    looks_at_whole,
+    named_by,
+    solid_parts,
+    types_of_values,
+)
+
+__all__ = ["Bundle", "Bundles", "Pending", "Property"]
+
+Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
+Decided = frozenset[tuple[Kind, int]]
+Test = Callable[[Any], bool]
+
+_MOST_BUNDLES: Final = 5_000
+_DEEPEST: Final = 40
+
+
+class Pending(msgspec.Struct, frozen=True, eq=False):
+    """A decision that depends on the value: which variant, which branch."""
+
+    kind: Kind
+    node: Node
+
+    @property
+    def variants(self) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(self.node.any_of if self.kind == "anyOf" else self.node.one_of))
+
+
+class Property(msgspec.Struct, frozen=True):
+    """What one property is to a bundle."""
+
+    nodes: tuple[Node, ...]  # what applies to it
+    is_refused: bool  # a schema forbids it, and none names it
+    is_unknown: bool  # nobody says anything about it, although other properties are declared
+
+
+class Bundle:
+    """The nodes that apply at one place, and what they say together. Decisions already made are among its nodes."""
+
+    def __init__(self, bundles: Bundles, nodes: tuple[Node, ...], decided: Decided) -> None:
+        self._bundles = bundles
+        self._decided = decided
+        self._children: dict[str, Bundle] = {}
+        self.nodes = nodes
+        self.parts = tuple(dict.fromkeys(part for node in nodes for part in solid_parts(node)))
+        self.is_trouble = any(part.never or part.trouble or part.endless for part in self.parts)
+        self.pending = next(_undecided(self.parts, decided), None)
+        self.is_undecided = self.pending is not None and not decided
+        # Whether a change inside could break what is demanded of the whole.
+        self.is_fragile = bool(self.pending or decided or len(self.parts) > 1 or any(map(looks_at_whole, self.parts)))
+
+    def fits(self, value: Any) -> bool:
+        """Whether the value is valid for all nodes."""
+        return all(test(value) for test in self._tests)
+
+    @cached_property
+    def _tests(self) -> tuple[Test, ...]:
+        return tuple(map(self._bundles.check_of, self.nodes))
+
+    @cached_property
+    def types(self) -> frozenset[str]:
+        """The JSON types that all parts accept; what is pending is not looked at."""
+        kinds = ALL_TYPES
+        for part in self.parts:
+            kinds &= accepted(part)
+            if part.enum is not None:
+                kinds &= types_of_values(part.enum)
+        return kinds
+
+    @cached_property
+    def takes_objects(self) -> bool:
+        return "object" in self.types
+
+    @cached_property
+    def takes_arrays(self) -> bool:
+        return "array" in self.types
+
+    @cached_property
+    def is_never(self) -> bool:
+        return any(part.never for part in self.parts)
+
+    @cached_property
+    def is_typed(self) -> bool:
+        """Whether a type is asked for by name, not only through the values of an enum."""
+        return any(part.types is not None for part in self.parts)
+
+    @cached_property
+    def demands(self) -> tuple[tuple[Test, Node], ...]:
+        """What the parts demand of the value as a whole: each as a test, and the node for the wording."""
+        bare = (self._bundles.without_inside(part) for part in self.parts)
+        return tuple((self._bundles.check_of(node), node) for node in bare if node is not None)
+
+    # Objects.
+
+    @cached_property
+    def declares(self) -> bool:
+        """Whether properties are declared, so that others are unknown."""
+        return any(part.properties for part in self.parts)
+
+    @cached_property
+    def members(self) -> dict[str, Property]:
+        """The properties that some part names."""
+        names = dict.fromkeys(name for part in self.parts for name in named_by(part))
+        found = {name: self.property(name) for name in names}
+        return {name: member for name, member in found.items() if not member.is_refused or name in self.required}
+
+    def property(self, key: Any) -> Property:
+        """What applies to a property, worked out part by part."""
+        named = [node for part in self._by_name.get(key, ()) for node in part_nodes(part, key)]
+        nodes = named + [node for part in self._by_pattern for node in matching_nodes(part, key)]
+        is_named = bool(nodes)
+        others = [node for part in self._with_rest if (node := rest_node(part, key)) is not None]
+        is_forbidden = any(node.never for node in others)
+        nodes += [node for node in others if not node.never]
+        if not nodes:
+            left_over = [part.unevaluated_properties for part in self.parts if part.unevaluated_properties is not None]
+            is_forbidden = is_forbidden or any(node.never for node in left_over)
+            nodes = [node for node in left_over if not node.never]
+        return Property(tuple(nodes), is_forbidden and not is_named, self.declares and not nodes)
+
+    @cached_property
+    def _by_name(self) -> dict[Any, list[Node]]:
+        found: dict[Any, list[Node]] = {}
+        for part in self.parts:
+            for name in part.properties or ():
+                found.setdefault(name, []).append(part)
+        return found
+
+    @cached_property
+    def _by_pattern(self) -> tuple[Node, ...]:
+        return tuple(part for part in self.parts if part.patterns)
+
+    @cached_property
+    def _with_rest(self) -> tuple[Node, ...]:
+        return tuple(part for part in self.parts if part.additional is not None)
+
+    @cached_property
+    def extra(self) -> Property | None:
+        """What applies to every property that is not named, if that does not depend on its name."""
+        return None if self._by_pattern else self.property(_NO_NAME)
+
+    @cached_property
+    def strips_extras(self) -> bool:
+        """Whether every property that is not named goes."""
+        return self.extra is not None and (self.extra.is_unknown or self.extra.is_refused)
+
+    @cached_property
+    def required(self) -> frozenset[str]:
+        return frozenset(name for part in self.parts for name in part.required)
+
+    @cached_property
+    def wanted(self) -> dict[str, Any]:
+        """The properties that should be there, with their defaults; one that would not be valid is none."""
+        wanted = dict.fromkeys((name for part in self.parts for name in part.required), MISSING)
+        for name, member in self.members.items():
+            defaults = (declared_default(node) for node in member.nodes)
+            default = next((known for known in defaults if known is not MISSING), MISSING)
+            if default is not MISSING and self.child(name).fits(default):
+                wanted[name] = default
+        return wanted
+
+    def child(self, name: str) -> Bundle:
+        child = self._children.get(name)
+        if child is None:
+            child = self._children[name] = self._bundles.get(self.members[name].nodes)
+        return child
+
+    def of(self, nodes: tuple[Node, ...]) -> Bundle:
+        """A bundle for something inside."""
+        return self._bundles.get(nodes)
+
+    @cached_property
+    def scan(self) -> Callable[[Any], tuple[list[str], int]]:
+        """A function of an object: the named properties that need a look, and how many named ones there are."""
+        return self._bundles.scan(self)
+
+    # Arrays.
+
+    @cached_property
+    def says_items(self) -> bool:
+        return any(part.prefix or part.items is not None or part.unevaluated_items is not None for part in self.parts)
+
+    @cached_property
+    def ahead(self) -> int:
+        """How many positions may have schemas of their own."""
+        return max((len(part.prefix) for part in self.parts), default=0)
+
+    def item(self, position: int) -> Bundle:
+        """What applies to an item of an array."""
+        return self._at(position) if position < self.ahead else self.rest
+
+    @cached_property
+    def rest(self) -> Bundle:
+        """What applies to the items that have no schema of their own."""
+        return self._at(self.ahead)
+
+    def _at(self, position: int) -> Bundle:
+        nodes = [node for part in self.parts if (node := item_node(part, position)) is not None]
+        if not nodes:
+            nodes = [part.unevaluated_items for part in self.parts if part.unevaluated_items is not None]
+        return self._bundles.get(tuple(nodes))
+
+    @cached_property
+    def is_clean(self) -> Test:
+        """Whether a value needs no look at all; not known for several nodes at once."""
+        return self._bundles.clean_of(self.nodes[0]) if len(self.nodes) == 1 else _unknown
+
+    # Decisions.
+
+    def joined(self, pending: Pending, nodes: tuple[Node, ...]) -> Bundle:
+        """This bundle with its pending decision made: these nodes apply too."""
+        return self._bundles.get(self.nodes + nodes, self._decided | {(pending.kind, pending.node.index)})
+
+
+class Bundles:
+    """The bundles of one schema, made when they are first needed."""
+
+    def __init__(self, clean: CleanWriter) -> None:
+        self.clean = clean
+        self._known: dict[tuple[tuple[int, ...], Decided], Bundle] = {}
+        self._checks: dict[int, Test] = {}
+        self._cleans: dict[int, Test] = {}
+        self._bare: dict[int, Node | None] = {}
+        self._types: dict[int, frozenset[str]] = {}
+        self._required: dict[int, frozenset[str]] = {}
+
+    def get(self, nodes: tuple[Node, ...], decided: Decided = frozenset()) -> Bundle:
+        nodes = tuple(dict.fromkeys(nodes))
+        key = (tuple(node.index for node in nodes), decided)
+        bundle = self._known.get(key)
+        if bundle is None:
+            if len(self._known) > _MOST_BUNDLES:
+                self._known.clear()
+            bundle = self._known[key] = Bundle(self, nodes, decided)
+        return bundle
+
+    def check_of(self, node: Node) -> Test:
+        if node.index not in self._checks:
+            checks = self.clean.checks
+            self._checks[node.index] = checks.program.function(checks.function(node))
+        return self._checks[node.index]
+
+    def clean_of(self, node: Node) -> Test:
+        if node.index not in self._cleans:
+            self._cleans[node.index] = self.clean.program.function(self.clean.function(node))
+        return self._cleans[node.index]
+
+    def types_of(self, node: Node, depth: int = 0) -> frozenset[str]:
+        """The JSON types that a node may accept, variants and references included."""
+        if node.index not in self._types:
+            self._types[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
+            self._types[node.index] = self._work_out_types(node, depth)
+        return self._types[node.index]
+
+    def _work_out_types(self, node: Node, depth: int) -> frozenset[str]:
+        kinds = frozenset[str]() if node.never else accepted(node)
+        if node.enum is not None:
+            kinds &= types_of_values(node.enum)
+        if depth < _DEEPEST:
+            for part in node.all_of:
+                kinds &= self.types_of(part, depth + 1)
+            for variants in (node.any_of, node.one_of):
+                if variants:
+                    kinds &= frozenset[str]().union(*(self.types_of(variant, depth + 1) for variant in variants))
+        return kinds
+
+    def required_somewhere(self, node: Node) -> frozenset[str]:
+        """The required names of an object: its own, and those of its variants if each has some."""
+        if node.index not in self._required:
+            self._required[node.index] = frozenset(_required_of(node))
+        return self._required[node.index]
+
+    def without_inside(self, part: Node) -> Node | None:
+        """The demands of a node on a value as a whole, as a node of its own; None if there are none."""
+        if part.index not in self._bare:
+            bare = Node(MOST_NODES + self.clean.program.number())
+            for field in _WHOLE:
+                setattr(bare, field, getattr(part, field))
+            if part.items is not None and part.items.never:
+                bare.max_items = min(len(part.prefix), len(part.prefix) if part.max_items is None else part.max_items)
+            has_demands = any(getattr(bare, field) != _NOTHING[field] for field in _WHOLE)
+            self._bare[part.index] = bare if has_demands else None
+        return self._bare[part.index]
+
+    def scan(self, bundle: Bundle) -> Callable[[Any], tuple[list[str], int]]:
+        name = f"d{self.clean.program.number()}"
+        self.clean.program.declare(name, lambda function: self._write_scan(function, bundle))
+        return self.clean.program.function(name)
+
+    def _write_scan(self, function: Function, bundle: Bundle) -> None:
+        function.line("bad = []")
+        function.line("n = 0")
+        function.ending = "return bad, n"
+        for name, member in bundle.members.items():
+            with function.block(f"if {name!r} in v:"):
+                function.line("n += 1")
+                function.line(f"x = v[{name!r}]")
+                function.line(f"if not ({self._expression(member)}): bad.append({name!r})")
+            if name in bundle.wanted:
+                function.line(f"else: bad.append({name!r})")
+
+    def _expression(self, member: Property) -> str:
+        if len(member.nodes) > 1 or member.is_refused:
+            return "False"
+        return self.clean.expression(member.nodes[0], "x") if member.nodes else "True"
+
+
+# The keywords that look at a value as a whole; some need its inside for that, but say nothing about it.
+_WHOLE: Final = (
+    "enum", "minimum", "maximum", "exclusive_minimum", "exclusive_maximum", "multiple_of", "min_length", "max_length",
+    "pattern", "min_items", "max_items", "unique", "min_properties", "max_properties", "dependent_required",
+    "contains", "min_contains", "max_contains", "names", "not_",
+)  # fmt: skip
+_NOTHING: Final = {field: getattr(Node(-1), field) for field in _WHOLE}
+
+
+def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
+    for part in parts:
+        pending: list[tuple[Kind, bool]] = [
+            ("if", part.if_ is not None),
+            ("dependentSchemas", bool(part.dependent_schemas)),
+            ("anyOf", bool(part.any_of)),
+            ("oneOf", bool(part.one_of)),
+        ]
+        yield from (Pending(kind, part) for kind, said in pending if said and (kind, part.index) not in decided)
+
+
+def _required_of(node: Node) -> Iterator[str]:
+    for part in solid_parts(node):
+        yield from part.required
+        for variants in (part.any_of, part.one_of):
+            of_each = [[name for inner in solid_parts(variant) for name in inner.required] for variant in variants]
+            if all(of_each):
+                yield from (name for names in of_each for name in names)
+
+
+class _NoName:
+    """A key that no schema names and no pattern matches."""
+
+
+_NO_NAME: Final = _NoName()
+
+
+def part_nodes(part: Node, key: Any) -> list[Node]:
+    return [] if part.properties is None else [part.properties[key]]
+
+
+def matching_nodes(part: Node, key: Any) -> list[Node]:
+    return [node for pattern, node in part.patterns if type(key) is str and pattern.search(key)]
+
+
+def rest_node(part: Node, key: Any) -> Node | None:
+    """What `additionalProperties` of a part says about a key; nothing if the part knows the key otherwise."""
+    is_known = (part.properties is not None and key in part.properties) or matching_nodes(part, key)
+    return None if is_known else part.additional
+
+
+def item_node(part: Node, position: int) -> Node | None:
+    return part.prefix[position] if position < len(part.prefix) else part.items
+
+
+def _unknown(_value: Any) -> bool:
+    return False

@@ -1,0 +1,152 @@
+"""What JavaScript does with JSON values where Python does something else."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from enfold.schema.cast.failure import CastError, bad_pattern
+from enfold.schema.cast.kinds import MISSING
+from enfold.schema.pattern import PatternError, compile_pattern
+
+# The bytes TypeBox's hash puts before each value, by type.
+_UNDEFINED, _NULL, _BOOLEAN, _NUMBER, _STRING, _OBJECT, _ARRAY = (bytes([mark]) for mark in range(7))
+
+_EXACT_INTEGERS: Final = 2**53
+
+
+def length(text: str) -> int:
+    """The length of a text in UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def is_multiple(value: float, divisor: float) -> bool:
+    try:
+        return divisor != 0 and value % divisor == 0
+    except OverflowError:  # An integer beyond every float, and a divisor with a fraction.
+        return False
+
+
+def matcher(source: str) -> Callable[[Any], bool]:
+    """A function that searches a text for a pattern; a pattern that is none raises when it is first asked."""
+    try:
+        search = compile_pattern(source).search
+    except PatternError as error:
+        return _refusing(bad_pattern(source, str(error)))
+    return lambda text: type(text) is str and search(text) is True
+
+
+def _refusing(error: CastError) -> Callable[[Any], bool]:
+    def refuse(_: Any) -> bool:
+        raise CastError(error.kind, error.message)
+
+    return refuse
+
+
+def is_unique(items: list[Any]) -> bool:
+    """Whether no two items are equal as TypeBox hashes them."""
+    seen: set[bytes] = set()
+    for item in items:
+        key = _hashed(item)
+        if key in seen:
+            return False
+        seen.add(key)
+    return True
+
+
+def same(expected: Any) -> Callable[[Any], bool]:
+    """A comparison with an object or array, which no kind of TypeBox has: equal JSON is equal."""
+    key = _hashed(expected)
+    return lambda value: type(value) is type(expected) and _hashed(value) == key
+
+
+def _hashed(value: Any) -> bytes:
+    """The bytes TypeBox hashes, nested values without a mark at their end: [[1], 2] and [[1, 2]] count as equal."""
+    match value:
+        case None:
+            return _NULL
+        case bool():
+            return _BOOLEAN + bytes([value])
+        case int() | float():
+            return _NUMBER + _number_bytes(value)
+        case str():
+            return _STRING + _text_bytes(value)
+        case list():
+            return _ARRAY + b"".join(map(_hashed, value))
+        case dict():
+            keys = sorted(value, key=str)
+            return _OBJECT + b"".join(_hashed(str(key)) + _hashed(value[key]) for key in keys)
+        case _:
+            return _UNDEFINED
+
+
+def _number_bytes(value: float) -> bytes:
+    if isinstance(value, int) and abs(value) > _EXACT_INTEGERS:
+        return b"%x" % value  # JavaScript would round; we keep what we were given.
+    return struct.pack(">d", value)
+
+
+def _text_bytes(text: str) -> bytes:
+    if text.isascii():
+        return text.encode()
+    units = text.encode("utf-16-be", "surrogatepass")
+    return b"".join(units[i : i + 2].lstrip(b"\0") or b"\0" for i in range(0, len(units), 2))
+
+
+def distinct(items: list[Any]) -> list[Any]:
+    """The items without repeated texts, numbers, booleans and nulls; objects and arrays are never the same."""
+    seen: set[tuple[str, Any]] = set()
+    kept = []
+    for item in items:
+        key = _identity(item)
+        if key is None or key not in seen:
+            kept.append(item)
+        if key is not None:
+            seen.add(key)
+    return kept
+
+
+def _identity(value: Any) -> tuple[str, Any] | None:
+    if isinstance(value, dict | list):
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "number" if is_number else type(value).__name__, value
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """An object's own properties, and an array's: to JavaScript its indices and its length are properties too."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        return {**{str(i): item for i, item in enumerate(value)}, "length": len(value)}
+    return None
+
+
+def own_values(value: Any) -> Iterable[tuple[str, Any]]:
+    """The own properties of any value, as `Object.getOwnPropertyNames` finds them."""
+    if value is None or value is MISSING:
+        raise CastError("TypeError", "Cannot convert undefined or null to object")
+    if isinstance(value, str):
+        value = list(value)
+    return (as_object(value) or {}).items()
+
+
+def own_names(value: Any) -> Iterable[str]:
+    return [name for name, _ in own_values(value)]
+
+
+def spread(value: Any) -> dict[str, Any]:
+    """What `{...value}` gives."""
+    if isinstance(value, str | list):
+        return {str(i): item for i, item in enumerate(value)}
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def clone(value: Any) -> Any:
+    """A copy of a JSON value that shares nothing with it that can change."""
+    if isinstance(value, dict):
+        return {key: clone(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [clone(item) for item in value]
+    return value

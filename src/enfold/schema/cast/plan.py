@@ -1,0 +1,90 @@
+"""The public `cast`, and the plans it keeps: what has been made of a schema the first time it was used."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from enfold.schema.cast.check import Checks, Memo
+from enfold.schema.cast.failure import too_deep
+from enfold.schema.cast.kinds import Document
+from enfold.schema.cast.mapping import read_schema
+from enfold.schema.cast.visit import Caster
+
+
+def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
+    """What TypeBox 0.34's `Value.Cast` makes of a JSON value; raises CastError where it throws.
+
+    The value is never changed, and a valid one is returned as it is. Any other result may share parts with it.
+    A schema is read once: one that is changed after its first use is not noticed.
+    """
+    try:
+        plan = _plans.get(schema)
+        memo: Memo = {} if plan.needs_memo else None
+        if plan.checks[plan.root](value, memo):
+            return value
+        return Caster(plan.document, plan.checks, memo).cast(value)
+    except RecursionError:
+        raise too_deep() from None
+
+
+class _Plan(msgspec.Struct, frozen=True, eq=False):
+    document: Document
+    checks: Checks
+    root: int
+    needs_memo: bool
+
+
+class _Plans:
+    """Plans kept for the next cast; all are given up together once they are too many, or of too many parts."""
+
+    def __init__(self, most: int, most_parts: int) -> None:
+        self._most = most
+        self._most_parts = most_parts
+        self._parts = 0
+        # The schema is kept beside its plan, so that no other object gets its id.
+        self._by_identity: dict[int, tuple[Any, _Plan]] = {}
+        self._by_content: dict[bytes, _Plan] = {}
+
+    def get(self, schema: Any) -> _Plan:
+        known = self._by_identity.get(id(schema))
+        if known is not None and known[0] is schema:
+            return known[1]
+        plan = self._get_by_content(schema)
+        self._make_room(plan)
+        self._by_identity[id(schema)] = (schema, plan)
+        return plan
+
+    def _get_by_content(self, schema: Any) -> _Plan:
+        content = _content(schema)
+        if content is None:
+            return _make_plan(schema)
+        plan = self._by_content.get(content)
+        if plan is None:
+            plan = self._by_content[content] = _make_plan(schema)
+        return plan
+
+    def _make_room(self, plan: _Plan) -> None:
+        self._parts += plan.checks.count
+        if len(self._by_identity) >= self._most or self._parts > self._most_parts:
+            self._by_identity.clear()
+            self._by_content.clear()
+            self._parts = plan.checks.count
+
+
+def _content(schema: Any) -> bytes | None:
+    """What stands for a schema's content; None if it is not JSON. Order counts: results have the schema's order."""
+    try:
+        return msgspec.json.encode(schema)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def _make_plan(schema: Any) -> _Plan:
+    document = read_schema(schema)
+    checks = Checks(document)
+    return _Plan(document, checks, document.root.number, checks.needs_memo)
+
+
+_plans: Final = _Plans(most=1_000, most_parts=500_000)

@@ -1,0 +1,139 @@
+"""Schemas compiled once: whether a value is valid, whether it may pass as it is, and its repair if it may not."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from enfold.envelope import ResultWarning
+from enfold.schema.bundle import Bundles
+from enfold.schema.clean import CleanWriter
+from enfold.schema.fix import Repaired, misfits, repaired, unchanged
+from enfold.schema.generate import CheckWriter, new_program
+from enfold.schema.graph import mark_endless, multiplies
+from enfold.schema.node import Node, TooLargeError, read_nodes
+from enfold.schema.plain import is_plain
+from enfold.schema.reference import digest
+from enfold.schema.traits import decides_by_value, has_unevaluated, looks_at_whole
+
+__all__ = ["Schema", "compile_schema"]
+
+
+class Schema:
+    """One JSON Schema, compiled. A schema that could not be compiled accepts everything and says why in `problem`."""
+
+    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_root", "_strip", "problem")
+
+    def __init__(self, schema: Any) -> None:
+        nodes, self.problem = _read(schema)
+        self._root = nodes[0]
+        self._is_delicate = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
+        remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
+        checks = CheckWriter(new_program(remembers=remembers))
+        self._strip = _bundles(checks, strip=True)
+        self._keep = _bundles(checks, strip=False)
+        self._check = self._strip.check_of(self._root)
+        self._clean = self._strip.clean_of(self._root)
+
+    def check(self, value: Any) -> bool:
+        """Whether JSON Schema 2020-12 calls the value valid; `format` is only an annotation."""
+        try:
+            return self._check(value)
+        except Exception:  # noqa: BLE001  # deeper than the stack, or an object that breaks when it is looked at
+            return False
+
+    def is_clean(self, value: Any) -> bool:
+        """Whether repair would give this very object back: valid, plain, nothing to strip, nothing to fill."""
+        try:
+            return self._clean(value) or (self._is_delicate and self._must_stay(value))
+        except Exception:  # noqa: BLE001  # as above
+            return False
+
+    def _must_stay(self, value: Any) -> bool:
+        """Whether stripping or filling would break a demand on the whole, so that repair does neither."""
+        return is_plain(value) and self._check(value) and unchanged(self._strip, self._root, value, strip=True)
+
+    def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
+        """The value by the rules of repair; `extras="keep"` leaves properties that the schema does not know."""
+        if extras == "keep":
+            return repaired(self._keep, self._root, value, strip=False)
+        try:
+            is_clean = self._clean(value)
+        except Exception:  # noqa: BLE001  # as above
+            is_clean = False
+        return Repaired(value) if is_clean else repaired(self._strip, self._root, value, strip=True)
+
+    def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
+        """Where the value does not fit, if it is left as it is; nothing for a valid one."""
+        return () if self.check(value) else misfits(self._keep, self._root, value)
+
+
+def _read(schema: Any) -> tuple[list[Node], str | None]:
+    if not isinstance(schema, dict | bool):
+        return read_nodes({}), f"A schema is an object or a boolean, not {type(schema).__name__}"
+    try:
+        return read_nodes(schema), None
+    except TooLargeError as error:
+        return read_nodes({}), str(error)
+
+
+def _bundles(checks: CheckWriter, *, strip: bool) -> Bundles:
+    def stays(node: Node, value: Any) -> bool:
+        return unchanged(bundles, node, value, strip=strip)
+
+    bundles = Bundles(CleanWriter(checks.program, checks, strip=strip, unchanged=stays))
+    return bundles
+
+
+class _Known:
+    """A schema object seen before, with copies of its outer layers that tell whether somebody changed it since."""
+
+    __slots__ = ("_outer", "_properties", "compiled", "schema")
+
+    def __init__(self, schema: dict[str, Any], compiled: Schema) -> None:
+        self.schema = schema
+        self.compiled = compiled
+        self._outer = dict(schema)
+        properties = schema.get("properties")
+        self._properties = dict(properties) if isinstance(properties, dict) else properties
+
+    def is_still(self, schema: dict[str, Any]) -> bool:
+        return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
+
+
+_MOST_KNOWN: Final = 512
+_known: Final[dict[int, _Known]] = {}
+
+
+def compile_schema(schema: Any) -> Schema:
+    """The compiled schema. Equal schemas share one, and a dict is taken as a value: do not change it deep inside."""
+    known = _known.get(id(schema))
+    if known is not None and known.is_still(schema):
+        return known.compiled
+    compiled = _compiled(_Key(schema))
+    if isinstance(schema, dict):
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[id(schema)] = _Known(schema, compiled)
+    return compiled
+
+
+class _Key:
+    """A schema that is equal to another if their digests are."""
+
+    __slots__ = ("_digest", "schema")
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+        self._digest = digest(schema)
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._digest == other._digest
+
+
+@lru_cache(maxsize=1024)
+def _compiled(key: _Key) -> Schema:
+    return Schema(key.schema)

@@ -1,0 +1,207 @@
+"""Python source that says whether repair would leave a value alone: valid, plain, nothing to strip, nothing to fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from enfold.schema.generate import CheckWriter, either
+from enfold.schema.graph import in_place
+from enfold.schema.node import MISSING, MOST_NODES, Node
+from enfold.schema.source import Function, Program
+from enfold.schema.traits import (
+    accepted,
+    alternatives_exclude,
+    choice_or_null,
+    declared_default,
+    has_unevaluated,
+    is_choice,
+    is_leaf,
+    may_share_a_value,
+    named_by,
+    says_about_arrays,
+    solid_parts,
+    with_all_in_place,
+)
+
+__all__ = ["CleanWriter"]
+
+Unchanged = Callable[[Node, Any], bool]
+
+
+class CleanWriter(CheckWriter):
+    """Writes stricter statements than a check does. What they cannot decide they leave to the repair itself."""
+
+    at_first = False
+
+    def __init__(self, program: Program, checks: CheckWriter, *, strip: bool, unchanged: Unchanged) -> None:
+        super().__init__(program)
+        self.prefix = "s" if strip else "e"
+        self.checks = checks
+        self.strip = strip
+        self.unchanged = unchanged
+        self._merged: dict[tuple[int, ...], Node | None] = {}
+
+    def expression(self, node: Node, variable: str) -> str:
+        return "False" if node.trouble else super().expression(node, variable)
+
+    def write(self, function: Function, node: Node, variable: str) -> None:
+        inner = choice_or_null(node)
+        if node.never or node.trouble or node.endless:
+            function.line("return False")
+        elif inner is not None:
+            with function.block(f"if {variable} is not None:"):
+                self.place(function, inner, variable)
+        else:
+            self.parts(function, node, variable)
+
+    def parts(self, function: Function, node: Node, variable: str) -> None:
+        parts = solid_parts(node) or [node]
+        whole = self.merged(parts)
+        if whole is None or any(part.trouble or part.endless for part in parts):
+            self.undecided(function, node, variable)
+        elif is_choice(whole):
+            self.choice(function, whole, variable)
+        elif all(self.is_silent(applied, whole) for applied in in_place(whole)) and not has_unevaluated(whole):
+            self.local(function, whole, variable)
+            self.checks.applied(function, whole, variable)
+        else:
+            self.undecided(function, node, variable)
+
+    def undecided(self, function: Function, node: Node, variable: str) -> None:
+        function.refuse_unless(self.by_repair(node, variable))
+
+    def by_repair(self, node: Node, variable: str) -> str:
+        stays = self.program.constant(lambda value: self.unchanged(node, value))
+        return f"(is_plain({variable}) and {self.checks.expression(node, variable)} and {stays}({variable}))"
+
+    def choice(self, function: Function, node: Node, variable: str) -> None:
+        if node.one_of and not alternatives_exclude(node.one_of):
+            self.checks.choices(function, node, variable)
+        variants = dict.fromkeys(node.any_of or node.one_of)
+        tests = [self.expression(part, variable) for part in variants]
+        if node.any_of and may_share_a_value(variants):
+            # A value valid for several variants is known by all of them together; no single one may know all of it.
+            tests.append(self.by_repair(node, variable))
+        function.refuse_unless(either(tests))
+
+    def is_silent(self, node: Node, whole: Node) -> bool:
+        """Whether a node that applies in place adds demands alone: nothing is stripped, kept or filled because of it."""
+        declared = whole.properties or {}
+        for part in with_all_in_place(node):
+            adds = part.patterns or part.prefix or part.items or part.additional or part.default is not MISSING
+            if (
+                adds
+                or part.trouble
+                or part.endless
+                or has_unevaluated(part)
+                or not declared.keys() >= {*named_by(part)}
+            ):
+                return False
+            if not all(is_leaf(child) and child.default is MISSING for child in (part.properties or {}).values()):
+                return False
+        return True
+
+    def merged(self, parts: list[Node]) -> Node | None:
+        """One node that demands what several do; None if that takes more than a union of properties."""
+        if len(parts) == 1:
+            return parts[0]
+        key = tuple(sorted(part.index for part in parts))
+        if key not in self._merged:
+            self._merged[key] = self.merge(parts)
+        return self._merged[key]
+
+    def merge(self, parts: list[Node]) -> Node | None:
+        if any(part.patterns or part.additional or part.names or has_unevaluated(part) for part in parts):
+            return None
+        if sum(1 for part in parts if says_about_arrays(part)) > 1 or any(is_choice(part) for part in parts):
+            return None
+        whole = self.new()
+        for part in parts:
+            self._add(whole, part)
+        if any(not _is_only_shape(part) for part in parts):
+            # What has no common form with the others is asked part by part.
+            whole.all_of = tuple(part for part in parts if not _is_only_shape(part))
+        return whole
+
+    def new(self, **fields: Any) -> Node:
+        return Node(MOST_NODES + self.program.number(), **fields)
+
+    def _add(self, whole: Node, part: Node) -> None:
+        whole.types = part.types if whole.types is None else accepted(part) & whole.types
+        whole.required += tuple(name for name in part.required if name not in whole.required)
+        known = whole.properties or {}
+        for name, child in (part.properties or {}).items():
+            known[name] = self.new(all_of=(known[name], child)) if name in known else child
+        whole.properties = known or None
+        if says_about_arrays(part):
+            whole.prefix, whole.items = part.prefix, part.items
+
+    # What a check passes over.
+
+    def anything(self, variable: str) -> str:
+        return f"is_plain({variable})"
+
+    def says_nothing(self, node: Node) -> bool:  # noqa: ARG002  # what nobody says anything about must be plain
+        return False
+
+    def unsaid_items(self, function: Function, node: Node, variable: str) -> None:  # noqa: ARG002  # as above
+        function.refuse_unless(f"is_plain({variable})")
+
+    def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
+        self.checks.containing(function, node, wanted, variable)
+
+    def needed(self, node: Node) -> tuple[str, ...]:
+        filled = (name for name, child in (node.properties or {}).items() if self.has_good_default(child))
+        return tuple(dict.fromkeys((*node.required, *filled)))
+
+    def has_good_default(self, node: Node) -> bool:
+        default = declared_default(node)
+        return default is not MISSING and self.program.function(self.checks.function(node))(default) is True
+
+    def members(self, function: Function, node: Node, variable: str) -> None:
+        if not says_members(node):
+            function.refuse_unless(f"is_plain({variable})")
+        elif self.takes_only_named(node) and not node.patterns and declared(node) >= {*named_by(node)}:
+            # Too many properties are the usual fault, and the cheapest to see.
+            function.refuse_if(f"len({variable}) > {len(node.properties or ())}")
+            count = self.declared(function, node, variable, counts=True)
+            if set(node.properties or ()) - set(self.needed(node)):
+                function.refuse_if(f"len({variable}) != {count}")
+        else:
+            self.declared(function, node, variable, counts=False)
+            self.undeclared(function, node, variable)
+
+    def takes_only_named(self, node: Node) -> bool:
+        """Whether a property that the node does not name would be stripped or refused."""
+        if node.additional is not None:
+            return node.additional.never
+        return self.strip and bool(node.properties)
+
+    def additional(self, function: Function, node: Node, key: str, item: str) -> None:
+        if node.additional is not None and node.additional.never:
+            function.line("return False")
+        elif self.takes_only_named(node):
+            known = self.program.constant(frozenset(named_by(node)))
+            function.refuse_unless(f"{key} in {known} and is_plain({item})")
+        elif node.additional is not None:
+            function.refuse_if(f"type({key}) is not str")
+            self.place(function, node.additional, item)
+        else:
+            function.refuse_unless(f"type({key}) is str and is_plain({item})")
+
+
+def declared(node: Node) -> frozenset[str]:
+    return frozenset(node.properties or ())
+
+
+def says_members(node: Node) -> bool:
+    return bool(node.properties or node.patterns or node.required or node.additional is not None)
+
+
+def _is_only_shape(part: Node) -> bool:
+    """Whether types, properties and required names are all that a part says."""
+    bare = Node(part.index, types=part.types, properties=part.properties, required=part.required)
+    bare.prefix, bare.items = part.prefix, part.items
+    ignored = ("default", "shared", "name", "all_of", "trouble", "endless", "discriminator")
+    return all(getattr(bare, field) == getattr(part, field) for field in part.__struct_fields__ if field not in ignored)

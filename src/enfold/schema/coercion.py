@@ -1,0 +1,147 @@
+"""Text that stands for another type without loss, converted: models, query strings, CGI and shells send numbers so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from enfold.schema.faults import MAX_DEPTH, ROOT, Place, Walk, item_node
+from enfold.schema.node import Node
+
+__all__ = ["Coercion"]
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORDS: Final[dict[str, bool]] = {"true": True, "false": False}
+_MOST_DIGITS: Final = 4_000  # Python reads no longer ones
+_EXACT: Final = 2**53  # up to here a float holds every integer
+
+
+class Coercion:
+    """One conversion of a value; what does not change stays the same object."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
+        self._answers: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def convert(self, node: Node, value: Any, place: Place = ROOT) -> Any:
+        self._walk.spend()
+        if place.depth >= MAX_DEPTH:
+            return value
+        if type(value) is str:
+            return self._text(node, value, place)
+        if type(value) is not list and type(value) is not dict:
+            return value
+        key = (node.index, id(value))
+        if key not in self._answers:
+            self._answers[key] = (value, self._container(node, value, place))
+        return self._answers[key][1]
+
+    def _text(self, node: Node, text: str, place: Place) -> Any:
+        types = self._walk.types(node)
+        if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text, place)):
+            return text
+        readings = [self.convert(node, reading, place.again()) for reading in _readings(text, types)]
+        for reading in readings:
+            if self._walk.fits(node, reading, place):
+                return reading
+        # Of the right type but wrong in another way: that is then the fault to be told of.
+        return readings[0] if readings and "string" not in types else text
+
+    def _container(self, node: Node, value: Any, place: Place) -> Any:
+        value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
+        for part in self._parts(node, value, place):
+            value = self.convert(part, value, place.again())
+        for variants in (node.any_of, node.one_of):
+            if variants:
+                value = self._variant(node, variants, value, place)
+        return value
+
+    def _items(self, node: Node, value: list[Any], place: Place) -> list[Any]:
+        converted = [
+            item if (part := item_node(node, index)) is None else self.convert(part, item, place.inside(index))
+            for index, item in enumerate(value)
+        ]
+        return value if all(map(_is_same, converted, value)) else converted
+
+    def _properties(self, node: Node, value: dict[str, Any], place: Place) -> dict[str, Any]:
+        converted = {name: self._property(node, name, item, place) for name, item in value.items()}
+        return value if all(map(_is_same, converted.values(), value.values())) else converted
+
+    def _property(self, node: Node, name: str, item: Any, place: Place) -> Any:
+        named = (node.properties or {}).get(name)
+        for part in ([] if named is None else [named]) + self._walk.other_nodes(node, name):
+            item = self.convert(part, item, place.inside(name))
+        return item
+
+    def _parts(self, node: Node, value: Any, place: Place) -> Iterator[Node]:
+        """The nodes that apply at the same place without a choice."""
+        yield from node.all_of
+        if type(value) is dict:
+            yield from (part for name, part in node.dependent_schemas.items() if name in value)
+        if node.if_ is not None:
+            part = node.then if self._walk.fits(node.if_, value, place) else node.else_
+            yield from () if part is None else (part,)
+
+    def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: Place) -> Any:
+        if any(self._walk.fits(part, value, place) for part in variants):
+            return value
+        near = self._walk.near(variants, value)
+        converted = [self.convert(part, value, place.again()) for part in near]
+        for part, candidate in zip(near, converted, strict=True):
+            if self._walk.fits(part, candidate, place):
+                return candidate
+        return self._meant(node, near, converted, value)
+
+    def _meant(self, node: Node, near: list[Node], converted: list[Any], value: Any) -> Any:
+        """What no variant accepts is converted for the one that was meant, so that only the rest is a fault."""
+        if len(near) == 1:
+            return converted[0]
+        tag = self._walk.tag(node, near) if near and type(value) is dict else None
+        meant = None if tag is None else tag.meant(value.get(tag.name))
+        return value if meant is None else converted[near.index(meant)]
+
+
+_ONLY_TEXT: Final = frozenset({"string"})
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _readings(text: str, types: frozenset[str]) -> Iterator[Any]:
+    """What a text may stand for, among the types that are allowed."""
+    if text in _WORDS and "boolean" in types:
+        yield _WORDS[text]
+    if "integer" in types:
+        yield from _numbers(text, types)
+    if "string" not in types:
+        yield from _structures(text, types)
+
+
+def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
+    match = _NUMBER.fullmatch(text)
+    if match is None or len(text) > _MOST_DIGITS:
+        return
+    if match[1] is None and match[2] is None:
+        yield int(text)
+        return
+    number = float(text)
+    if "number" in types and number - number == 0:
+        yield number
+    elif number.is_integer() and abs(number) <= _EXACT:
+        yield int(number)
+
+
+def _structures(text: str, types: frozenset[str]) -> Iterator[Any]:
+    if text == "null" and "null" in types:
+        yield None
+    opening = text.lstrip(" \t\r\n")[:1]
+    if (opening == "{" and "object" in types) or (opening == "[" and "array" in types):
+        try:
+            yield msgspec.json.decode(text)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return  # it only looked like JSON

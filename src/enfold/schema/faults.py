@@ -1,0 +1,422 @@
+"""What is wrong with a value, told for whoever sent it: a walk over the value and the nodes of a schema, within bounds.
+
+The walk is lazy: asking whether a value fits stops at the first fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.schema import wording
+from enfold.schema.compare import all_differ, is_multiple, same
+from enfold.schema.evaluated import evaluated_names
+from enfold.schema.node import TYPES, Node
+
+__all__ = ["ROOT", "Fault", "Place", "TooMuchWorkError", "Walk"]
+
+Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
+
+MAX_DEPTH: Final = 96
+MAX_STEPS: Final = 200_000
+_MOST_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
+_ALL: Final = frozenset(TYPES)
+_NUMBERS: Final = frozenset({"number", "integer"})
+_ONLY_NULL: Final = frozenset({"null"})
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that is wrong: with which argument, in which way, and what would be right."""
+
+    argument: str
+    reason: Reason
+    expected: str | None
+    got: str = ""  # the type or the value that was given, for the sentence only
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"argument": self.argument, "reason": self.reason, "expected": self.expected}
+
+
+class TooMuchWorkError(Exception):
+    """The schema and the value together ask for more steps than a message is worth."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a node meets a value: the keys that lead there, and how many nodes deep that is."""
+
+    keys: tuple[str | int, ...] = ()
+    depth: int = 0
+
+    def inside(self, key: str | int) -> Place:
+        return Place((*self.keys, key), self.depth + 1)
+
+    def again(self) -> Place:
+        """The same place, for another node that applies there too."""
+        return Place(self.keys, self.depth + 1)
+
+
+ROOT: Final = Place()
+
+
+class Tag(msgspec.Struct, frozen=True):
+    """A property whose value says which variant is meant."""
+
+    name: str
+    choices: tuple[tuple[list[Any], Node], ...]
+
+    @property
+    def values(self) -> list[Any]:
+        return [value for values, _ in self.choices for value in values]
+
+    def meant(self, value: Any) -> Node | None:
+        return next((node for values, node in self.choices if _is_member(value, values)), None)
+
+
+class Walk:
+    """One walk, with the steps that are left and what is already known about the nodes."""
+
+    def __init__(self, steps: int = MAX_STEPS) -> None:
+        self._left = steps
+        self._types: dict[int, frozenset[str]] = {}
+        # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
+        self._answers: dict[tuple[int, int], tuple[Any, bool]] = {}
+
+    def fits(self, node: Node, value: Any, place: Place = ROOT) -> bool:
+        if not isinstance(value, dict | list):
+            return next(self.faults(node, value, place), None) is None
+        key = (node.index, id(value))
+        if key not in self._answers:
+            self._answers[key] = (value, next(self.faults(node, value, place), None) is None)
+        return self._answers[key][1]
+
+    def faults(self, node: Node, value: Any, place: Place = ROOT) -> Iterator[Fault]:
+        """The faults of a value, in the order of the schema; below a certain depth none are seen."""
+        self.spend()
+        if place.depth >= MAX_DEPTH:
+            return
+        if node.never:
+            yield _forbidden(place)
+        elif (types := self.types(node)) != _ALL and types.isdisjoint(types_of(value)):
+            yield self._wrong_type(node, value, place)
+        elif node.enum is not None and not _is_member(value, node.enum):
+            yield _broken(place, wording.one_of(node.enum), value)
+        else:
+            yield from self._kind_faults(node, value, place)
+            yield from self._in_place(node, value, place)
+
+    def spend(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooMuchWorkError
+
+    def types(self, node: Node) -> frozenset[str]:
+        """The JSON types that a node allows, whatever else it asks for; `number` brings `integer` with it."""
+        known = self._types.get(node.index)
+        if known is None:
+            self._types[node.index] = _ALL  # what a loop of references says about itself
+            known = self._types[node.index] = self._allowed(node)
+        return known
+
+    def describe(self, node: Node) -> str:
+        """What a node wants, in a few words."""
+        members = self._members(node, 0)
+        return wording.types(self.types(node)) if members is None else wording.one_of(members)
+
+    def tag(self, node: Node, variants: list[Node]) -> Tag | None:
+        """The property that tells these variants of a node apart, if there is one."""
+        hinted = [] if node.discriminator is None else [node.discriminator.name]
+        for name in (*hinted, *_property_names(variants[0])):
+            self.spend()
+            tag = Tag(name, tuple((_tag_values(node, name, variant), variant) for variant in variants))
+            if all(values for values, _ in tag.choices) and all_differ(tag.values):
+                return tag
+        return None
+
+    def _allowed(self, node: Node) -> frozenset[str]:
+        self.spend()
+        if node.never:
+            return frozenset()
+        allowed = _ALL if node.types is None else node.types
+        if "number" in allowed:
+            allowed |= _NUMBERS
+        if node.enum is not None:
+            allowed &= frozenset().union(*map(types_of, node.enum))
+        for part in node.all_of:
+            allowed &= self.types(part)
+        for variants in (node.any_of, node.one_of):
+            if variants:
+                allowed &= frozenset().union(*map(self.types, variants))
+        return allowed
+
+    def _members(self, node: Node, depth: int) -> list[Any] | None:
+        """All the values a node allows, where it lists them."""
+        self.spend()
+        if node.enum is not None:
+            return node.enum
+        if node.types == _ONLY_NULL:
+            return [None]
+        if depth > _MOST_REFERENCES:
+            return None
+        if variants := node.any_of or node.one_of:
+            lists = [self._members(part, depth + 1) for part in variants]
+            listed = [members for members in lists if members is not None]
+            return [member for members in listed for member in members] if len(listed) == len(lists) else None
+        lists = [self._members(part, depth + 1) for part in node.all_of]
+        return next((members for members in lists if members is not None), None)
+
+    def _wrong_type(self, node: Node, value: Any, place: Place) -> Fault:
+        return Fault(wording.path(place.keys), "type", self.describe(node), wording.type_name(value))
+
+    def _kind_faults(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+        match value:
+            case str():
+                yield from _string_faults(node, value, place)
+            case list():
+                yield from self._array_faults(node, value, place)
+            case dict():
+                yield from self._object_faults(node, value, place)
+            case int() | float() if not isinstance(value, bool):
+                yield from _number_faults(node, value, place)
+
+    def _array_faults(self, node: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+        if node.min_items is not None and len(value) < node.min_items:
+            yield _broken(place, f"at least {wording.counted(node.min_items, 'item')}")
+        if node.max_items is not None and len(value) > node.max_items:
+            yield _broken(place, f"at most {wording.counted(node.max_items, 'item')}")
+        yield from self._item_faults(node, value, place)
+        if node.unique and not all_differ(value):
+            yield _broken(place, "items that all differ")
+        if node.contains is not None:
+            yield from self._contains_faults(node, node.contains, value, place)
+
+    def _item_faults(self, node: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+        first = len(node.prefix)
+        if node.items is not None and node.items.never and len(value) > first:
+            yield _broken(place, f"at most {wording.counted(first, 'item')}")
+        for index, item in enumerate(value):
+            part = item_node(node, index)
+            if part is not None and not part.never:
+                yield from self.faults(part, item, place.inside(index))
+
+    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+        found = sum(self.fits(wanted, item, place.again()) for item in value)
+        least = 1 if node.min_contains is None else node.min_contains
+        if found < least:
+            yield _broken(place, f"at least {wording.counted(least, 'item')} of {self.describe(wanted)}")
+        if node.max_contains is not None and found > node.max_contains:
+            yield _broken(place, f"at most {wording.counted(node.max_contains, 'item')} of {self.describe(wanted)}")
+
+    def _object_faults(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+        yield from self._missing_or_wrong(node, value, place)
+        for name, item in value.items():
+            for part in self.other_nodes(node, name):
+                yield from self.faults(part, item, place.inside(name))
+            if node.names is not None:
+                yield from self._name_faults(node.names, name, place)
+        yield from self._dependent_faults(node, value, place)
+        if node.unevaluated_properties is not None:
+            yield from self._leftover_faults(node, node.unevaluated_properties, value, place)
+        if node.min_properties is not None and len(value) < node.min_properties:
+            yield _broken(place, f"at least {wording.counted(node.min_properties, 'property')}")
+        if node.max_properties is not None and len(value) > node.max_properties:
+            yield _broken(place, f"at most {wording.counted(node.max_properties, 'property')}")
+
+    def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+        required = dict.fromkeys(node.required)
+        for name, part in (node.properties or {}).items():
+            if name in value:
+                yield from self.faults(part, value[name], place.inside(name))
+            elif name in required:
+                yield self._missing(part, name, place)
+        for name in required:
+            if name not in value and name not in (node.properties or ()):
+                yield self._missing(None, name, place)
+
+    def _missing(self, node: Node | None, name: str, place: Place) -> Fault:
+        expected = "any value" if node is None else self.describe(node)
+        return Fault(wording.path((*place.keys, name)), "missing", expected)
+
+    def other_nodes(self, node: Node, name: str) -> list[Node]:
+        """The nodes for a property beside the one that bears its name."""
+        self.spend()
+        matching = [part for pattern, part in node.patterns if type(name) is str and pattern.search(name)]
+        if matching or node.additional is None or name in (node.properties or ()):
+            return matching
+        return [node.additional]
+
+    def _name_faults(self, node: Node, name: str, place: Place) -> Iterator[Fault]:
+        wrong = next(self.faults(node, name, place.again()), None)
+        if wrong is not None:
+            expected = f"a name that is {wrong.expected or 'known'}"
+            yield Fault(wording.path((*place.keys, name)), "constraint", expected)
+
+    def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+        seen = evaluated_names(node, value, lambda part, item: self.fits(part, item, place.again()))
+        for name, item in value.items():
+            if name not in seen:
+                yield from self.faults(left, item, place.inside(name))
+
+    def _dependent_faults(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+        for name, needed in node.dependent_required.items():
+            for each in needed if name in value else ():
+                if each not in value:
+                    yield self._missing(property_node(node, each), each, place)
+        for name, part in node.dependent_schemas.items():
+            if name in value:
+                yield from self.faults(part, value, place.again())
+
+    def _in_place(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+        for part in node.all_of:
+            yield from self.faults(part, value, place.again())
+        if node.any_of and not any(self.fits(part, value, place.again()) for part in node.any_of):
+            yield from self._union_faults(node, node.any_of, value, place)
+        if node.one_of:
+            yield from self._one_of_faults(node, value, place)
+        if node.not_ is not None and self.fits(node.not_, value, place.again()):
+            yield _broken(place, f"other than {self.describe(node.not_)}", value)
+        if node.if_ is not None:
+            branch = node.then if self.fits(node.if_, value, place.again()) else node.else_
+            yield from () if branch is None else self.faults(branch, value, place.again())
+
+    def _one_of_faults(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+        fitting = sum(self.fits(part, value, place.again()) for part in node.one_of)
+        if fitting == 0:
+            yield from self._union_faults(node, node.one_of, value, place)
+        elif fitting > 1:
+            yield _broken(place, f"exactly one of {len(node.one_of)} forms", value)
+
+    def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: Place) -> Iterator[Fault]:
+        """The faults of the variant that was meant, as far as that can be told."""
+        near = self.near(variants, value)
+        tag = self.tag(node, near) if type(value) is dict and len(near) > 1 else None
+        if not near:
+            yield self._wrong_type(node, value, place)
+        elif tag is not None:
+            yield from self._tagged_faults(tag, value, place)
+        elif self._members(node, 0) is not None:
+            yield _broken(place, self.describe(node), value)
+        else:
+            nearest = max(near, key=lambda part: self._closeness(part, value, place.again()))
+            yield from self.faults(nearest, value, place.again())
+
+    def _closeness(self, node: Node, value: Any, place: Place) -> int:
+        """How many parts of a value fit a variant, less what it lacks and what does not fit."""
+        self.spend()
+        inner = self._inner_nodes(node, value)
+        fitting = sum(1 if self.fits(part, item, place) else -1 for part, item in inner)
+        missing = sum(name not in value for name in node.required) if type(value) is dict else 0
+        parts = node.all_of if place.depth < MAX_DEPTH else ()
+        return fitting - missing + sum(self._closeness(part, value, place.again()) for part in parts)
+
+    def _inner_nodes(self, node: Node, value: Any) -> list[tuple[Node, Any]]:
+        if type(value) is list:
+            found = [(item_node(node, index), item) for index, item in enumerate(value)]
+            return [(part, item) for part, item in found if part is not None]
+        names = node.properties or {} if type(value) is dict else {}
+        return [(part, value[name]) for name, part in names.items() if name in value]
+
+    def near(self, variants: tuple[Node, ...], value: Any) -> list[Node]:
+        """The variants that a value of this type may be meant for."""
+        return [part for part in variants if not self.types(part).isdisjoint(types_of(value))]
+
+    def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+        inside = place.inside(tag.name)
+        if tag.name not in value:
+            yield Fault(wording.path(inside.keys), "missing", wording.one_of(tag.values))
+        elif (meant := tag.meant(value[tag.name])) is None:
+            yield _broken(inside, wording.one_of(tag.values), value[tag.name])
+        else:
+            yield from self.faults(meant, value, place.again())
+
+
+def types_of(value: Any) -> frozenset[str]:
+    """The names that JSON Schema has for the type of a value: none for what is not JSON."""
+    kind = type(value)
+    if kind is float:
+        return _float_types(value)
+    return _TYPES_OF.get(kind, frozenset())
+
+
+_TYPES_OF: Final[dict[type, frozenset[str]]] = {
+    str: frozenset({"string"}),
+    int: _NUMBERS,
+    bool: frozenset({"boolean"}),
+    type(None): frozenset({"null"}),
+    dict: frozenset({"object"}),
+    list: frozenset({"array"}),
+}
+
+
+def _float_types(value: float) -> frozenset[str]:
+    if value.is_integer():
+        return _NUMBERS
+    return frozenset({"number"}) if value - value == 0 else frozenset()
+
+
+def item_node(node: Node, index: int) -> Node | None:
+    """The node for the item at an index, as far as this node itself has one."""
+    return node.prefix[index] if index < len(node.prefix) else node.items
+
+
+def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
+    """The node for a property, also where a reference leads to it."""
+    if node.properties is not None and name in node.properties:
+        return node.properties[name]
+    parts = node.all_of if depth < _MOST_REFERENCES else ()
+    return next((found for part in parts if (found := property_node(part, name, depth + 1)) is not None), None)
+
+
+def _property_names(node: Node) -> Iterator[str]:
+    for part in (node, *node.all_of):
+        yield from islice(part.properties or (), 50)
+
+
+def _tag_values(node: Node, name: str, variant: Node) -> list[Any]:
+    part = property_node(variant, name)
+    listed = None if part is None else next((each.enum for each in (part, *part.all_of) if each.enum), None)
+    if listed or node.discriminator is None or name != node.discriminator.name:
+        return listed or []
+    targets = (variant, *variant.all_of)
+    mapped = [value for value, target in node.discriminator.mapping.items() if target in targets]
+    return mapped or [target.name for target in targets if target.name][:1]
+
+
+def _is_member(value: Any, members: list[Any]) -> bool:
+    if type(value) is str:
+        return value in members
+    return any(same(value, member) for member in members)
+
+
+def _string_faults(node: Node, value: str, place: Place) -> Iterator[Fault]:
+    if node.min_length is not None and len(value) < node.min_length:
+        yield _broken(place, f"at least {wording.counted(node.min_length, 'character')}", value)
+    if node.max_length is not None and len(value) > node.max_length:
+        yield _broken(place, f"at most {wording.counted(node.max_length, 'character')}", value)
+    if node.pattern is not None and not node.pattern.search(value):
+        yield _broken(place, wording.cut(f"text matching {node.pattern.source}"), value)
+
+
+def _number_faults(node: Node, value: float, place: Place) -> Iterator[Fault]:
+    if node.minimum is not None and value < node.minimum:
+        yield _broken(place, f"at least {node.minimum}", value)
+    if node.exclusive_minimum is not None and value <= node.exclusive_minimum:
+        yield _broken(place, f"more than {node.exclusive_minimum}", value)
+    if node.maximum is not None and value > node.maximum:
+        yield _broken(place, f"at most {node.maximum}", value)
+    if node.exclusive_maximum is not None and value >= node.exclusive_maximum:
+        yield _broken(place, f"less than {node.exclusive_maximum}", value)
+    if node.multiple_of is not None and types_of(value) and not is_multiple(value, node.multiple_of):
+        yield _broken(place, f"a multiple of {node.multiple_of}", value)
+
+
+def _forbidden(place: Place) -> Fault:
+    if place.keys and isinstance(place.keys[-1], str):
+        return Fault(wording.path(place.keys), "unknown", None)
+    return _broken(place, "left out")
+
+
+def _broken(place: Place, expected: str, value: Any = None) -> Fault:
+    return Fault(wording.path(place.keys), "constraint", expected, wording.shown(value))

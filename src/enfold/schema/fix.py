@@ -1,0 +1,426 @@
+"""Repair by the rules R0 to R11: what a value becomes under a schema, and a report of every change and every misfit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import msgspec
+
+from enfold.envelope import ResultWarning
+from enfold.schema.bundle import Bundle, Bundles, Pending
+from enfold.schema.choose import choose
+from enfold.schema.convert import lossless
+from enfold.schema.node import MISSING, Node
+from enfold.schema.report import Entry, Path, Report
+from enfold.schema.traits import ALL_TYPES, kinds_of
+
+__all__ = ["Repaired", "misfits", "repaired", "unchanged"]
+
+# Attempts at unions may multiply with depth. After so many steps, within one outermost attempt or altogether,
+# the likeliest variant is taken unseen.
+_STEPS: Final = 1_000
+_ALL_STEPS: Final = 100_000
+_MOST_ATTEMPTS: Final = 8
+
+# What may be said about a value that is valid.
+_HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
+_CHANGES: Final = frozenset({"convert", "null_dropped"})
+_NUMBERS: Final = frozenset({"integer", "number"})
+
+
+class Repaired(msgspec.Struct, frozen=True):
+    """The data after repair, and a warning for each change and for each place that still does not fit.
+
+    What did not change is shared with the input.
+    """
+
+    data: Any
+    warnings: tuple[ResultWarning, ...] = ()
+
+
+def repaired(bundles: Bundles, root: Node, value: Any, *, strip: bool) -> Repaired:
+    """The value repaired as a whole; it is never changed itself."""
+    run = _Run(bundles, strip=strip)
+    try:
+        return Repaired(run.whole(root, value), run.report.warnings())
+    except Exception:  # noqa: BLE001  # R2: deeper than the stack, or objects that break when they are looked at
+        return Repaired(value, (ResultWarning("unrepairable", ""),))
+
+
+def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ...]:
+    """Where a value that is left as it is does not fit: nothing is stripped, filled or converted."""
+    run = _Run(bundles, strip=False)
+    run.fill = False
+    try:
+        run.whole(root, value)
+    except Exception:  # noqa: BLE001  # as above
+        return (ResultWarning("unrepairable", ""),)
+    # What repair would have changed has, as it stands, the wrong type.
+    run.report.entries = [
+        ("type_mismatch" if code in _CHANGES else code, path, old, old) for code, path, old, _ in run.report.entries
+    ]
+    return run.report.warnings()
+
+
+def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool) -> bool:
+    """Whether repair would give this very value back and say nothing."""
+    run = _Run(bundles, strip=strip)
+    return run.fix(bundles.get((node,)), value, None) is value and not run.report.entries
+
+
+class _Run:
+    """One repair: the report so far, what it may do, and how much may still be tried."""
+
+    def __init__(self, bundles: Bundles, *, strip: bool) -> None:
+        self.bundles = bundles
+        self.report = Report()
+        self.strip = strip
+        self.fill = True
+        self.filling: list[Bundle] = []
+        self.is_attempt = False
+        self.steps = _STEPS
+        self.all_steps = _ALL_STEPS
+
+    def whole(self, root: Node, value: Any) -> Any:
+        bundle = self.bundles.get((root,))
+        if self.is_something_else(root, value) and not bundle.fits(value):
+            self.report.add("root_mismatch", None, value, value)
+            return value
+        data = self.fix(bundle, value, None)
+        if not self.report.entries and not bundle.fits(data):
+            self.report.add("constraint", None, value, value)
+        return data
+
+    def is_something_else(self, root: Node, value: Any) -> bool:
+        """R1: not even the outermost type is right, or none of the keys that make the object what it should be."""
+        kinds, found = self.bundles.types_of(root), kinds_of(value)
+        if not kinds & found and not (kinds & _NUMBERS and found & _NUMBERS):
+            return bool(kinds)
+        if type(value) is not dict:
+            return False
+        required = self.bundles.required_somewhere(root)
+        return bool(required) and required.isdisjoint(value)
+
+    def fix(self, bundle: Bundle, value: Any, path: Path) -> Any:
+        """The value repaired for one bundle, and checked where a change inside could do harm."""
+        if self.is_attempt:
+            self.steps -= 1
+            self.all_steps -= 1
+        if not bundle.is_fragile:
+            return self.repair(bundle, value, path)
+        before = len(self.report.entries)
+        result = self.repair(bundle, value, path)
+        if bundle.fits(value):
+            return self.still_valid(bundle, value, result, before)
+        if bundle.fits(result):
+            return result
+        return self.second_thoughts(bundle, value, path, result, before)
+
+    def still_valid(self, bundle: Bundle, value: Any, result: Any, before: int) -> Any:
+        """A valid value is stripped and filled, nothing else, and only if it stays valid."""
+        is_harmless = all(entry[0] in _HARMLESS for entry in self.report.entries[before:])
+        if is_harmless and (result is value or bundle.fits(result)):
+            return result
+        self.report.take_back(before)
+        return value
+
+    def second_thoughts(self, bundle: Bundle, value: Any, path: Path, result: Any, before: int) -> Any:
+        """The result does not fit: perhaps it would with less stripped or filled. R11: if not, it is said."""
+        first = self.report.take_back(before)
+        codes = {entry[0] for entry in first}
+        for code, setting in (("strip", "strip"), ("default", "fill")):
+            if code in codes and self.may_try:
+                better = self.without(setting, bundle, value, path)
+                if bundle.fits(better):
+                    return better
+                self.report.take_back(before)
+        self.report.entries.extend(first)
+        if not first:
+            self.report.add("constraint", path, result, result)
+        elif result is not value and bundle.is_undecided and self.may_try:
+            return self.once_more(bundle, result, path, first)
+        return result
+
+    def once_more(self, bundle: Bundle, value: Any, path: Path, first: list[Entry]) -> Any:
+        """A change may have led to other conditions than those the value came with: they have their say too."""
+        result, entries = self.attempt(bundle, value, path)
+        said = {(code, place) for code, place, _, _ in first}
+        self.report.entries.extend(entry for entry in entries if entry[:2] not in said)
+        return result
+
+    def repair(self, bundle: Bundle, value: Any, path: Path) -> Any:
+        if bundle.is_trouble:
+            self.report.add("unrepairable", path, value, value)
+            return value
+        if bundle.pending is not None:
+            return self.decide(bundle, bundle.pending, value, path)
+        result = value
+        if type(value) is dict and bundle.takes_objects:
+            result = self.object(bundle, value, path)
+        elif type(value) is list and bundle.takes_arrays:
+            result = self.array(bundle, value, path)
+        elif not bundle.types & kinds_of(value):
+            return self.mismatch(bundle, value, path)
+        if bundle.demands:
+            self.note_broken_demands(bundle, result, path)
+        return result
+
+    def note_broken_demands(self, bundle: Bundle, value: Any, path: Path) -> None:
+        """R4 and R2: the type is right, but the value as a whole is not what is asked for."""
+        for is_met, demand in bundle.demands:
+            if not is_met(value):
+                self.report.add(self.code_of(demand, value), path, value, value)
+                return
+
+    def code_of(self, demand: Node, value: Any) -> Literal["constraint", "unrepairable"]:
+        """What a `not` forbids, and a pattern that took too long, are beyond repair."""
+        if demand.not_ is not None and self.bundles.check_of(demand.not_)(value):
+            return "unrepairable"
+        is_undecided = demand.pattern is not None and type(value) is str and demand.pattern.search(value) is None
+        return "unrepairable" if is_undecided else "constraint"
+
+    # Another type than the schema has: R5, R9, R10.
+
+    def mismatch(self, bundle: Bundle, value: Any, path: Path) -> Any:
+        if not bundle.types:
+            self.report.add("unrepairable", path, value, value)
+            return value
+        if bundle.types == ALL_TYPES:  # every type will do, so this is an object that JSON does not have
+            return value
+        converted = self.converted(bundle, value)
+        if converted is MISSING:
+            self.report.add("type_mismatch", path, value, value)
+            return value
+        self.report.add("convert", path, value, converted)
+        result = self.array(bundle, converted, path) if type(converted) is list else converted
+        self.note_broken_demands(bundle, result, path)
+        return result
+
+    def converted(self, bundle: Bundle, value: Any) -> Any:
+        possible = list(lossless(value, bundle.types))
+        result = next((candidate for candidate in possible if bundle.fits(candidate)), MISSING)
+        if result is MISSING and "array" in bundle.types and value is not None:
+            result = self.wrapped(bundle, value)
+        if result is MISSING and possible and bundle.is_typed:
+            return possible[0]
+        return result
+
+    def wrapped(self, bundle: Bundle, value: Any) -> Any:
+        """R5: a value that is valid as the only item of the array."""
+        if bundle.ahead or not bundle.rest.nodes:
+            return MISSING
+        possible = (value, *lossless(value, bundle.rest.types))
+        return next(([item] for item in possible if bundle.fits([item])), MISSING)
+
+    # Objects: R6, R7, R10.
+
+    def object(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
+        if self.strip and bundle.strips_extras and len(value) > len(bundle.members):
+            value = self.stripped(bundle, value, path)
+            if bundle.is_clean(value):
+                return value
+        changes: dict[Any, Any] = {}
+        to_look_at, named = bundle.scan(value)
+        for name in to_look_at:
+            if name in value:
+                self.member(bundle, name, value[name], path, changes)
+            else:
+                self.missing(bundle, name, path, changes)
+        if named != len(value):
+            self.extras(bundle, value, path, changes)
+        return _with(value, changes) if changes else value
+
+    def stripped(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
+        """The object without what is unknown: often that is all there is to do."""
+        result = value.copy()
+        for key in value:
+            if key not in bundle.members:
+                self.report.add("strip", (path, key), result.pop(key))
+        return result
+
+    def member(self, bundle: Bundle, name: str, item: Any, path: Path, changes: dict[Any, Any]) -> None:
+        child = bundle.child(name)
+        if bundle.members[name].is_refused:
+            self.report.add("constraint", (path, name), item, item)
+            return
+        if item is None and name not in bundle.required and self.refuses_null(child):
+            self.report.add("null_dropped", (path, name))
+            changes[name] = MISSING
+            if name in bundle.wanted:
+                self.missing(bundle, name, path, changes)
+            return
+        result = self.fix(child, item, (path, name))
+        if result is not item:
+            changes[name] = result
+
+    def refuses_null(self, bundle: Bundle) -> bool:
+        kinds = [self.bundles.types_of(node) for node in bundle.nodes]
+        return all(kinds) and not all("null" in kind for kind in kinds)
+
+    def missing(self, bundle: Bundle, name: str, path: Path, changes: dict[Any, Any]) -> None:
+        default = bundle.wanted[name]
+        if default is not MISSING and self.fill:
+            changes[name] = self.filled(bundle.child(name), default)
+            self.report.add("default", (path, name), None, changes[name])
+        elif name in bundle.required:
+            self.report.add("missing", (path, name))
+
+    def filled(self, bundle: Bundle, default: Any) -> Any:
+        """A default with the defaults inside it, each kind only once on the way down: some would never end."""
+        value = _copied(default)
+        if type(value) not in {dict, list} or bundle in self.filling:
+            return value
+        before = len(self.report.entries)
+        self.filling.append(bundle)
+        value = self.fix(bundle, value, None)
+        self.filling.pop()
+        self.report.take_back(before)
+        return value
+
+    def extras(self, bundle: Bundle, value: dict[Any, Any], path: Path, changes: dict[Any, Any]) -> None:
+        members, strip = bundle.members, self.strip
+        for key in [key for key in value if key not in members]:
+            found = bundle.extra or bundle.property(key)
+            if strip and (found.is_unknown or found.is_refused):
+                self.report.add("strip", (path, key), value[key])
+                changes[key] = MISSING
+            elif found.is_refused:
+                self.report.add("constraint", (path, key), value[key], value[key])
+            elif found.nodes:
+                result = self.fix(bundle.of(found.nodes), value[key], (path, key))
+                if result is not value[key]:
+                    changes[key] = result
+
+    # Arrays.
+
+    def array(self, bundle: Bundle, value: list[Any], path: Path) -> list[Any]:
+        if not bundle.says_items:
+            return value
+        changes: dict[int, Any] = {}
+        is_clean = bundle.rest.is_clean
+        # Items too many are one fault of the array, not one each.
+        for position, item in enumerate(value[: bundle.ahead] if bundle.rest.is_never else value):
+            if position < bundle.ahead or not is_clean(item):
+                result = self.fix(bundle.item(position), item, (path, position))
+                if result is not item:
+                    changes[position] = result
+        return [changes.get(position, item) for position, item in enumerate(value)] if changes else value
+
+    # What depends on the value: R8, and conditions.
+
+    def decide(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
+        if pending.kind == "if":
+            return self.fix(bundle.joined(pending, self.branch(pending.node, value)), value, path)
+        if pending.kind == "dependentSchemas":
+            return self.fix(bundle.joined(pending, _dependents(pending.node, value)), value, path)
+        valid = tuple(variant for variant in pending.variants if self.bundles.check_of(variant)(value))
+        if valid:
+            return self.exact(bundle, pending, valid, value, path)
+        return self.nearest(bundle, pending, value, path)
+
+    def branch(self, node: Node, value: Any) -> tuple[Node, ...]:
+        holds = node.if_ is not None and self.bundles.check_of(node.if_)(value)
+        taken = (node.if_, node.then) if holds else (node.else_,)
+        return tuple(part for part in taken if part is not None)
+
+    def exact(self, bundle: Bundle, pending: Pending, valid: tuple[Node, ...], value: Any, path: Path) -> Any:
+        """The value is valid for some variants: one that would leave it alone wins, else they all have a say."""
+        together = bundle.joined(pending, valid)
+        if len(valid) == 1:
+            return self.fix(together, value, path)
+        for variant in valid[:_MOST_ATTEMPTS] if self.may_try else ():
+            result, entries = self.attempt(bundle.joined(pending, (variant,)), value, path)
+            if result is value and not entries:
+                return value
+        if pending.kind == "oneOf":
+            return self.at_best(bundle, together, value, path)
+        return self.fix(together, value, path)
+
+    def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
+        choice = choose(self.bundles, pending, value)
+        if choice.unknown_tag is not None:
+            # A variant that the schema does not know yet: nobody can tell what belongs to it.
+            tag = value[choice.unknown_tag]
+            self.report.add("constraint", (path, choice.unknown_tag), tag, tag)
+            return value
+        if not choice.variants:
+            self.report.add("type_mismatch", path, value, value)
+            return value
+        if len(choice.variants) == 1:
+            return self.fix(bundle.joined(pending, choice.variants), value, path)
+        return self.best_of(bundle, pending, choice.variants[:_MOST_ATTEMPTS], value, path)
+
+    def best_of(self, bundle: Bundle, pending: Pending, variants: tuple[Node, ...], value: Any, path: Path) -> Any:
+        """The likeliest variant, unless a later one leads to a valid result without stripping more."""
+        fewest: int | None = None
+        for variant in variants if self.may_try else ():
+            result, entries = self.attempt(bundle.joined(pending, (variant,)), value, path)
+            stripped = sum(1 for entry in entries if entry[0] == "strip")
+            fewest = stripped if fewest is None else fewest
+            if stripped <= fewest and bundle.fits(result):
+                self.report.entries.extend(entries)
+                return result
+        return self.without("strip", bundle.joined(pending, variants[:1]), value, path)
+
+    def at_best(self, bundle: Bundle, guess: Bundle, value: Any, path: Path) -> Any:
+        """The value repaired for a guess if that makes it fit; if not, nothing is stripped for the sake of a guess."""
+        if self.may_try:
+            result, entries = self.attempt(guess, value, path)
+            if bundle.fits(result):
+                self.report.entries.extend(entries)
+                return result
+        return self.without("strip", guess, value, path)
+
+    # Attempts.
+
+    def attempt(self, bundle: Bundle, value: Any, path: Path) -> tuple[Any, list[Entry]]:
+        """A result and the entries that would belong to it."""
+        before = len(self.report.entries)
+        with self.setting("is_attempt", on=True):
+            result = self.fix(bundle, value, path)
+        return result, self.report.take_back(before)
+
+    def without(self, setting: str, bundle: Bundle, value: Any, path: Path) -> Any:
+        """The result if nothing was stripped, or nothing filled."""
+        with self.setting(setting, on=False), self.setting("is_attempt", on=True):
+            return self.fix(bundle, value, path)
+
+    @property
+    def may_try(self) -> bool:
+        if not self.is_attempt:
+            self.steps = _STEPS
+        return self.steps > 0 and self.all_steps > 0
+
+    @contextmanager
+    def setting(self, name: str, *, on: bool) -> Iterator[None]:
+        was = getattr(self, name)
+        setattr(self, name, on)
+        yield
+        setattr(self, name, was)
+
+
+def _dependents(node: Node, value: Any) -> tuple[Node, ...]:
+    if type(value) is not dict:
+        return ()
+    return tuple(part for name, part in node.dependent_schemas.items() if name in value)
+
+
+def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
+    result = value.copy()
+    for key, item in changes.items():
+        if item is MISSING:
+            del result[key]
+        else:
+            result[key] = item
+    return result
+
+
+def _copied(default: Any) -> Any:
+    """A default of its own for each result, so that nobody changes the schema by changing a result."""
+    if type(default) is dict:
+        return {key: _copied(item) for key, item in default.items()}
+    if type(default) is list:
+        return [_copied(item) for item in default]
+    return default

@@ -1,0 +1,420 @@
+"""Python source that says whether a value is valid for a node: one function per shared or large node."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from enfold.schema.compare import all_differ, is_multiple, standing_for
+from enfold.schema.node import CONTAINERS, TYPES, Node
+from enfold.schema.plain import is_plain
+from enfold.schema.source import Function, Program
+from enfold.schema.traits import (
+    accepted,
+    alternatives_exclude,
+    choice_or_null,
+    has_unevaluated,
+    is_blank,
+    is_leaf,
+    needs_branches,
+    says_types,
+)
+
+__all__ = ["CheckWriter", "either", "new_program"]
+
+
+def new_program(*, remembers: bool) -> Program:
+    """An empty program with the tools that generated functions use."""
+    tools = {"all_differ": all_differ, "is_multiple": is_multiple, "is_plain": is_plain, "standing_for": standing_for}
+    return Program(remembers=remembers, tools=tools)
+
+
+class CheckWriter:
+    """Writes statements that return False where JSON Schema says that a value is not valid."""
+
+    prefix = "c"
+    at_first = True  # a node that meets itself on the same value adds no demand
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def function(self, node: Node) -> str:
+        """The name of a function for this node."""
+        name = f"{self.prefix}{node.index}"
+        self.program.declare(name, lambda function: self.write(function, node, "v"), at_first=self.at_first)
+        return name
+
+    def place(self, function: Function, node: Node, variable: str) -> None:
+        """Demand that the variable fits the node: in place if it is small, by a call otherwise."""
+        if is_leaf(node):
+            self.write(function, node, variable)
+        elif node.shared or not function.has_room:
+            function.refuse_unless(self.program.call(self.function(node), variable))
+        else:
+            with function.level():
+                self.write(function, node, variable)
+
+    def expression(self, node: Node, variable: str) -> str:
+        """The same as an expression."""
+        if is_leaf(node):
+            return self.scalar(node, variable)
+        return self.program.call(self.function(node), variable)
+
+    def write(self, function: Function, node: Node, variable: str) -> None:
+        if node.never:
+            function.line("return False")
+            return
+        inner = choice_or_null(node)
+        if inner is not None:
+            with function.block(f"if {variable} is not None:"):
+                self.place(function, inner, variable)
+            return
+        self.local(function, node, variable)
+        self.applied(function, node, variable)
+
+    def applied(self, function: Function, node: Node, variable: str) -> None:
+        """The demands of the nodes that apply to the same value."""
+        for part in node.all_of:
+            self.place(function, part, variable)
+        self.choices(function, node, variable)
+        if node.not_ is not None:
+            function.refuse_if(self.expression(node.not_, variable))
+        if node.if_ is not None:
+            self.condition(function, node, variable)
+        self.dependents(function, node, variable)
+        if has_unevaluated(node):
+            self.unevaluated(function, node, variable)
+
+    def choices(self, function: Function, node: Node, variable: str) -> None:
+        if node.any_of:
+            function.refuse_unless(self.one_at_least(node.any_of, variable))
+        if node.one_of and alternatives_exclude(node.one_of):
+            function.refuse_unless(self.one_at_least(node.one_of, variable))
+        elif node.one_of:
+            count = function.fresh()
+            function.line(f"{count} = 0")
+            for part in node.one_of:
+                function.line(f"if {self.expression(part, variable)}: {count} += 1")
+            function.refuse_if(f"{count} != 1")
+
+    def one_at_least(self, variants: tuple[Node, ...], variable: str) -> str:
+        # Each different node is asked once; brackets in groups keep the parser from nesting as deep as the list is long.
+        return either([self.expression(part, variable) for part in dict.fromkeys(variants)])
+
+    def condition(self, function: Function, node: Node, variable: str) -> None:
+        if node.if_ is None or (node.then is None and node.else_ is None):
+            return
+        holds = function.fresh()
+        function.line(f"{holds} = {self.expression(node.if_, variable)}")
+        for branch, head in ((node.then, f"if {holds}:"), (node.else_, f"if not {holds}:")):
+            if branch is not None:
+                with function.block(head):
+                    self.place(function, branch, variable)
+
+    def dependents(self, function: Function, node: Node, variable: str) -> None:
+        if not node.dependent_schemas:
+            return
+        with function.block(f"if type({variable}) is dict:"):
+            for name, part in node.dependent_schemas.items():
+                with function.block(f"if {name!r} in {variable}:"):
+                    self.place(function, part, variable)
+
+    def unevaluated(self, function: Function, node: Node, variable: str) -> None:
+        from enfold.schema.evaluated import fits_unevaluated
+
+        fits = self.program.constant(fits_unevaluated(self, node))
+        function.refuse_unless(self.program.call(fits, variable))
+
+    # What a node itself says.
+
+    def local(self, function: Function, node: Node, variable: str) -> None:
+        if is_leaf(node) or not needs_branches(node):
+            condition = self.scalar(node, variable)
+            function.refuse_unless(condition)
+            return
+        if node.enum is not None:
+            function.refuse_unless(self.member(node.enum, variable))
+        self.branches(function, node, variable)
+
+    def branches(self, function: Function, node: Node, variable: str) -> None:
+        """One branch per JSON type that the node says something about."""
+        kinds = accepted(node)
+        if len(kinds) == 1:
+            self.single(function, node, next(iter(kinds)), variable)
+        elif len(kinds) == 2 and "null" in kinds:
+            with function.block(f"if {variable} is not None:"):
+                self.single(function, node, next(iter(kinds - {"null"})), variable)
+        else:
+            self.by_type(function, node, kinds, variable)
+
+    def single(self, function: Function, node: Node, kind: str, variable: str) -> None:
+        function.refuse_if(f"type({variable}) is not {_CLASSES[kind]}")
+        self.container(function, node, kind, variable)
+
+    def by_type(self, function: Function, node: Node, kinds: frozenset[str], variable: str) -> None:
+        for kind in ("object", "array"):
+            with function.block(f"if type({variable}) is {_CLASSES[kind]}:"):
+                if kind in kinds:
+                    self.container(function, node, kind, variable)
+                else:
+                    function.line("return False")
+        rest = either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(kinds - CONTAINERS)])
+        with function.block(f"if type({variable}) is not dict and type({variable}) is not list:"):
+            function.refuse_unless(rest)
+
+    def container(self, function: Function, node: Node, kind: str, variable: str) -> None:
+        if kind == "object":
+            self.object(function, node, variable)
+        else:
+            self.array(function, node, variable)
+
+    # Scalars, as expressions.
+
+    def scalar(self, node: Node, variable: str) -> str:
+        """The whole of a node that needs no statements."""
+        if node.never:
+            return "False"
+        if node.enum is not None:
+            return both([self.member(node.enum, variable), self.typed(node, variable)])
+        return self.typed(node, variable)
+
+    def typed(self, node: Node, variable: str) -> str:
+        if not says_types(node):
+            return self.anything(variable)
+        return either([self.scalar_of(node, kind, variable) for kind in kinds_to_ask(accepted(node))])
+
+    def anything(self, variable: str) -> str:  # noqa: ARG002  # a stricter writer looks at it
+        return "True"
+
+    def scalar_of(self, node: Node, kind: str, variable: str) -> str:
+        test = _TYPE_TESTS[kind].format(v=variable)
+        if kind == "string":
+            return both([test, *self.text_limits(node, variable)])
+        if kind in {"number", "integer"}:
+            return both([test, *self.number_limits(node, variable)])
+        if kind in CONTAINERS:
+            return both([test, self.anything(variable)])
+        return test
+
+    def text_limits(self, node: Node, variable: str) -> list[str]:
+        limits = []
+        if node.min_length:
+            limits.append(f"len({variable}) >= {self.program.literal(node.min_length)}")
+        if node.max_length is not None:
+            limits.append(f"len({variable}) <= {self.program.literal(node.max_length)}")
+        if node.pattern is not None:
+            limits.append(f"{self.program.constant(node.pattern.search)}({variable}) is True")
+        return limits
+
+    def number_limits(self, node: Node, variable: str) -> list[str]:
+        bounds = (
+            (">=", node.minimum),
+            ("<=", node.maximum),
+            (">", node.exclusive_minimum),
+            ("<", node.exclusive_maximum),
+        )
+        limits = [f"{variable} {sign} {self.program.literal(bound)}" for sign, bound in bounds if bound is not None]
+        if node.multiple_of is not None:
+            limits.append(f"is_multiple({variable}, {self.program.literal(node.multiple_of)})")
+        return limits
+
+    def member(self, values: list[Any], variable: str) -> str:
+        """Whether the variable is one of the values; each kind is asked in its own way because True equals 1."""
+        tests = [f"{variable} is {value!r}" for value in (None, True, False) if any(item is value for item in values)]
+        words = frozenset(value for value in values if type(value) is str)
+        if words:
+            tests.append(f"(type({variable}) is str and {self.among(words, variable)})")
+        numbers = frozenset(value for value in values if type(value) in {int, float})
+        if numbers:
+            tests.append(
+                f"((type({variable}) is int or type({variable}) is float) and {self.among(numbers, variable)})"
+            )
+        containers = {standing_for(value) for value in values if type(value) in {dict, list}}
+        if containers:
+            is_member = f"standing_for({variable}) in {self.program.constant(containers)}"
+            tests.append(f"((type({variable}) is dict or type({variable}) is list) and {is_member})")
+        return either(tests)
+
+    def among(self, values: frozenset[Any], variable: str) -> str:
+        if len(values) == 1:
+            return f"{variable} == {self.program.literal(next(iter(values)))}"
+        return f"{variable} in {self.program.constant(values)}"
+
+    # Arrays.
+
+    def array(self, function: Function, node: Node, variable: str) -> None:
+        if node.min_items:
+            function.refuse_if(f"len({variable}) < {self.program.literal(node.min_items)}")
+        if node.max_items is not None:
+            function.refuse_if(f"len({variable}) > {self.program.literal(node.max_items)}")
+        if node.unique:
+            function.refuse_unless(f"all_differ({variable})")
+        if node.contains is not None:
+            self.containing(function, node, node.contains, variable)
+        self.prefix_items(function, node, variable)
+        self.rest_of_items(function, node, variable)
+
+    def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
+        count, item = function.fresh(), function.fresh()
+        function.line(f"{count} = 0")
+        with function.block(f"for {item} in {variable}:"):
+            function.line(f"if {self.expression(wanted, item)}: {count} += 1")
+        least = 1 if node.min_contains is None else node.min_contains
+        function.refuse_if(f"{count} < {self.program.literal(least)}")
+        if node.max_contains is not None:
+            function.refuse_if(f"{count} > {self.program.literal(node.max_contains)}")
+
+    def prefix_items(self, function: Function, node: Node, variable: str) -> None:
+        for position, child in enumerate(node.prefix):
+            with function.block(f"if len({variable}) > {position}:"):
+                item = function.fresh()
+                function.line(f"{item} = {variable}[{position}]")
+                self.place(function, child, item)
+
+    def rest_of_items(self, function: Function, node: Node, variable: str) -> None:
+        if node.items is None:
+            self.unsaid_items(function, node, variable)
+            return
+        rest = f"{variable}[{len(node.prefix)}:]" if node.prefix else variable
+        if node.items.never:
+            function.refuse_if(rest)
+            return
+        item = function.fresh()
+        with function.block(f"for {item} in {rest}:"):
+            self.place(function, node.items, item)
+
+    def unsaid_items(self, function: Function, node: Node, variable: str) -> None:
+        """Items that the node says nothing about."""
+
+    # Objects.
+
+    def object(self, function: Function, node: Node, variable: str) -> None:
+        if node.min_properties:
+            function.refuse_if(f"len({variable}) < {self.program.literal(node.min_properties)}")
+        if node.max_properties is not None:
+            function.refuse_if(f"len({variable}) > {self.program.literal(node.max_properties)}")
+        for name, needed in node.dependent_required.items():
+            with function.block(f"if {name!r} in {variable}:"):
+                for other in needed:
+                    function.refuse_if(f"{other!r} not in {variable}")
+        if node.names is not None:
+            self.property_names(function, node.names, variable)
+        self.members(function, node, variable)
+
+    def property_names(self, function: Function, names: Node, variable: str) -> None:
+        key = function.fresh()
+        with function.block(f"for {key} in {variable}:"):
+            self.place(function, names, key)
+
+    def members(self, function: Function, node: Node, variable: str) -> None:
+        counts = node.additional is not None and node.additional.never and not node.patterns
+        count = self.declared(function, node, variable, counts=counts)
+        if counts:
+            function.refuse_if(f"len({variable}) != {count}")
+        elif node.patterns or node.additional is not None:
+            self.undeclared(function, node, variable)
+
+    def declared(self, function: Function, node: Node, variable: str, *, counts: bool) -> str:
+        """Demand what the properties demand; gives the expression for how many of them are there."""
+        properties = node.properties or {}
+        needed = dict.fromkeys(self.needed(node))
+        present = [name for name in needed if name in properties]
+        optional = [name for name in properties if name not in needed]
+        for name in needed:
+            self.required(function, properties.get(name), name, variable)
+        if not counts or not optional:
+            for name in optional:
+                self.optional(function, properties[name], name, variable, "")
+            return str(len(present))
+        count = function.fresh()
+        function.line(f"{count} = {len(present)}")
+        for name in optional:
+            self.optional(function, properties[name], name, variable, count)
+        return count
+
+    def needed(self, node: Node) -> tuple[str, ...]:
+        """The properties that must be there."""
+        return node.required
+
+    def required(self, function: Function, child: Node | None, name: str, variable: str) -> None:
+        if child is None or self.says_nothing(child):
+            function.refuse_if(f"{name!r} not in {variable}")
+            return
+        item = function.fresh()
+        function.looks_up = True
+        function.line(f"{item} = {variable}[{name!r}]")
+        self.place(function, child, item)
+
+    def optional(self, function: Function, child: Node, name: str, variable: str, count: str) -> None:
+        with function.block(f"if {name!r} in {variable}:"):
+            if count:
+                function.line(f"{count} += 1")
+            if not self.says_nothing(child):
+                item = function.fresh()
+                function.line(f"{item} = {variable}[{name!r}]")
+                self.place(function, child, item)
+
+    def says_nothing(self, node: Node) -> bool:
+        return is_blank(node)
+
+    def undeclared(self, function: Function, node: Node, variable: str) -> None:
+        """Demand what patterns and additionalProperties demand of the properties that have no schema of their own."""
+        key, item = function.fresh(), function.fresh()
+        with function.block(f"for {key}, {item} in {variable}.items():"):
+            matched = self.by_pattern(function, node, key, item)
+            others = [f"not {matched}"] if matched else []
+            if node.properties:
+                others.append(f"{key} not in {self.program.constant(node.properties)}")
+            with function.block(f"if {' and '.join(others)}:" if others else "if True:"):
+                self.additional(function, node, key, item)
+
+    def by_pattern(self, function: Function, node: Node, key: str, item: str) -> str:
+        if not node.patterns:
+            return ""
+        matched = function.fresh()
+        function.line(f"{matched} = False")
+        for pattern, child in node.patterns:
+            with function.block(f"if type({key}) is str and {self.program.constant(pattern.search)}({key}):"):
+                function.line(f"{matched} = True")
+                self.place(function, child, item)
+        return matched
+
+    def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
+        if node.additional is not None:
+            self.place(function, node.additional, item)
+
+
+_CLASSES: Final = {"object": "dict", "array": "list"}
+
+_TYPE_TESTS: Final = {
+    "null": "{v} is None",
+    "boolean": "type({v}) is bool",
+    "integer": "(type({v}) is int or (type({v}) is float and {v}.is_integer()))",
+    "number": "(type({v}) is float and {v} - {v} == 0 or type({v}) is int)",  # infinity and NaN are no numbers
+    "string": "type({v}) is str",
+    "array": "type({v}) is list",
+    "object": "type({v}) is dict",
+}
+
+
+def kinds_to_ask(kinds: frozenset[str]) -> list[str]:
+    """The types in a fixed order, without the integers that are among the numbers anyway."""
+    return [kind for kind in TYPES if kind in kinds and not (kind == "integer" and "number" in kinds)]
+
+
+def either(tests: list[str]) -> str:
+    if not tests:
+        return "False"
+    if "True" in tests:
+        return "True"
+    while len(tests) > 1:
+        tests = [_joined(tests[start : start + 20], " or ") for start in range(0, len(tests), 20)]
+    return tests[0]
+
+
+def both(tests: list[str]) -> str:
+    demands = [test for test in tests if test != "True"]
+    return _joined(demands, " and ") if demands else "True"
+
+
+def _joined(tests: list[str], word: str) -> str:
+    return tests[0] if len(tests) == 1 else f"({word.join(tests)})"

@@ -1,0 +1,218 @@
+"""Where a `$ref` leads inside one schema document, and the digest of a schema. Nothing is ever fetched."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from enfold.schema.plain import is_plain
+
+__all__ = ["Document", "Place", "Unresolved", "digest"]
+
+# Below these keywords stand values, not schemas: an `$id` in there names nothing.
+_VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
+
+
+_MOST_TOKENS: Final = 200_000
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A schema, and the base address that its own relative references start from."""
+
+    schema: Any
+    base: str
+
+
+class Unresolved(msgspec.Struct, frozen=True):
+    """A reference that leads nowhere in this document, and why."""
+
+    reference: str
+    reason: str
+
+
+class Document:
+    """One schema document: its embedded resources and anchors, found when a reference first asks for them."""
+
+    __slots__ = ("_anchors", "_dynamic", "_resources", "root")
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._resources: dict[str, Any] | None = None
+        self._anchors: dict[tuple[str, str], Place] = {}
+        self._dynamic: dict[tuple[str, str], Place] = {}
+
+    def resolve(self, reference: str, base: str = "") -> Place | Unresolved:
+        """The place a reference leads to, seen from a schema whose base address is `base`."""
+        address, _, fragment = reference.partition("#")
+        resource = self._resource(address, base)
+        if resource is None:
+            return Unresolved(reference, "it leads out of the document")
+        found = self._within(resource, unquote(fragment))
+        if found is None and not address and resource.schema is not self.root:
+            # Strictly, a pointer starts at the nearest `$id`; documents put together by tools mean the root.
+            found = self._within(Place(self.root, root_base(self.root)), unquote(fragment))
+        return found or Unresolved(reference, "there is nothing at that place")
+
+    def resolve_dynamic(self, reference: str, base: str, scope: tuple[str, ...]) -> Place | Unresolved:
+        """The place a `$dynamicRef` leads to, after the resources of `scope` were entered, the outermost first."""
+        found = self.resolve(reference, base)
+        name = reference.partition("#")[2]
+        if not isinstance(found, Place) or (found.base, name) not in self._dynamic:
+            return found
+        return next(
+            self._dynamic[entered, name] for entered in (*scope, found.base) if (entered, name) in self._dynamic
+        )
+
+    def has_dynamic_anchors(self, base: str) -> bool:
+        self._index()
+        return any(entered == base for entered, _ in self._dynamic)
+
+    def _resource(self, address: str, base: str) -> Place | None:
+        if not address and not base:
+            return Place(self.root, root_base(self.root))
+        full = join(base, address) if address else base
+        resources = self._index()
+        for name in (full, address):
+            if name in resources:
+                return Place(resources[name], name)
+        return None
+
+    def _within(self, resource: Place, fragment: str) -> Place | None:
+        if not fragment:
+            return resource
+        if fragment.startswith("/"):
+            return _follow(resource, fragment)
+        self._index()
+        return self._anchors.get((resource.base, fragment))
+
+    def _index(self) -> dict[str, Any]:
+        if self._resources is None:
+            self._resources = {}
+            self._walk()
+        return self._resources
+
+    def _walk(self) -> None:
+        resources = self._resources = {"": self.root}
+        waiting = [Place(self.root, "")]
+        seen: set[tuple[int, str]] = set()
+        while waiting:
+            place = waiting.pop()
+            if (id(place.schema), place.base) in seen:
+                continue
+            seen.add((id(place.schema), place.base))
+            if isinstance(place.schema, dict):
+                place = Place(place.schema, base_of(place.schema, place.base))
+                self._note(place, resources)
+                waiting.extend(Place(item, place.base) for key, item in place.schema.items() if key not in _VALUES)
+            elif isinstance(place.schema, list):
+                waiting.extend(Place(item, place.base) for item in place.schema)
+
+    def _note(self, place: Place, resources: dict[str, Any]) -> None:
+        name = place.schema.get("$id")
+        if isinstance(name, str) and not name.startswith("#"):
+            resources.setdefault(place.base, place.schema)
+        elif isinstance(name, str):
+            self._anchors.setdefault((place.base, name[1:]), place)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            anchor = place.schema.get(keyword)
+            if isinstance(anchor, str):
+                self._anchors.setdefault((place.base, anchor), place)
+        dynamic = place.schema.get("$dynamicAnchor")
+        if isinstance(dynamic, str):
+            self._dynamic.setdefault((place.base, dynamic), place)
+
+
+def root_base(root: Any) -> str:
+    """The base address of a whole document."""
+    return base_of(root, "") if isinstance(root, dict) else ""
+
+
+def base_of(schema: dict[str, Any], base: str) -> str:
+    """The base address inside a schema: that of its surroundings, unless it has an `$id` of its own."""
+    name = schema.get("$id")
+    if not isinstance(name, str) or name.startswith("#"):
+        return base
+    return join(base, name).partition("#")[0]
+
+
+def join(base: str, address: str) -> str:
+    if not base:
+        return address
+    from urllib.parse import urljoin
+
+    try:
+        return urljoin(base, address)
+    except ValueError:  # such as an unfinished IPv6 host
+        return address
+
+
+def unquote(fragment: str) -> str:
+    if "%" not in fragment:
+        return fragment
+    from urllib.parse import unquote as percent_decoded
+
+    return percent_decoded(fragment)
+
+
+def _follow(resource: Place, pointer: str) -> Place | None:
+    schema, base = resource.schema, resource.base
+    for token in pointer[1:].split("/"):
+        key = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(schema, dict) and key in schema:
+            schema = schema[key]
+        elif isinstance(schema, list) and _is_index(key) and int(key) < len(schema):
+            schema = schema[int(key)]
+        else:
+            return None
+        if isinstance(schema, dict):
+            base = base_of(schema, base)
+    return Place(schema, base)
+
+
+def _is_index(token: str) -> bool:
+    return len(token) < 10 and token.isascii() and token.isdigit()
+
+
+def digest(schema: Any) -> str:
+    """The same text for equal schemas, whatever the order of their keys."""
+    from hashlib import sha256
+
+    return sha256(_canonical(schema)).hexdigest()
+
+
+def _canonical(schema: Any) -> bytes:
+    if is_plain(schema):
+        try:
+            return msgspec.json.encode(schema, order="sorted")
+        except (ValueError, OverflowError):  # a lone surrogate has no UTF-8 form, a huge number no text
+            pass
+    return _token_by_token(schema)
+
+
+def _token_by_token(schema: Any) -> bytes:
+    """A canonical form that needs no stack: each container is written as its size and then its contents."""
+    tokens: list[str] = []
+    waiting: list[Any] = [schema]
+    while waiting:
+        if len(tokens) > _MOST_TOKENS:  # a cycle, perhaps: it equals only itself
+            return str(id(schema)).encode()
+        item = waiting.pop()
+        if isinstance(item, dict):
+            keys = sorted(item, key=repr)
+            tokens.append(f"{{{len(keys)}:{keys!r}")
+            waiting.extend(item[key] for key in reversed(keys))
+        elif isinstance(item, list | tuple):
+            tokens.append(f"[{len(item)}")
+            waiting.extend(reversed(item))
+        else:
+            tokens.append(_token(item))
+    return "\0".join(tokens).encode("utf-8", "surrogatepass")
+
+
+def _token(item: Any) -> str:
+    if type(item) is int:
+        return hex(item)  # decimal text has a limit
+    if isinstance(item, str | float | bool | None):
+        return repr(item)
+    return f"{type(item).__name__} {id(item)}"  # what is not JSON equals only itself

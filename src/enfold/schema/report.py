@@ -1,0 +1,138 @@
+"""What was changed, and what still does not fit, in as few entries as will say it: array siblings share one."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.envelope import ResultWarning
+from enfold.schema.compare import json_type
+
+__all__ = ["Entry", "Path", "Report"]
+
+# A place inside a value: the place of its container, and the key or position in it. None is the root.
+Path: TypeAlias = "tuple[Path, Any] | None"
+# Code, place, old value, new value.
+Entry: TypeAlias = tuple[str, Path, Any, Any]
+
+_MOST_ENTRIES: Final = 50
+_LONGEST: Final = 200
+
+
+class Report:
+    """Entries in the order they were made. An attempt that is given up takes its own back."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def add(self, code: str, path: Path, old: Any = None, new: Any = None) -> None:
+        self.entries.append((code, path, old, new))
+
+    def take_back(self, length: int) -> list[Entry]:
+        """Forget the entries after the first `length`, and give them to the caller."""
+        taken = self.entries[length:]
+        del self.entries[length:]
+        return taken
+
+    def warnings(self) -> tuple[ResultWarning, ...]:
+        groups = _collapsed(self.entries)
+        if len(groups) <= _MOST_ENTRIES:
+            return tuple(map(_warning, groups))
+        shown = tuple(map(_warning, groups[: _MOST_ENTRIES - 1]))
+        return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
+
+
+class _Position:
+    """Stands where an array position was: no key is equal to it."""
+
+
+_POSITION: Final = _Position()
+
+
+class _Group(msgspec.Struct):
+    """Entries of one code whose places differ in array positions alone; the first stands for all."""
+
+    code: str
+    words: tuple[Any, ...]  # from the inside out, with a sign for each position
+    positions: list[int | None]  # from the inside out too; None where the entries differ
+    old: Any
+    new: Any
+    count: int = 1
+    differs_everywhere: bool = False
+
+
+def _collapsed(entries: list[Entry]) -> list[_Group]:
+    groups: dict[Any, _Group] = {}
+    for code, place, old, new in entries:
+        path = place
+        words: list[Any] = []
+        positions: list[int | None] = []
+        while path is not None:
+            path, step = path
+            if type(step) is int:
+                positions.append(step)
+                words.append(_POSITION)
+            else:
+                words.append(step)
+        # A key that is `*` would read like the sign for every position.
+        shape = (code, *words, len(groups)) if "*" in words else (code, *words)
+        group = groups.get(shape)
+        if group is None:
+            groups[shape] = _Group(code, tuple(words), positions, old, new)
+        else:
+            group.count += 1
+            if not group.differs_everywhere:
+                _compare(group, positions)
+    return list(groups.values())
+
+
+def _compare(group: _Group, positions: list[int | None]) -> None:
+    pairs = zip(group.positions, positions, strict=True)
+    group.positions = [mine if mine == other else None for mine, other in pairs]
+    group.differs_everywhere = not any(position is not None for position in group.positions)
+
+
+def _warning(group: _Group) -> ResultWarning:
+    is_absent = group.code in {"default", "missing"}
+    size = 0 if is_absent else _size(group.old)
+    old = _cut(group.old, size)
+    new = old if group.new is group.old else _cut(group.new, _size(group.new))
+    return ResultWarning(group.code, _pointer(group), old, new, json_type(group.old), size, group.count)
+
+
+def _pointer(group: _Group) -> str:
+    positions = iter(group.positions)
+    tokens = [_position(next(positions)) if word is _POSITION else _token(word) for word in group.words]
+    return "".join(f"/{token}" for token in reversed(tokens))
+
+
+def _position(position: int | None) -> str:
+    return "*" if position is None else str(position)
+
+
+def _token(word: Any) -> str:
+    if type(word) is not str:
+        return type(word).__name__  # a key that JSON does not have
+    return word.replace("~", "~0").replace("/", "~1")
+
+
+def _size(value: Any) -> int:
+    """The length of a value as JSON text."""
+    return 4 if value is None else len(_text(value))
+
+
+def _cut(value: Any, size: int) -> Any:
+    """A value as it is if it is short, else the beginning of its text."""
+    if size <= _LONGEST:
+        return value
+    return (value if type(value) is str else _text(value))[:_LONGEST]
+
+
+def _text(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except Exception:  # noqa: BLE001  # whatever cannot be written still has a place in the report
+        return f'"{value}"' if type(value) is str else type(value).__name__

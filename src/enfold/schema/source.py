@@ -1,0 +1,194 @@
+"""Python functions written as text: lines with their indentation, and a program whose functions are compiled on demand.
+
+Nothing of a schema ever becomes a name: its words are literals through `repr`, its other values constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["Function", "Program"]
+
+# A generated function may hold so many lines before the rest moves into functions of its own.
+_LONG: Final = 3_000
+# CPython allows twenty nested blocks; one level of a value takes up to three.
+_DEEP: Final = 7
+_SHORT: Final = 4_000
+# The writers call each other once per level that stays inside one function.
+_NESTED: Final = 5
+
+
+class Function:
+    """One function being written. Its statements return False where the value does not fit."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lines: list[str] = []
+        self.ending = "return True"
+        self.looks_up = False  # whether a missing key may raise inside
+        self._depth = 0
+        self._nested = 0
+        self._names = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self._depth + text)
+
+    def refuse_unless(self, condition: str) -> None:
+        if condition != "True":
+            self.line(f"if not ({condition}): return False")
+
+    def refuse_if(self, condition: str) -> None:
+        self.line(f"if {condition}: return False")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """An indented block; one that stays empty is taken back."""
+        self.line(head)
+        before = len(self.lines)
+        self._depth += 1
+        yield
+        self._depth -= 1
+        if len(self.lines) == before:
+            self.lines.pop()
+
+    @contextmanager
+    def level(self) -> Iterator[None]:
+        """One more level of the schema inside this function."""
+        self._nested += 1
+        yield
+        self._nested -= 1
+
+    @property
+    def has_room(self) -> bool:
+        return self._depth < _DEEP and self._nested < _NESTED and len(self.lines) < _LONG
+
+    def fresh(self) -> str:
+        """A local name that nobody uses yet."""
+        self._names += 1
+        return f"x{self._names}"
+
+    def text(self) -> str:
+        lines = [*self.lines, self.ending]
+        if self.looks_up:
+            lines = ["try:", *(f"    {line}" for line in lines), "except KeyError:", "    return False"]
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"def f(v{self.program.also}):\n{body}\n"
+
+
+Write = Callable[[Function], None]
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """A function that nobody has called yet; `at_first` is its answer while it is still being found."""
+
+    write: Write
+    at_first: bool | None
+
+
+class Program:
+    """The functions of one schema. A function is written and compiled when it is first called."""
+
+    def __init__(self, *, remembers: bool, tools: dict[str, Any]) -> None:
+        self.remembers: Final = remembers
+        self.also: Final = ", m" if remembers else ""  # the answers so far travel as a second argument
+        self.namespace: Final[dict[str, Any]] = {**tools, "__builtins__": _BUILTINS}
+        self._waiting: dict[str, _Waiting] = {}
+        self._constants: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._numbers = 0
+
+    def number(self) -> int:
+        """A number that this program has not given out before."""
+        self._numbers += 1
+        return self._numbers
+
+    def constant(self, value: Any) -> str:
+        """The name of a constant that holds this object."""
+        name = self._constants.get(id(value))
+        if name is None:
+            name = self._constants[id(value)] = f"K{len(self._constants)}"
+            self._kept.append(value)  # as long as it lives, nothing else gets its id
+            self.namespace[name] = value
+        return name
+
+    def literal(self, value: Any) -> str:
+        """A value as source: a word or a small number as such, anything else as a constant."""
+        if type(value) is str or (type(value) is int and abs(value) < 1 << 62):
+            return repr(value)
+        return self.constant(value)
+
+    def declare(self, name: str, write: Write, *, at_first: bool | None = None) -> None:
+        """Make a function known; it is written when it is first called."""
+        if name in self.namespace:
+            return
+        self._waiting[name] = _Waiting(write, at_first)
+
+        def compile_and_call(*arguments: Any) -> Any:
+            self._compile(name)
+            return self.namespace[name](*arguments)
+
+        self.namespace[name] = compile_and_call
+
+    def call(self, name: str, variable: str) -> str:
+        return f"{name}({variable}{self.also})"
+
+    def function(self, name: str) -> Callable[[Any], Any]:
+        """A function as the outside calls it, with the value alone."""
+        self._compile(name)
+        inner = self.namespace[name]
+        return (lambda value: inner(value, {})) if self.remembers else inner
+
+    def ask(self, name: str, value: Any, answers: dict[Any, bool] | None) -> bool:
+        """Call a function on behalf of another, with the answers so far."""
+        inner = self.namespace[name]
+        return inner(value) if answers is None else inner(value, answers)  # type: ignore[no-any-return]  # generated
+
+    def _compile(self, name: str) -> None:
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            return
+        writing = Function(self)
+        waiting.write(writing)
+        # A copy of the code: the interpreter tunes code to the names around it, and those differ.
+        function: Callable[..., Any] = FunctionType(_code(writing.text()).replace(co_name=name), self.namespace)
+        if self.remembers and waiting.at_first is not None:
+            function = _remembering(function, name, at_first=waiting.at_first)
+        self.namespace[name] = function
+        self._waiting.pop(name, None)
+
+
+_BUILTINS: Final = {
+    "type": type, "len": len, "id": id, "KeyError": KeyError,
+    "dict": dict, "list": list, "str": str, "int": int, "float": float, "bool": bool,
+}  # fmt: skip
+
+
+def _code(text: str) -> CodeType:
+    # Schemas repeat themselves, in large and small; a long function is unlikely to come again.
+    return _compiled(text) if len(text) < _SHORT else _compiled.__wrapped__(text)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(text: str) -> CodeType:
+    module = compile(text, "<schema>", "exec")
+    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
+
+
+def _remembering(function: Callable[..., bool], name: str, *, at_first: bool) -> Callable[..., bool]:
+    """The function with a memory: `at_first` is its answer while it is still being found."""
+
+    def remembering(value: Any, answers: dict[Any, bool]) -> bool:
+        key = (name, id(value))
+        answer = answers.get(key)
+        if answer is None:
+            answers[key] = at_first
+            answer = answers[key] = function(value, answers)
+        return answer
+
+    return remembering

@@ -1,0 +1,220 @@
+"""Questions about nodes that several readers of a schema ask: what they say, what they accept, what they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from enfold.schema.graph import in_place
+from enfold.schema.node import CONTAINERS, MISSING, TYPES, Node
+
+__all__ = [
+    "accepted",
+    "alternatives_exclude",
+    "choice_or_null",
+    "decides_by_value",
+    "declared_default",
+    "has_unevaluated",
+    "is_blank",
+    "is_choice",
+    "is_leaf",
+    "kinds_of",
+    "looks_at_whole",
+    "may_share_a_value",
+    "named_by",
+    "needs_branches",
+    "outer_types",
+    "says_about_arrays",
+    "says_types",
+    "solid_parts",
+    "types_of_values",
+    "with_all_in_place",
+]
+
+
+def is_blank(node: Node) -> bool:
+    """Whether a node accepts everything and has nothing to say about it."""
+    return not says_something(node) and not node.all_of
+
+
+def says_something(node: Node) -> bool:
+    """Whether a node has a demand of its own, apart from what it refers to."""
+    said = node.never or node.endless or _any_said(node.trouble, node.enum, node.not_)
+    return said or says_types(node) or has_unevaluated(node) or decides_by_value(node)
+
+
+def decides_by_value(node: Node) -> bool:
+    """Whether what a node applies depends on the value."""
+    return bool(node.any_of or node.one_of or node.if_ is not None or node.dependent_schemas)
+
+
+def is_leaf(node: Node) -> bool:
+    """Whether a node can be asked in one expression: no structure, nothing applied in place."""
+    return not (needs_branches(node) or has_unevaluated(node) or any(True for _ in in_place(node)))
+
+
+def needs_branches(node: Node) -> bool:
+    """Whether a node says something about the inside of arrays or objects that it accepts."""
+    kinds = accepted(node)
+    return ("array" in kinds and says_about_arrays(node)) or ("object" in kinds and says_about_objects(node))
+
+
+def says_types(node: Node) -> bool:
+    return node.types is not None or says_about_scalars(node) or says_about_arrays(node) or says_about_objects(node)
+
+
+def says_about_scalars(node: Node) -> bool:
+    numbers = (node.minimum, node.maximum, node.exclusive_minimum, node.exclusive_maximum, node.multiple_of)
+    return _any_said(*numbers, node.min_length, node.max_length, node.pattern)
+
+
+def says_about_arrays(node: Node) -> bool:
+    several = node.prefix or node.unique
+    return bool(several) or _any_said(node.min_items, node.max_items, node.items, node.contains)
+
+
+def says_about_objects(node: Node) -> bool:
+    several = node.patterns or node.required or node.dependent_required
+    counts = (node.min_properties, node.max_properties)
+    return bool(several) or _any_said(*counts, node.additional, node.names, node.properties)
+
+
+def has_unevaluated(node: Node) -> bool:
+    return _any_said(node.unevaluated_items, node.unevaluated_properties)
+
+
+def looks_at_whole(node: Node) -> bool:
+    """Whether a change inside an array or object may break what a node demands of it as a whole."""
+    counts = (node.min_properties, node.max_properties, node.names, node.enum, node.contains, node.not_)
+    return node.unique or bool(node.dependent_required) or has_unevaluated(node) or _any_said(*counts)
+
+
+def _any_said(*keywords: Any) -> bool:
+    return any(keyword is not None for keyword in keywords)
+
+
+def accepted(node: Node) -> frozenset[str]:
+    """The types that a node's own `type` lets through."""
+    return ALL_TYPES if node.types is None else node.types
+
+
+def outer_types(node: Node) -> frozenset[str]:
+    """The types a node may accept, as far as one look at it and its references tells."""
+    kinds = accepted(node)
+    if node.enum is not None:
+        kinds &= types_of_values(node.enum)
+    for part in node.all_of:
+        kinds &= accepted(part)
+    return kinds
+
+
+def types_of_values(values: Iterable[Any]) -> frozenset[str]:
+    return frozenset(kind for value in values for kind in _TYPES_OF_CLASS.get(type(value), ()))
+
+
+def kinds_of(value: Any) -> frozenset[str]:
+    """The types of a value in the words of schemas; none for what JSON does not have."""
+    if type(value) is float:
+        if value - value != 0:  # infinity and NaN
+            return frozenset()
+        return _INTEGER if value.is_integer() else _FRACTION
+    return _TYPES_OF_CLASS.get(type(value), frozenset())
+
+
+def choice_or_null(node: Node) -> Node | None:
+    """What a node is apart from null, if it is a choice between that and null, and nothing else."""
+    variants = node.any_of or node.one_of
+    if len(variants) != 2 or not is_choice(node) or node.all_of or node.endless:
+        return None
+    for inner, null in (variants, variants[::-1]):
+        if _is_null(null) and (node.any_of or "null" not in outer_types(inner)):
+            return inner
+    return None
+
+
+def is_choice(node: Node) -> bool:
+    """Whether a node is one `anyOf` or one `oneOf` and has no other demand of its own."""
+    if bool(node.any_of) == bool(node.one_of) or node.if_ is not None or node.dependent_schemas:
+        return False
+    return node.not_ is None and node.enum is None and not says_types(node) and not has_unevaluated(node)
+
+
+def _is_null(node: Node) -> bool:
+    return node.types == frozenset({"null"}) and is_leaf(node) and node.enum is None
+
+
+def alternatives_exclude(variants: Iterable[Node]) -> bool:
+    """Whether a value can be valid for one of the variants at most, to be seen from their types alone."""
+    taken: frozenset[str] = frozenset()
+    for variant in variants:
+        kinds = outer_types(variant)
+        if taken & kinds:
+            return False
+        taken |= kinds
+    return True
+
+
+def may_share_a_value(variants: Iterable[Node]) -> bool:
+    """Whether an array or object could be valid for two variants, each of which knows something about its inside."""
+    return not alternatives_exclude(
+        Node(-1, types=outer_types(variant) & CONTAINERS) for variant in variants if not is_leaf(variant)
+    )
+
+
+def solid_parts(node: Node) -> list[Node]:
+    """A node and all that its references and `allOf` apply, without those that say nothing of their own."""
+    return [part for part in _with_all_of(node) if says_something(part)]
+
+
+def declared_default(node: Node) -> Any:
+    """The default of a node, its own or that of what it refers to."""
+    return next((part.default for part in _with_all_of(node) if part.default is not MISSING), MISSING)
+
+
+def _with_all_of(node: Node) -> list[Node]:
+    found = {node: None}
+    waiting = [node]
+    for part in waiting:  # grows while it is read
+        for other in part.all_of:
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
+    return waiting
+
+
+def with_all_in_place(node: Node) -> list[Node]:
+    """A node and everything that may apply to the same value."""
+    found = {node: None}
+    waiting = [node]
+    for part in waiting:  # grows while it is read
+        for other in in_place(part):
+            if other not in found:
+                found[other] = None
+                waiting.append(other)
+    return waiting
+
+
+def named_by(node: Node) -> Iterator[str]:
+    """The properties a node names, with or without a schema for them."""
+    yield from node.properties or ()
+    yield from node.required
+    for name, needed in node.dependent_required.items():
+        yield name
+        yield from needed
+    yield from node.dependent_schemas
+    if node.if_ is not None:
+        yield from (name for tested in solid_parts(node.if_) for name in tested.properties or ())
+
+
+ALL_TYPES: Final = frozenset(TYPES)
+_INTEGER: Final = frozenset({"integer", "number"})
+_FRACTION: Final = frozenset({"number"})
+_TYPES_OF_CLASS: Final[dict[type, frozenset[str]]] = {
+    str: frozenset({"string"}),
+    int: _INTEGER,
+    float: _INTEGER,
+    bool: frozenset({"boolean"}),
+    type(None): frozenset({"null"}),
+    dict: frozenset({"object"}),
+    list: frozenset({"array"}),
+}

@@ -1,0 +1,100 @@
+"""The short texts of messages about values: paths, types, choices, counts. Each is cut, and can be written as UTF-8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isnan
+from typing import Any, Final
+
+import msgspec
+
+_MOST_OF_A_PATH: Final = 200
+_MOST_OF_A_VALUE: Final = 50
+_MOST_OF_A_TEXT: Final = 120
+_MOST_CHOICES: Final = 12
+
+_TYPE_NAMES: Final[dict[type, str]] = {
+    str: "string",
+    int: "integer",
+    bool: "boolean",
+    type(None): "null",
+    dict: "object",
+    list: "array",
+    float: "number",
+}
+_HARD_TO_READ: Final = frozenset('.[]"\\ \t\r\n')
+
+
+def path(keys: tuple[str | int, ...]) -> str:
+    """An argument as a user would write it: `items[2].name`."""
+    text = ""
+    for key in keys:
+        text += _step(key, is_first=not text)
+        if len(text) > _MOST_OF_A_PATH:
+            break
+    return cut(text, _MOST_OF_A_PATH)
+
+
+def _step(key: str | int, *, is_first: bool) -> str:
+    if not isinstance(key, str):
+        return f"[{json_text(key)}]"
+    if is_first:
+        return key
+    return f".{key}" if key and _HARD_TO_READ.isdisjoint(key) else f"[{json_text(key)}]"
+
+
+def types(names: Iterable[str]) -> str:
+    """`integer`, `string or null`, `any value`."""
+    kept = set(names)
+    if "number" in kept:
+        kept.discard("integer")
+    if len(kept) >= 6:
+        return "any value"
+    ordered = sorted(kept, key=lambda name: (name == "null", name))
+    return " or ".join(ordered) if ordered else "nothing"
+
+
+def one_of(members: list[Any]) -> str:
+    """`one of "low", "high"`, or the only one there is."""
+    texts = [json_text(member, _MOST_OF_A_VALUE) for member in members[:_MOST_CHOICES]]
+    listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MOST_CHOICES else "")
+    return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MOST_OF_A_TEXT)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 item`, `2 properties`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a value, or the name of its class where it is no JSON."""
+    if type(value) is float and value - value != 0:
+        return "NaN" if isnan(value) else "Infinity"
+    return _TYPE_NAMES.get(type(value)) or type(value).__name__
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: scalars only, and only the beginning of a long one."""
+    is_scalar = isinstance(value, str | int | float)
+    return json_text(value, _MOST_OF_A_VALUE) if is_scalar else ""
+
+
+def json_text(value: Any, most: int = _MOST_OF_A_VALUE) -> str:
+    if isinstance(value, str) and len(value) > most:
+        value = f"{value[:most]}…"
+    value = _writable(value) if isinstance(value, str) else value
+    try:
+        return cut(msgspec.json.encode(value).decode(), most + 3)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return cut(type_name(value))
+
+
+def cut(text: str, most: int = _MOST_OF_A_TEXT) -> str:
+    return _writable(text if len(text) <= most else f"{text[:most]}…")
+
+
+def _writable(text: str) -> str:
+    # Half of a surrogate pair has no form in UTF-8, and a message must have one.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

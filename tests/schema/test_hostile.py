@@ -1,0 +1,273 @@
+"""Schemas and values by strangers who mean harm: there is always an answer, soon, and never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from enfold.schema.check import Schema, compile_schema
+from enfold.schema.fix import Repaired
+from enfold.schema.plain import is_plain
+
+Answer = tuple[bool, bool, Repaired]
+
+
+def answer(schema: Any, value: Any) -> Answer:
+    compiled = compile_schema(schema)
+    return compiled.check(value), compiled.is_clean(value), compiled.repair(value)
+
+
+def codes(answered: Answer) -> set[str]:
+    return {warning.code for warning in answered[2].warnings}
+
+
+def nested(levels: int, core: Any, around: Callable[[Any], Any]) -> Any:
+    for _ in range(levels):
+        core = around(core)
+    return core
+
+
+DEEP_VALUE = nested(2_000, 5, lambda inner: {"a": inner})
+DEEP_SCHEMA = nested(
+    2_000, {"type": "string"}, lambda inner: {"type": "object", "properties": {"a": inner}, "required": ["a"]}
+)
+TREE = {"type": "object", "properties": {"a": {"$ref": "#"}, "n": {"type": "integer"}}}
+
+
+def test_a_deep_schema_is_no_deeper_than_the_value_that_meets_it() -> None:
+    is_valid, _, repaired = answer(DEEP_SCHEMA, {"a": {"a": 5}})
+    assert not is_valid
+    assert [(warning.code, warning.path) for warning in repaired.warnings] == [("type_mismatch", "/a/a")]
+
+
+@pytest.mark.parametrize("schema", [DEEP_SCHEMA, TREE], ids=["as deep a schema", "a recursive schema"])
+def test_a_value_deeper_than_the_stack_is_kept_as_it_is(schema: Any) -> None:
+    is_valid, is_clean, repaired = answer(schema, DEEP_VALUE)
+    assert (is_valid, is_clean) == (False, False)
+    assert repaired.data is DEEP_VALUE
+    assert [(warning.code, warning.path) for warning in repaired.warnings] == [("unrepairable", "")]
+
+
+def test_a_deep_value_that_nobody_asks_about_is_valid() -> None:
+    assert answer({"type": "object"}, DEEP_VALUE) == (True, False, Repaired(DEEP_VALUE))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda inner: {"allOf": [inner]},
+        lambda inner: {"anyOf": [inner, {"type": "null"}]},
+        lambda inner: {"not": {"not": inner}},
+        lambda inner: {"if": inner, "else": False},
+        lambda inner: {"items": inner},
+    ],
+    ids=["allOf", "anyOf", "not", "if", "items"],
+)
+def test_keywords_may_be_nested_without_end(around: Callable[[Any], Any]) -> None:
+    schema = nested(2_000, {"type": "string"}, around)
+    is_valid, _, repaired = answer(schema, "text")
+    assert repaired.data == "text"
+    assert is_valid or codes((is_valid, False, repaired)) == {"unrepairable"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        {"$ref": "#/$defs/a/$ref", "$defs": {"a": {"$ref": "#/$defs/a/$ref"}}},
+        {"allOf": [{"$ref": "#"}]},
+        {"anyOf": [{"$ref": "#"}, {"type": "string"}]},
+        {"not": {"$ref": "#"}},
+        {"if": {"$ref": "#"}, "then": {"$ref": "#"}},
+        {"dependentSchemas": {"a": {"$ref": "#"}}},
+    ],
+    ids=["itself", "two of each other", "a pointer through itself", "allOf", "anyOf", "not", "if", "dependent"],
+)
+def test_a_schema_that_applies_itself_without_end_is_beyond_repair(schema: Any) -> None:
+    value = {"a": 1}
+    answered = answer(schema, value)
+    assert answered[2].data is value
+    assert codes(answered) == {"unrepairable"}
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "allOf", "oneOf"])
+def test_choices_that_double_at_every_reference_are_answered(keyword: str) -> None:
+    levels = {
+        f"d{level}": {keyword: [{"$ref": f"#/$defs/d{level + 1}"}, {"title": "x", "$ref": f"#/$defs/d{level + 1}"}]}
+        for level in range(40)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": {**levels, "d40": {"type": "string"}}}
+    assert answer(schema, True)[0] is False
+    assert answer(schema, "a")[0] is (keyword != "oneOf")
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_choices_that_double_at_every_level_of_the_value_are_answered(keyword: str) -> None:
+    variants = [
+        {"properties": {"a": {"$ref": "#/$defs/r"}, name: {"type": "integer"}}, "required": [name]} for name in "bc"
+    ]
+    schema = {"$ref": "#/$defs/r", "$defs": {"r": {keyword: [*variants, {"type": "integer"}]}}}
+    value = nested(40, "x", lambda inner: {"a": inner, "b": "1", "c": 2.5, "extra": 1})
+    is_valid, _, repaired = answer(schema, value)
+    assert not is_valid
+    assert repaired.warnings
+
+
+def test_unevaluated_properties_on_every_level_are_answered() -> None:
+    level = {"anyOf": [{"properties": {"a": {"$ref": "#/$defs/r"}}}], "unevaluatedProperties": False}
+    value = nested(60, {"b": 1}, lambda inner: {"a": inner})
+    is_valid, _, repaired = answer({"$ref": "#/$defs/r", "$defs": {"r": level}}, value)
+    assert not is_valid
+    assert [warning.code for warning in repaired.warnings] == ["strip"]
+
+
+def test_ten_thousand_properties_are_answered() -> None:
+    properties = {f"p{number}": {"type": "string"} for number in range(10_000)}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    value = dict.fromkeys(properties, "x")
+    assert answer(schema, value) == (True, True, Repaired(value))
+    extra = {f"q{number}": 1 for number in range(10_000)}
+    assert answer(schema, {**value, **extra})[2].data == value
+
+
+def test_definitions_that_nobody_refers_to_cost_nothing() -> None:
+    huge = {f"d{number}": {"properties": {f"p{inner}": {} for inner in range(100)}} for number in range(1_000)}
+    assert answer({"$defs": huge, "type": "integer"}, 5) == (True, True, Repaired(5))
+
+
+def test_a_schema_of_too_many_parts_accepts_everything_and_says_why() -> None:
+    compiled = Schema({"properties": {f"p{number}": {} for number in range(60_000)}})
+    assert compiled.problem == "The schema has more than 50,000 parts"
+    assert compiled.check({"p1": 1})
+
+
+@pytest.mark.parametrize(
+    ("members", "stranger"),
+    [([f"v{number}" for number in range(100_000)], "x"), ([{"k": number} for number in range(20_000)], {"k": -1})],
+    ids=["words", "objects"],
+)
+def test_an_enum_may_be_long(members: list[Any], stranger: Any) -> None:
+    schema = {"properties": {"a": {"enum": members}}}
+    assert answer(schema, {"a": members[-1]})[0]
+    assert codes(answer(schema, {"a": stranger})) == {"constraint"}
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "(a*)*b", "^(a?){40}a{40}$", r"(.*)(.*)(.*)x"])
+def test_a_catastrophic_pattern_with_its_worst_input_is_answered(pattern: str) -> None:
+    schema = {"properties": {"s": {"pattern": pattern}}, "patternProperties": {pattern: True}}
+    value = {"s": "a" * 50 + "!", "a" * 50 + "!": 1}
+    assert answer(schema, value)[2].data["s"] == value["s"]
+
+
+NAMES = ["__class__", '"', "'", "\n", "\\", "'''\"\"\"", "a']; import os #", "{v}", "%s", "\0", "\ud800", "é", ""]
+
+
+def test_no_name_of_a_schema_becomes_code() -> None:
+    schema = {
+        "type": "object",
+        "properties": {name: {"enum": [name, 1]} for name in NAMES},
+        "required": NAMES,
+        "dependentRequired": {name: [name] for name in NAMES},
+        "additionalProperties": False,
+    }
+    value = {name: name for name in NAMES}
+    assert answer(schema, value) == (True, True, Repaired(value))
+    assert answer(schema, {**value, "\0": 2})[0] is False
+    assert answer(schema, {**value, "more": 1})[2].data == value
+
+
+def test_lone_surrogates_are_characters_like_others() -> None:
+    is_valid, _, repaired = answer({"properties": {"\ud800": {"type": "integer"}}}, {"\ud800": "\udfff", "\udc00": 1})
+    assert not is_valid
+    assert repaired.data == {"\ud800": "\udfff"}
+
+
+def test_keys_that_are_no_text_are_unknown_to_every_schema() -> None:
+    value: dict[Any, Any] = {1: 2, None: 3, (1, 2): 4, "a": 1}
+    assert answer({"properties": {"a": {"type": "integer"}}}, value)[2].data == {"a": 1}
+    assert answer({"patternProperties": {"^a": {}}}, value)[2].data is value
+
+
+def test_numbers_beyond_all_limits_are_answered() -> None:
+    huge = 10**6_000
+    schema = {
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"maximum": 10**5_000},
+            "c": {"multipleOf": 0.1},
+            "d": {"type": "number", "maximum": float("inf")},
+            "e": {"type": "integer"},
+        }
+    }
+    value = {"a": huge, "b": huge, "c": huge, "d": float("inf"), "e": "9" * 5_000}
+    is_valid, is_clean, repaired = answer(schema, value)
+    assert (is_valid, is_clean) == (False, False)
+    assert repaired.data == value
+    assert {(warning.code, warning.path) for warning in repaired.warnings} == {
+        ("type_mismatch", "/a"),
+        ("constraint", "/b"),
+        ("type_mismatch", "/d"),
+        ("type_mismatch", "/e"),
+    }
+
+
+class Brittle:
+    """Breaks whenever somebody looks at it."""
+
+    __hash__ = None  # type: ignore[assignment]  # part of the malice
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(name)
+
+
+class _BrittleKind(type):
+    def __hash__(cls) -> int:
+        raise ValueError
+
+
+class Unhashable(metaclass=_BrittleKind):
+    """Its very class breaks when it is looked up."""
+
+
+CYCLIC: dict[str, Any] = {}
+CYCLIC["a"] = CYCLIC
+
+
+@pytest.mark.parametrize(
+    "foreign", [Brittle(), Unhashable(), {1, 2}, CYCLIC, float("nan"), b"x"], ids=lambda o: type(o).__name__
+)
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"type": "integer"}, TREE, {"enum": [1, "a", {}]}, {"properties": {"a": {"type": "integer"}}}],
+    ids=str,
+)
+def test_objects_that_json_does_not_have_are_never_clean_and_never_raise(schema: Any, foreign: Any) -> None:
+    for value in (foreign, {"a": foreign}, [foreign]):
+        _, is_clean, repaired = answer(schema, value)
+        assert not is_clean
+        assert repaired.data is value
+    assert not is_plain([foreign])
+
+
+def test_a_schema_that_contains_itself_is_a_recursive_one() -> None:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    schema["properties"]["a"] = schema
+    assert answer(schema, {"a": {"a": {"b": 1}}})[2].data == {"a": {"a": {}}}
+
+
+def test_thousands_of_alternatives_and_of_schemas_together_are_answered() -> None:
+    each = [{"properties": {f"p{number}": {"type": "integer"}}, "required": [f"p{number}"]} for number in range(1_000)]
+    assert answer({"anyOf": each}, {"p7": "1"})[2].data == {"p7": 1}
+    together = {"allOf": [{"properties": part["properties"]} for part in each]}
+    assert answer(together, {"p7": "1", "q": 2})[2].data == {"p7": 1}
+
+
+def test_many_bad_items_make_a_short_report() -> None:
+    _, _, repaired = answer({"type": "array", "items": {"type": "integer"}}, ["x"] * 50_000)
+    assert [(warning.path, warning.count) for warning in repaired.warnings] == [("/*", 50_000)]
