@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import binascii
 import time
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
@@ -303,7 +303,7 @@ def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     data, meta = envelope.data, envelope.meta
     wire_meta = _META_WRITERS[meta.source](meta)
     if isinstance(data, bytes | bytearray | memoryview):
-        data = b64encode(data).decode()
+        data = binascii.b2a_base64(data, newline=False).decode()
         if isinstance(meta, HTTPResponseMeta):
             wire_meta["dataEncoding"] = "base64"
     return {"data": data, "meta": wire_meta}
@@ -376,7 +376,7 @@ def _read_data(data: Any, meta: Mapping[str, Any]) -> Any:
     if meta.get("source") != "http" or meta.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
     try:
-        return b64decode(data, validate=True)
+        return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:
         raise FormatError("The data says it is base64 text, and is not") from error
 

@@ -1,0 +1,8 @@
+"""`python -m enfold` is the `enfold` command."""
+
+import sys
+
+from enfold.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""May this identity run this operation. Pure questions; every surface asks them before it runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from enfold.errors import CallError
+from enfold.operation import AccessControl, Identity, OperationSpec
+
+__all__ = ["check_access", "may_call", "may_list"]
+
+
+def may_call(access: AccessControl, identity: Identity | None, input: Mapping[str, Any]) -> bool:
+    """Whether the caller has the scopes, and the action on the resource that the input names."""
+    if access.is_open:
+        return True
+    return identity is not None and _has_scopes(access, identity) and _has_resource(access, identity, input)
+
+
+def may_list(access: AccessControl, identity: Identity | None) -> bool:
+    """Whether some input exists with which the caller could run it; lists show no more than that."""
+    if access.is_open:
+        return True
+    return identity is not None and _has_scopes(access, identity) and _has_some_resource(access, identity)
+
+
+def check_access(spec: OperationSpec, identity: Identity | None, input: object) -> None:
+    """Raise ACCESS_DENIED unless the caller may; without an identity the surface answers 401 instead of 403."""
+    if may_call(spec.access_control, identity, input if isinstance(input, Mapping) else {}):
+        return
+    if identity is None:
+        raise CallError("ACCESS_DENIED", f"{spec.id} needs a caller who says who he is", {"reason": "no_identity"})
+    raise CallError("ACCESS_DENIED", f"{identity.id} may not call {spec.id}", {"reason": "not_allowed"})
+
+
+def _has_scopes(access: AccessControl, identity: Identity) -> bool:
+    if not identity.scopes.issuperset(access.required_scopes):
+        return False
+    return not access.required_scopes_any or not identity.scopes.isdisjoint(access.required_scopes_any)
+
+
+def _has_resource(access: AccessControl, identity: Identity, input: Mapping[str, Any]) -> bool:
+    if access.resource_type is None:
+        return True
+    keys = [f"{access.resource_type}:*"]
+    resource_id = input.get(access.resource_id) if access.resource_id else None
+    if isinstance(resource_id, str | int) and not isinstance(resource_id, bool):
+        keys.append(f"{access.resource_type}:{resource_id}")
+    return any(_grants(access, identity, key) for key in keys)
+
+
+def _grants(access: AccessControl, identity: Identity, key: str) -> bool:
+    actions = (identity.resources or {}).get(key, ())
+    return access.resource_action is None or access.resource_action in actions if actions else False
+
+
+def _has_some_resource(access: AccessControl, identity: Identity) -> bool:
+    if access.resource_type is None:
+        return True
+    prefix = f"{access.resource_type}:"
+    return any(key.startswith(prefix) and _grants(access, identity, key) for key in identity.resources or {})

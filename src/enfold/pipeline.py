@@ -1,0 +1,162 @@
+"""From what a handler returned to an envelope: make plain, detect, wrap, normalize, validate. One place for every path.
+
+It knows nothing of HTTP, MCP or brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.envelope import (
+    HTTPResponseMeta,
+    MCPResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    from_wire,
+    is_content_block,
+    is_response_envelope,
+    local_envelope,
+    mcp_envelope,
+)
+from enfold.errors import CallError
+from enfold.log import log
+from enfold.operation import OperationSpec, Policy
+from enfold.schema.check import Schema, compile_schema
+from enfold.schema.plain import is_plain, to_plain
+
+__all__ = ["KEPT_WRONG", "Finish", "build_pipeline"]
+
+Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
+
+# The warnings that tell of data kept although it does not fit.
+KEPT_WRONG: Final = frozenset({"type_mismatch", "missing", "constraint", "root_mismatch", "unrepairable"})
+
+
+def build_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
+    """The pipeline of one operation; its schema is compiled when the first result comes."""
+    operation_id = spec.id
+    is_clean: Callable[[Any], bool] | None = None
+    slow = _SlowPath(spec, policy)
+
+    def finish(result: Any) -> ResponseEnvelope[Any]:
+        nonlocal is_clean
+        if is_clean is None:
+            is_clean = slow.clean_check()
+        # A clean result is plain, valid, and has nothing to strip or fill: wrapping it is all there is to do.
+        if type(result) is not dict or "meta" not in result:
+            if is_clean(result):
+                return local_envelope(result, operation_id)
+        elif not is_response_envelope(result) and is_clean(result):
+            return local_envelope(result, operation_id)
+        return slow.finish(result)
+
+    return finish
+
+
+class _SlowPath:
+    """What the pipeline does with a result that is not clean at first sight."""
+
+    __slots__ = ("_compiled", "_policy", "_spec")
+
+    def __init__(self, spec: OperationSpec, policy: Policy) -> None:
+        self._spec = spec
+        self._policy = policy
+        self._compiled: Schema | None = None
+
+    def clean_check(self) -> Callable[[Any], bool]:
+        if not self._has_schema():
+            return is_plain
+        # What is valid is already what `cast` and `off` give, but for their own view of extras and defaults.
+        return self._schema().is_clean
+
+    def finish(self, result: Any) -> ResponseEnvelope[Any]:
+        envelope = self._checked(self._wrap(result))
+        if envelope.warnings:
+            _log(self._spec.id, envelope.warnings)
+            self._refuse_if_strict(envelope)
+        return envelope
+
+    def _wrap(self, result: Any) -> ResponseEnvelope[Any]:
+        if _is_content(result):
+            blocks = result if isinstance(result, list | tuple) else [result]
+            return mcp_envelope([block.to_wire() for block in blocks], content=blocks)
+        if is_response_envelope(result):
+            envelope = from_wire(result)
+            return msgspec.structs.replace(envelope, data=_plain_data(envelope))
+        return local_envelope(to_plain(result), self._spec.id)
+
+    def _checked(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+        if not self._has_schema() or _is_exempt(envelope):
+            return envelope
+        data, warnings = self._normalize(envelope.data)
+        if data is envelope.data and not warnings:
+            return envelope
+        return msgspec.structs.replace(envelope, data=data, warnings=(*envelope.warnings, *warnings))
+
+    def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
+        policy = "off" if _has_own_schema(data) else self._policy.normalize
+        if policy == "off":
+            return data, self._schema().mismatches(data)
+        if policy == "typebox":
+            return self._cast(data)
+        repaired = self._schema().repair(data, self._policy.extras or "strip")
+        return repaired.data, repaired.warnings
+
+    def _cast(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
+        from enfold.schema.cast import CastError, cast
+        from enfold.schema.difference import differences
+
+        try:
+            changed = cast(self._spec.output_schema, data)
+        except CastError as error:
+            return data, (ResultWarning("unrepairable", "", new=str(error)), *self._schema().mismatches(data))
+        return changed, (*differences(data, changed), *self._schema().mismatches(changed))
+
+    def _refuse_if_strict(self, envelope: ResponseEnvelope[Any]) -> None:
+        wrong = [warning.to_wire() for warning in envelope.warnings if warning.code in KEPT_WRONG]
+        if self._policy.strict_output and wrong:
+            error = CallError(
+                "EXECUTION_ERROR",
+                f"The result of {self._spec.id} does not fit its output schema at {wrong[0]['path'] or '/'}",
+                {"reason": "output", "warnings": wrong},
+            )
+            error.partial = envelope
+            raise error
+
+    def _has_schema(self) -> bool:
+        return self._spec.output_schema not in ({}, True)
+
+    def _schema(self) -> Schema:
+        if self._compiled is None:
+            self._compiled = compile_schema(self._spec.output_schema)
+        return self._compiled
+
+
+def _is_content(result: Any) -> bool:
+    if isinstance(result, list | tuple):
+        return bool(result) and all(is_content_block(item) for item in result)
+    return is_content_block(result)
+
+
+def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
+    data = envelope.data
+    if isinstance(data, bytes) and isinstance(envelope.meta, HTTPResponseMeta):
+        return data
+    return to_plain(data)
+
+
+def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
+    """An MCP result that tells of a failure is not what the schema speaks of; nor are a body's raw bytes."""
+    return (isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error) or isinstance(envelope.data, bytes)
+
+
+def _has_own_schema(data: Any) -> bool:
+    return isinstance(data, Mapping) and isinstance(data.get("schema_version"), str)
+
+
+def _log(operation_id: str, warnings: tuple[ResultWarning, ...]) -> None:
+    places = ", ".join(f"{warning.code} {warning.path or '/'}" for warning in warnings)
+    log("enfold.pipeline", "warning", "%s: %s", operation_id, places)

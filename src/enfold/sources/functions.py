@@ -1,0 +1,179 @@
+"""Functions as a source: found in a module, a file, a folder or under an entry point's name. Importing is all it does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from enfold.operation import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
+from enfold.registry import OperationRegistry, Registry
+
+__all__ = ["TargetError", "from_functions", "load_target", "scan"]
+
+
+class TargetError(LookupError):
+    """A target that names nothing we can serve; the sentence says what is wrong with it."""
+
+
+def from_functions(
+    *targets: Callable[..., Any] | ModuleType | str,
+    namespace: str = "",
+    type: OperationType | str | None = None,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
+    policy: Policy = INHERIT,
+    **fields: Any,
+) -> list[Operation]:
+    """The operations of functions, of a module's public functions, or of what `package.module:name` names.
+
+    `include` and `exclude` are patterns over function names (`get_*`); `fields` are fields of every spec.
+    """
+    names = dict(rename or {})
+    return [
+        operation_from_function(
+            function, namespace=namespace, name=names.get(name, name), type=type, policy=policy, **fields
+        )
+        for target in targets
+        for name, function in _functions_of(target)
+        if _is_chosen(name, tuple(include), tuple(exclude))
+    ]
+
+
+def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> list[Operation]:
+    """The operations of every Python file in a folder, below the namespace of the file's name.
+
+    Files and folders that begin with `_` or `.` are left out; a registry found in a file gives its operations as
+    they are. `options` are those of `from_functions`.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise TargetError(f"{folder} is not a folder")
+    return [operation for path in _python_files(root) for operation in _scan_file(path, root, namespace, options)]
+
+
+def _scan_file(path: Path, root: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
+    module = load_file(path)
+    registries = [value for value in vars(module).values() if isinstance(value, Registry)]
+    if registries:
+        return [operation for registry in registries for operation in registry]
+    parts = [part for part in (namespace, *path.relative_to(root).with_suffix("").parts) if part]
+    return from_functions(module, namespace=".".join(parts), **options)
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*.py")):
+        if not any(part.startswith(("_", ".")) for part in path.relative_to(root).parts):
+            yield path
+
+
+def load_target(target: str) -> Registry:
+    """The registry a target names: `app.py`, `app.py:ops`, `package.module` or `package.module:ops`."""
+    place, _, name = _split_target(target)
+    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    if name:
+        return _as_registry(_attribute(module, name, target), target)
+    registries = [value for value in vars(module).values() if isinstance(value, Registry)]
+    if len(registries) == 1:
+        return registries[0]
+    if registries:
+        names = ", ".join(key for key, value in vars(module).items() if isinstance(value, Registry))
+        raise TargetError(
+            f"{target} has several registries: name one of {names}, as in {target}:{names.split(', ')[0]}"
+        )
+    return _as_registry(module, target)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if not path.is_file():
+        raise TargetError(f"There is no file {path}")
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"enfold_target_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: type hints and dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _split_target(target: str) -> tuple[str, str, str]:
+    place, colon, name = target.rpartition(":")
+    if not colon or (not place.endswith(".py") and not place.replace(".", "").isidentifier()):
+        return target, "", ""
+    return place, colon, name
+
+
+def _import(name: str) -> ModuleType:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise TargetError(f"There is no module {name}") from error
+        raise
+
+
+def _attribute(module: ModuleType, name: str, target: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+        if value is None:
+            raise TargetError(f"{target}: there is no {name} in {module.__name__}")
+    return value
+
+
+def _as_registry(value: Any, target: str) -> Registry:
+    if isinstance(value, Registry):
+        return value
+    operations = from_functions(value) if callable(value) or isinstance(value, ModuleType) else []
+    if not operations:
+        raise TargetError(f"{target} has no operations: it needs an OperationRegistry or functions")
+    registry = OperationRegistry()
+    registry.register_all(operations)
+    return registry
+
+
+def _functions_of(target: Callable[..., Any] | ModuleType | str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    found = _resolve(target) if isinstance(target, str) else target
+    if isinstance(found, ModuleType):
+        yield from _public_functions(found)
+    else:
+        yield function_name(found), found
+
+
+def _resolve(target: str) -> Any:
+    place, _, name = _split_target(target)
+    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    return _attribute(module, name, target) if name else module
+
+
+def _public_functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
+    """What the module itself defines and does not hide; `__all__`, where there is one, decides."""
+    listed = getattr(module, "__all__", None)
+    for name, value in vars(module).items():
+        if not isinstance(value, FunctionType):
+            continue
+        if name in listed if listed is not None else value.__module__ == module.__name__ and not name.startswith("_"):
+            yield name, value
+
+
+def _is_chosen(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
+    if include and not any(fnmatchcase(name, pattern) for pattern in include):
+        return False
+    return not any(fnmatchcase(name, pattern) for pattern in exclude)

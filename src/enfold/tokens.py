@@ -1,0 +1,124 @@
+"""Bearer tokens and the identities they stand for. Only hashes are kept; a file of tokens holds nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from enfold.operation import Identity
+
+__all__ = [
+    "Tokens",
+    "Verifier",
+    "bearer_token",
+    "hash_token",
+    "new_token",
+    "tokens_from_environment",
+    "tokens_from_file",
+]
+
+VARIABLE: Final = "ENFOLD_TOKENS"
+
+
+class Verifier(Protocol):
+    """Whoever can say who is behind a token; `Tokens` is one."""
+
+    def identify(self, token: str) -> Identity | None:
+        """The identity a token stands for, or None."""
+
+
+class Tokens:
+    """Tokens by their hashes, and who is behind each."""
+
+    def __init__(self, identities: Mapping[str, Identity] | Iterable[tuple[str, Identity]]) -> None:
+        """Identities by `hash_token(token)`, or by the token itself, which is hashed here and not kept."""
+        pairs = identities.items() if isinstance(identities, Mapping) else identities
+        self._key = os.urandom(32)
+        self._identities = {self._place(_digest(text)): identity for text, identity in pairs}
+
+    def identify(self, token: str) -> Identity | None:
+        """The identity a token stands for, in a time that tells nothing about the tokens there are."""
+        return self._identities.get(self._place(hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()))
+
+    def _place(self, digest: bytes) -> bytes:
+        # The table is searched by a keyed hash: how long a search takes depends on bits that nobody outside can choose.
+        return hmac.digest(self._key, digest, "sha256")
+
+    def __len__(self) -> int:
+        return len(self._identities)
+
+    def __repr__(self) -> str:
+        return f"<Tokens of {len(self)} identities>"
+
+
+def new_token() -> str:
+    """A token with 256 random bits, so that a plain hash protects it: there is nothing to guess."""
+    from secrets import token_urlsafe
+
+    return f"enfold_{token_urlsafe(32)}"
+
+
+def hash_token(token: str) -> str:
+    """What is written down instead of a token."""
+    return f"{_HASHED}{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The token of an `Authorization` header; None where the header is of another kind."""
+    scheme, _, token = authorization.strip().partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def tokens_from_file(path: str | os.PathLike[str]) -> Tokens:
+    """Tokens from a JSON file: `[{"id": "ann", "token": "sha256:…", "scopes": […], "resources": {…}}]`."""
+    return _read(Path(path).read_bytes(), str(path), in_clear=False)
+
+
+def tokens_from_environment(environ: Mapping[str, str], name: str = VARIABLE) -> Tokens | None:
+    """The same list from a variable, which may hold tokens in clear; None where there is no such variable."""
+    text = environ.get(name)
+    return _read(text.encode(), name, in_clear=True) if text else None
+
+
+_HASHED: Final = "sha256:"
+
+
+def _digest(text: str) -> bytes:
+    if not text.startswith(_HASHED):
+        return hashlib.sha256(text.encode()).digest()
+    digest = bytes.fromhex(text.removeprefix(_HASHED))
+    if len(digest) != hashlib.sha256().digest_size:
+        raise ValueError("A token's hash is `sha256:` and 64 hexadecimal digits")
+    return digest
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a list of tokens."""
+
+    id: str
+    token: str
+    scopes: frozenset[str] = frozenset()
+    resources: dict[str, list[str]] | None = None
+
+
+def _read(text: bytes, where: str, *, in_clear: bool) -> Tokens:
+    try:
+        entries = msgspec.json.decode(text, type=list[_Entry])
+        if not in_clear:
+            _refuse_clear(entries)
+        return Tokens([(entry.token, Identity(entry.id, entry.scopes, entry.resources)) for entry in entries])
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token
+
+
+def _refuse_clear(entries: list[_Entry]) -> None:
+    for entry in entries:
+        if not entry.token.startswith(_HASHED):
+            hashed = hash_token(entry.token)
+            raise ValueError(f"the token of {entry.id} stands in clear: give it to {entry.id}, and write {hashed} here")

@@ -1,0 +1,32 @@
+"""What tests share: the real programs they run, each found where `make setup` puts it."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLACES = [ROOT / ".venv/bin", ROOT / ".parts/node_modules/.bin", ROOT / ".parts/debian/usr/sbin"]
+
+
+def not_run(what: str) -> None:
+    """Leave a test out because a part cannot be had; where everything is required that is a failure."""
+    if os.environ.get("REQUIRE_ALL"):
+        pytest.fail(f"{what} cannot be had here, and REQUIRE_ALL is set")
+    pytest.skip(f"not run: {what} cannot be had here")
+
+
+@pytest.fixture(scope="session")
+def program() -> Callable[[str], str]:
+    """The path of a program by its name."""
+
+    def find(name: str) -> str:
+        search = os.pathsep.join([*map(str, PLACES), os.environ.get("PATH", "")])
+        found = shutil.which(name, path=search)
+        if found is None:
+            not_run(name)
+        return str(found)
+
+    return find

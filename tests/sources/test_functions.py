@@ -1,0 +1,119 @@
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from enfold import OperationRegistry
+from enfold.sources.functions import TargetError, from_functions, load_target, scan
+
+APP = """
+from enfold import OperationRegistry
+from neighbour import ONE
+
+ops = OperationRegistry("shop")
+
+@ops.query
+def add(x: int, y: int = ONE) -> int:
+    return x + y
+"""
+
+PLAIN = """
+from os.path import join
+
+def greet(name: str) -> str:
+    "Say hello."
+    return f"hello {name}"
+
+def _hidden() -> None: ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "app_for_test.py").write_text(APP)
+    (tmp_path / "plain_for_test.py").write_text(PLAIN)
+    (tmp_path / "neighbour.py").write_text("ONE = 1\n")
+    (tmp_path / "_private.py").write_text("raise RuntimeError('not to be imported')\n")
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def test_functions_become_operations_with_filters_and_new_names() -> None:
+    def get_one() -> int:
+        return 1
+
+    def get_two() -> int:
+        return 2
+
+    def drop_all() -> None: ...
+
+    operations = from_functions(
+        get_one, get_two, drop_all, namespace="n", include=["get_*"], exclude=["*_two"], rename={"get_one": "one"}
+    )
+    assert [operation.spec.id for operation in operations] == ["n.one"]
+
+
+def test_a_function_of_which_nothing_is_said_is_no_query() -> None:
+    assert from_functions(print_nothing)[0].spec.type == "mutation"
+    assert from_functions(print_nothing, type="query")[0].spec.type == "query"
+
+
+def print_nothing() -> None: ...
+
+
+def test_a_module_gives_its_own_public_functions(folder: Path) -> None:
+    module = ModuleType("made")
+    exec(PLAIN, module.__dict__)  # noqa: S102  # our own text
+    assert [operation.spec.id for operation in from_functions(module, namespace="m")] == ["m.greet"]
+
+
+async def test_an_entry_point_names_a_function(folder: Path) -> None:
+    registry = OperationRegistry()
+    registry.register_all(from_functions(f"{folder / 'plain_for_test.py'}:greet"))
+    assert (await registry.execute("greet", {"name": "you"})).data == "hello you"
+
+
+def test_a_folder_gives_the_operations_of_its_files(folder: Path) -> None:
+    assert [operation.spec.id for operation in scan(folder, namespace="all")] == [
+        "shop.add",
+        "all.plain_for_test.greet",
+    ]
+    with pytest.raises(TargetError, match="is not a folder"):
+        scan(folder / "nothing")
+
+
+async def test_a_target_is_a_file_its_registry_or_a_module(folder: Path) -> None:
+    app = str(folder / "app_for_test.py")
+    for target in (app, f"{app}:ops"):
+        assert (await load_target(target).execute("shop.add", {"x": 1})).data == 2
+    assert [spec.id for spec in load_target(str(folder / "plain_for_test.py")).list()] == ["greet"]
+    assert [spec.id for spec in load_target("plain_for_test:greet").list()] == ["greet"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("missing.py", "There is no file missing.py"),
+        ("no_such_module_at_all", "There is no module no_such_module_at_all"),
+        ("neighbour.py", "has no operations"),
+        ("app_for_test.py:nothing", "there is no nothing in app_for_test"),
+        ("app_for_test.py:ONE", "has no operations"),
+    ],
+)
+def test_a_wrong_target_is_told_in_a_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(TargetError, match=said):
+        load_target(target)
+
+
+def test_a_file_with_several_registries_asks_which(folder: Path) -> None:
+    (folder / "two_for_test.py").write_text("from enfold import OperationRegistry as R\na = R()\nb = R()\n")
+    with pytest.raises(TargetError, match="has several registries: name one of a, b"):
+        load_target(str(folder / "two_for_test.py"))

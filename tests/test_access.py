@@ -1,0 +1,88 @@
+from typing import Any
+
+import pytest
+
+from enfold import AccessControl, CallError, Identity, OperationSpec
+from enfold.access import check_access, may_call, may_list
+
+READER = Identity("reader", frozenset({"read"}), {"project:42": ["read"], "team:*": ["list"]})
+
+CASES: list[tuple[str, dict[str, Any], Identity | None, dict[str, Any], bool]] = [
+    ("nothing required, nobody asks", {}, None, {}, True),
+    ("something required, nobody asks", {"required_scopes": ["read"]}, None, {}, False),
+    ("all scopes there", {"required_scopes": ["read"]}, READER, {}, True),
+    ("one of all missing", {"required_scopes": ["read", "write"]}, READER, {}, False),
+    ("one of any there", {"required_scopes_any": ["write", "read"]}, READER, {}, True),
+    ("none of any there", {"required_scopes_any": ["write"]}, READER, {}, False),
+    (
+        "the resource named",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": 42},
+        True,
+    ),
+    (
+        "the resource named as text",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": "42"},
+        True,
+    ),
+    (
+        "another resource",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": 43},
+        False,
+    ),
+    (
+        "another action",
+        {"resource_type": "project", "resource_action": "write", "resource_id": "id"},
+        READER,
+        {"id": 42},
+        False,
+    ),
+    (
+        "a star as the id in the input is no star in the grant",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": "*"},
+        False,
+    ),
+    ("no id, only the star fits", {"resource_type": "team", "resource_action": "list"}, READER, {}, True),
+    ("no id, a single grant does not fit", {"resource_type": "project", "resource_action": "read"}, READER, {}, False),
+    (
+        "a value that is no id",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": True},
+        False,
+    ),
+    ("no resources at all", {"resource_type": "team", "resource_action": "list"}, Identity("x"), {}, False),
+]
+
+
+@pytest.mark.parametrize(("rules", "identity", "input", "allowed"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_a_caller_may_call(
+    rules: dict[str, Any], identity: Identity | None, input: dict[str, Any], allowed: bool
+) -> None:
+    assert may_call(AccessControl(**rules), identity, input) is allowed
+
+
+def test_a_list_shows_what_could_be_called_with_some_input() -> None:
+    read_project = AccessControl(resource_type="project", resource_action="read", resource_id="id")
+    assert may_list(read_project, READER)
+    assert not may_list(AccessControl(resource_type="project", resource_action="write"), READER)
+    assert not may_list(read_project, None)
+    assert not may_list(AccessControl(("admin",)), READER)
+    assert may_list(AccessControl(), None)
+
+
+def test_a_denial_says_whether_the_caller_is_known() -> None:
+    spec = OperationSpec(name="secret", access_control={"required_scopes": ["admin"]})
+    with pytest.raises(CallError) as nobody:
+        check_access(spec, None, {})
+    with pytest.raises(CallError) as reader:
+        check_access(spec, READER, {})
+    assert (nobody.value.code, nobody.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
+    assert (reader.value.code, reader.value.details) == ("ACCESS_DENIED", {"reason": "not_allowed"})

@@ -1,0 +1,150 @@
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from enfold import AccessControl, Context, OperationSpec
+from enfold.operation import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
+
+
+def spec(**changes: Any) -> OperationSpec:
+    fields: dict[str, Any] = {
+        "namespace": "shop",
+        "name": "buy",
+        "type": "mutation",
+        "title": "Buy",
+        "description": "Buy a thing.",
+        "tags": ["a"],
+        "input_schema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+        "output_schema": {"type": "string"},
+        "error_schemas": [{"code": "SOLD_OUT", "description": "None left", "schema": {}, "http_status": 409}],
+        "access_control": {"required_scopes": ["buy"]},
+        "idempotent": True,
+        "timeout": 5,
+        "meta": {"k": [1]},
+    }
+    return OperationSpec(**{**fields, **changes})
+
+
+def test_a_spec_survives_json() -> None:
+    again = OperationSpec.from_dict(spec().to_dict())
+    assert again == spec()
+    assert again.error_schemas == (ErrorSchema("SOLD_OUT", "None left", {}, 409),)
+    assert again.access_control == AccessControl(("buy",))
+
+
+def test_equal_specs_have_equal_hashes_and_digests_and_others_do_not() -> None:
+    assert len({spec(), spec(), spec(timeout=6)}) == 2
+    assert spec().digest == spec().digest
+    reordered = {"properties": {"id": {"type": "integer"}}, "type": "object"}
+    assert spec(input_schema=reordered).digest == spec().digest
+    assert spec(description="x").digest != spec().digest
+
+
+def test_the_digest_is_the_same_in_every_process() -> None:
+    program = "from enfold import OperationSpec; print(OperationSpec(name='a', meta={'b': 1, 'a': 2}).digest)"
+    found = {
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+        for _ in range(2)
+    }
+    assert found == {OperationSpec(name="a", meta={"a": 2, "b": 1}).digest}
+
+
+def test_a_spec_does_not_change_but_can_be_replaced() -> None:
+    original = spec()
+    with pytest.raises(AttributeError, match="replace"):
+        original.name = "sell"
+    changed = original.replace(name="sell")
+    assert (changed.id, original.id) == ("shop.sell", "shop.buy")
+
+
+def test_schemas_given_as_functions_are_made_when_first_read() -> None:
+    made: list[str] = []
+
+    def schema() -> dict[str, Any]:
+        made.append("made")
+        return {"type": "integer"}
+
+    lazy = OperationSpec(name="a", output_schema=schema)
+    copy = lazy.replace(namespace="x")
+    assert made == []
+    assert lazy.output_schema is lazy.output_schema
+    assert copy.output_schema == {"type": "integer"}
+    assert made == ["made", "made"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"type": "verb"}, "Unknown operation type 'verb'"),
+        ({"access_control": {"scopes": ["a"]}}, "Unknown access rule 'scopes'"),
+        ({"access_control": {"required_scopes": 3}}, "Wrong access rule"),
+    ],
+    ids=["type", "access key", "access value"],
+)
+def test_a_wrong_field_is_told_at_once(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        spec(**fields)
+
+
+def test_a_wrong_policy_is_told_at_once() -> None:
+    with pytest.raises(ValueError, match="Unknown normalize policy 'fix'"):
+        Policy(normalize="fix")  # type: ignore[arg-type]  # the point of the test
+
+
+def test_imported_names_become_legal_and_clashes_get_a_hash_of_the_original() -> None:
+    names = legal_names(["get user", "get_user", "get/user", "plain", "x" * 70, ""])
+    assert names["get_user"] == "get_user"
+    assert names["plain"] == "plain"
+    assert names["get user"].startswith("get_user_")
+    assert names["get/user"].startswith("get_user_")
+    assert names["get user"] != names["get/user"]
+    assert names["x" * 70] == "x" * 64
+    assert names[""] == "_"
+    assert len(set(names.values())) == len(names)
+
+
+def test_a_function_with_an_illegal_name_keeps_the_original_in_its_meta() -> None:
+    def größe() -> int:  # noqa: PLC2401  # the point of the test
+        return 1
+
+    found = operation_from_function(größe).spec
+    assert found.name == "gr__e"
+    assert found.meta == {"original_name": "größe"}
+
+
+def test_a_context_has_an_id_of_its_own_and_counts_its_time_down() -> None:
+    first, second = Context(), Context(timeout=100)
+    assert first.request_id == first.request_id != second.request_id
+    assert first.remaining() is None
+    left = second.remaining()
+    assert left is not None
+    assert 99 < left <= 100
+    assert Context(timeout=-1).remaining() == 0
+    assert Context(timeout=-1).cancelled
+
+
+def test_a_child_context_carries_the_caller_the_time_and_the_parents_id() -> None:
+    parent = Context(timeout=100)
+    child = parent.child()
+    assert child.parent_request_id == parent.request_id
+    assert child.request_id != parent.request_id
+    assert (child.remaining() or 0) <= 100
+    assert not child.cancelled
+    parent.cancel()
+    assert child.cancelled
+
+
+def test_a_context_tells_its_listener_of_progress_and_messages() -> None:
+    heard: list[Any] = []
+    context = Context(notify=heard.append)
+    context.progress(1, 2, "half")
+    context.log("careful", "warning", {"a": 1})
+    assert heard == [Progress(1, 2, "half"), LogMessage("careful", "warning", {"a": 1})]
+    Context().progress(1)  # without a listener nothing happens
+
+
+def test_an_env_exists_only_inside_a_call() -> None:
+    with pytest.raises(RuntimeError, match="only inside a call"):
+        _ = Context().env

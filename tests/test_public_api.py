@@ -1,0 +1,26 @@
+import subprocess
+import sys
+
+import enfold
+
+PUBLIC = """
+OperationRegistry OperationSpec OperationType AccessControl Identity Context
+ResponseEnvelope LocalResponseMeta HTTPResponseMeta MCPResponseMeta
+local_envelope http_envelope mcp_envelope is_response_envelope unwrap to_wire from_wire
+TextContent ImageContent AudioContent EmbeddedResource ResourceLink
+RESPONSE_ENVELOPE_SCHEMA RESPONSE_META_SCHEMA LOCAL_RESPONSE_META_SCHEMA HTTP_RESPONSE_META_SCHEMA
+MCP_RESPONSE_META_SCHEMA MCP_CONTENT_BLOCK_SCHEMA
+CallError FormatError cast CastError repair build_env
+""".split()  # noqa: SIM905  # as the contract lists them
+
+
+def test_the_public_names_are_those_of_the_contract() -> None:
+    assert sorted(enfold.__all__) == sorted(PUBLIC)
+    assert all(hasattr(enfold, name) for name in PUBLIC)
+
+
+def test_importing_enfold_loads_no_optional_or_slow_module() -> None:
+    program = "import sys, enfold; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    slow = {"asyncio", "pydantic", "mcp", "httpx2", "uvicorn", "nats", "websockets", "logging", "dataclasses", "attr"}
+    assert slow & set(done.stdout.split()) == set()

@@ -1,0 +1,512 @@
+import asyncio
+import contextvars
+import functools
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.operation import Progress
+
+
+def registry(**options: Any) -> OperationRegistry:
+    return OperationRegistry("t", **options)
+
+
+async def code_of(
+    ops: OperationRegistry, operation_id: str, input: dict[str, Any], context: Context | None = None
+) -> str:
+    with pytest.raises(CallError) as caught:
+        await ops.execute(operation_id, input, context)
+    return caught.value.code
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Wait for what a thread does, which no event of the loop announces."""
+    while not happened():  # noqa: ASYNC110  # as above
+        await asyncio.sleep(0)
+
+
+# reading the input
+
+
+@pytest.mark.parametrize(
+    ("input", "details"),
+    [
+        ({"x": 2}, {"argument": "y", "reason": "missing", "expected": "integer"}),
+        ({"x": 2, "y": "abc"}, {"argument": "y", "reason": "type", "expected": "integer"}),
+        ({"x": 2, "y": 1.5}, {"argument": "y", "reason": "type", "expected": "integer"}),
+        ({"x": 2, "y": True}, {"argument": "y", "reason": "type", "expected": "integer"}),
+        ({"x": 2, "y": None}, {"argument": "y", "reason": "type", "expected": "integer"}),
+        ({"x": 2, "y": 3, "z": 4}, {"argument": "z", "reason": "unknown", "expected": None}),
+        (
+            {"y": "a", "z": 1},
+            {
+                "argument": "x",
+                "reason": "missing",
+                "expected": "integer",
+                "more": [
+                    {"argument": "y", "reason": "type", "expected": "integer"},
+                    {"argument": "z", "reason": "unknown", "expected": None},
+                ],
+            },
+        ),
+    ],
+    ids=["missing", "text", "fraction", "boolean", "null", "unknown", "several"],
+)
+async def test_bad_input_is_told_by_argument_reason_and_expectation(
+    input: dict[str, Any], details: dict[str, Any]
+) -> None:
+    ops = registry()
+
+    @ops.query
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    with pytest.raises(CallError) as caught:
+        await ops.execute("t.add", input)
+    assert (caught.value.code, caught.value.details) == ("VALIDATION_ERROR", details)
+
+
+async def test_text_that_stands_for_its_type_is_converted_unless_the_policy_says_no() -> None:
+    def add(x: int, y: float = 0, loud: bool = False) -> float:
+        return -(x + y) if loud else x + y
+
+    lenient, strict = registry(), registry(coerce=False)
+    lenient.register(add)
+    strict.register(add)
+    assert (await lenient.execute("t.add", {"x": "10", "y": "0.5", "loud": "true"})).data == -10.5
+    assert (await lenient.execute("t.add", {"x": 1.0})).data == 1
+    assert await code_of(strict, "t.add", {"x": "10"}) == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize("input", [None, [], "x", 3], ids=repr)
+async def test_input_that_is_no_object_is_refused(input: Any) -> None:
+    ops = registry()
+    ops.register(lambda: 1, name="one")
+    with pytest.raises(CallError, match="must be an object") as caught:
+        await ops.execute("t.one", input)
+    assert caught.value.code == "VALIDATION_ERROR"
+
+
+# where a handler runs
+
+
+async def test_a_def_runs_in_a_worker_thread_and_inline_on_the_loop() -> None:
+    ops = registry()
+
+    @ops.query
+    def where() -> str:
+        return threading.current_thread().name
+
+    ops.register(where, name="here", inline=True)
+    assert (await ops.execute("t.where", {})).data == "enfold-worker"
+    assert (await ops.execute("t.here", {})).data == threading.current_thread().name
+    assert (await ops.execute("t.where", {}, Context(inline=True))).data == threading.current_thread().name
+
+
+async def test_context_variables_reach_the_worker_thread() -> None:
+    variable = contextvars.ContextVar("variable", default="unset")
+    ops = registry()
+
+    @ops.query
+    def read() -> str:
+        return variable.get()
+
+    variable.set("set")
+    assert (await ops.execute("t.read", {})).data == "set"
+
+
+async def test_partials_methods_and_callables_are_handlers_too() -> None:
+    class Adder:
+        def add(self, x: int, y: int) -> int:
+            return x + y
+
+        async def __call__(self, x: int) -> int:
+            return x + 1
+
+    ops = registry()
+    ops.register(Adder().add)
+    ops.register(functools.partial(Adder().add, y=5), name="add_five")
+    ops.register(Adder(), name="next")
+    assert (await ops.execute("t.add", {"x": 1, "y": 2})).data == 3
+    assert (await ops.execute("t.add_five", {"x": 1})).data == 6
+    assert (await ops.execute("t.next", {"x": 1})).data == 2
+
+
+async def test_a_decorated_coroutine_function_is_awaited() -> None:
+    def twice(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return asyncio.ensure_future(function(*args, **kwargs))
+
+        return call
+
+    ops = registry()
+
+    @ops.query
+    @twice
+    async def later(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    assert (await ops.execute("t.later", {"x": 4})).data == 4
+
+
+async def test_a_full_pool_answers_resource_exhausted_and_recovers() -> None:
+    ops, release, started = registry(threads=1), threading.Event(), threading.Event()
+
+    @ops.query
+    def hold() -> int:
+        started.set()
+        release.wait(30)
+        return 1
+
+    first = asyncio.ensure_future(ops.execute("t.hold", {}))
+    await asyncio.to_thread(started.wait, 30)
+    assert await code_of(ops, "t.hold", {}) == "RESOURCE_EXHAUSTED"
+    release.set()
+    assert (await first).data == 1
+    await until(lambda: ops.threads().busy == 0)  # the thread steps back a moment after its answer is there
+    assert (await ops.execute("t.hold", {})).data == 1
+
+
+# time
+
+
+async def test_a_deadline_reaches_an_async_handler() -> None:
+    ops, cleaned = registry(), []
+
+    @ops.query(timeout=0.01)
+    async def slow(context: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(context.cancelled)
+
+    with pytest.raises(CallError, match=r"t\.slow took longer") as caught:
+        await ops.execute("t.slow", {})
+    assert (caught.value.code, caught.value.retryable) == ("TIMEOUT", True)
+    assert cleaned == [True]
+
+
+async def test_the_callers_deadline_can_only_shorten() -> None:
+    ops = registry()
+
+    @ops.mutation(timeout=50)
+    async def left(context: Context) -> float:
+        return context.remaining() or 0
+
+    assert (await ops.execute("t.left", {}, Context(timeout=100))).data <= 50
+    assert (await ops.execute("t.left", {}, Context(timeout=5))).data <= 5
+
+
+async def test_a_timed_out_mutation_is_not_safe_to_retry() -> None:
+    ops = registry()
+
+    @ops.mutation
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(CallError) as caught:
+        await ops.execute("t.hang", {}, Context(timeout=0.01))
+    assert (caught.value.code, caught.value.retryable) == ("TIMEOUT", False)
+
+
+async def test_a_def_that_overruns_answers_timeout_and_its_thread_counts_until_it_ends() -> None:
+    ops, release, seen = registry(threads=1), threading.Event(), []
+
+    @ops.query(timeout=0.01)
+    def stubborn(context: Context) -> None:
+        release.wait(30)
+        seen.append(context.cancelled)
+
+    assert await code_of(ops, "t.stubborn", {}) == "TIMEOUT"
+    assert await code_of(ops, "t.stubborn", {}) == "RESOURCE_EXHAUSTED"
+    release.set()
+    await until(lambda: bool(seen))
+    assert seen == [True]
+
+
+async def test_a_handlers_own_timeout_error_is_a_failed_execution() -> None:
+    ops = registry()
+
+    @ops.query
+    async def inner() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.sleep(1)
+
+    assert await code_of(ops, "t.inner", {}) == "EXECUTION_ERROR"
+
+
+async def test_cancelling_the_caller_reaches_the_handler() -> None:
+    ops, ended, started = registry(), [], asyncio.Event()
+
+    @ops.query
+    async def wait(context: Context) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    context = Context()
+    task = asyncio.ensure_future(ops.execute("t.wait", {}, context))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["cancelled"]
+    assert context.cancelled
+
+
+# failures
+
+
+async def test_an_unexpected_exception_is_told_by_its_text_and_its_stack_stays_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ops = registry()
+
+    @ops.query
+    async def broken() -> None:
+        raise ValueError("no such disk")
+
+    with pytest.raises(CallError) as caught, caplog.at_level(logging.ERROR, "enfold"):
+        await ops.execute("t.broken", {})
+    assert (caught.value.code, caught.value.message) == ("EXECUTION_ERROR", "no such disk")
+    assert caught.value.request_id is not None
+    assert caught.value.request_id in caplog.text
+    assert "Traceback" in caplog.text
+
+
+class UnprintableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ValueError("x" * 900), "x" * 500), (KeyError(), "KeyError"), (UnprintableError(), "UnprintableError")],
+    ids=["long", "empty", "unprintable"],
+)
+async def test_the_text_of_an_exception_is_bounded(error: Exception, said: str) -> None:
+    ops = registry()
+
+    @ops.query
+    async def broken() -> None:
+        raise error
+
+    with pytest.raises(CallError) as caught:
+        await ops.execute("t.broken", {})
+    assert caught.value.message == said
+
+
+async def test_errors_can_be_hidden_but_a_handlers_own_call_error_passes() -> None:
+    ops = registry(expose_errors=False)
+
+    @ops.query
+    async def broken() -> None:
+        raise ValueError("password=hunter2")
+
+    @ops.query
+    async def sold_out() -> None:
+        raise CallError("SOLD_OUT", "None left", {"item": 3})
+
+    with pytest.raises(CallError, match=r"^Operation t\.broken failed$"):
+        await ops.execute("t.broken", {})
+    with pytest.raises(CallError, match="None left") as caught:
+        await ops.execute("t.sold_out", {})
+    assert (caught.value.code, caught.value.details) == ("SOLD_OUT", {"item": 3})
+
+
+# streams
+
+
+async def test_each_item_of_a_stream_is_an_envelope_of_its_own() -> None:
+    ops = registry()
+
+    @ops.subscription
+    async def items() -> AsyncIterator[list[int]]:
+        yield [1]
+        yield ["2"]  # type: ignore[list-item]  # repaired on the way
+        yield {"data": [3], "meta": {"source": "http"}}  # type: ignore[misc]  # passes as it is
+
+    found = [envelope async for envelope in ops.subscribe("t.items", {})]
+    assert [envelope.data for envelope in found] == [[1], [2], [3]]
+    assert [envelope.meta.source for envelope in found] == ["local", "local", "http"]
+    assert [warning.code for warning in found[1].warnings] == ["convert"]
+
+
+async def test_a_stream_nobody_reads_any_more_is_closed() -> None:
+    ops, closed = registry(), asyncio.Event()
+
+    @ops.subscription
+    async def endless() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+                await asyncio.sleep(0)
+        finally:
+            closed.set()
+
+    stream = ops.subscribe("t.endless", {})
+    assert (await anext(stream)).data == 1
+    await stream.aclose()
+    assert closed.is_set()
+
+
+async def test_a_stream_has_ids_and_can_be_resumed() -> None:
+    ops = registry()
+
+    @ops.subscription(resumable=True)
+    async def numbers(context: Context) -> AsyncIterator[int]:
+        for number in range(int(context.last_event_id or 0) + 1, 4):
+            context.event_id = str(number)
+            yield number
+
+    context = Context(last_event_id="1")
+    seen = [(context.event_id, envelope.data) async for envelope in ops.subscribe("t.numbers", {}, context)]
+    assert seen == [("2", 2), ("3", 3)]
+
+
+async def test_a_stream_keeps_the_callers_deadline_and_tells_of_failures() -> None:
+    ops = registry()
+
+    @ops.subscription
+    async def stuck() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.Event().wait()
+
+    @ops.subscription
+    async def broken() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError("cut")
+
+    for operation_id, code in (("t.stuck", "TIMEOUT"), ("t.broken", "EXECUTION_ERROR")):
+        stream = ops.subscribe(operation_id, {}, Context(timeout=0.05))
+        assert (await anext(stream)).data == 1
+        with pytest.raises(CallError) as caught:
+            await anext(stream)
+        assert caught.value.code == code
+
+
+# context, env
+
+
+async def test_a_context_parameter_is_injected_and_not_part_of_the_schema() -> None:
+    ops = registry()
+
+    @ops.query
+    async def who(context: Context, loud: bool = False) -> str:
+        return context.identity.id if context.identity else "nobody"
+
+    assert list(ops.get_spec("t.who").input_schema["properties"]) == ["loud"]
+    assert (await ops.execute("t.who", {}, Context(identity=Identity("ann")))).data == "ann"
+    assert (await ops.execute("t.who", {})).data == "nobody"
+    assert await code_of(ops, "t.who", {"context": {}}) == "VALIDATION_ERROR"
+
+
+async def test_progress_from_a_thread_arrives_on_the_loop() -> None:
+    ops, heard = registry(), []
+
+    @ops.query
+    def work(context: Context) -> int:
+        context.progress(1, 2)
+        return 1
+
+    await ops.execute("t.work", {}, Context(notify=lambda message: heard.append((message, threading.current_thread()))))
+    await asyncio.sleep(0)
+    assert heard == [(Progress(1, 2), threading.current_thread())]
+
+
+async def test_operations_compose_through_env_and_carry_who_and_how_long() -> None:
+    ops = registry()
+
+    @ops.query
+    async def inner(context: Context) -> dict[str, Any]:
+        return {
+            "parent": context.parent_request_id,
+            "who": context.identity and context.identity.id,
+            "left": context.remaining(),
+        }
+
+    @ops.query
+    async def outer(context: Context) -> Any:
+        return (await context.env.t.inner({})).data
+
+    @ops.query
+    def blocking(context: Context) -> Any:
+        return context.env.t.inner().data
+
+    for name in ("t.outer", "t.blocking"):
+        context = Context(identity=Identity("ann"), timeout=5)
+        data = (await ops.execute(name, {}, context)).data
+        assert (data["parent"], data["who"]) == (context.request_id, "ann")
+        assert 0 < data["left"] <= 5
+
+
+async def test_env_reaches_streams_and_names_that_are_no_python_names() -> None:
+    ops = OperationRegistry("my-api")
+
+    @ops.subscription(name="get-all")
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    @ops.query
+    async def first(context: Context) -> Any:
+        return [envelope.data async for envelope in context.env["my-api"]["get-all"]({})]
+
+    assert (await ops.execute("my-api.first", {})).data == [1]
+
+
+async def test_env_names_what_it_cannot_find() -> None:
+    ops = registry()
+
+    @ops.query
+    async def outer(context: Context) -> Any:
+        return await context.env.t.missing({})
+
+    with pytest.raises(CallError, match=r"Operation not found: t\.missing"):
+        await ops.execute("t.outer", {})
+
+
+# without a loop
+
+
+def test_execute_now_runs_both_kinds_without_a_running_loop() -> None:
+    ops = registry()
+
+    @ops.query
+    async def later(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    @ops.query
+    def now(x: int, context: Context) -> int:
+        return int(context.env.t.later({"x": x}).data) + 1
+
+    assert ops.execute_now("t.later", {"x": 3}).data == 3
+    assert ops.execute_now("t.now", {"x": 3}).data == 4
+
+
+def test_a_call_of_an_inline_def_needs_no_asyncio() -> None:
+    program = """
+import sys
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+@ops.query
+def add(x: int, y: int) -> int:
+    return x + y
+assert ops.execute_now("shop.add", {"x": "1", "y": 2}).data == 3
+heavy = {"asyncio", "pydantic", "mcp", "httpx2", "nats", "logging", "dataclasses"} & set(sys.modules)
+sys.exit(f"loaded: {heavy}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
