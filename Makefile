@@ -11,13 +11,15 @@ $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable ".[all]"
+	$(BIN)/python -m compileall -q src
 	touch $@
 
 # What is not on PyPI, without root, into a private folder. A part that cannot be had is reported by the tests as not run.
-$(PARTS)/ready: $(VENV)/ready tests/parts/package.json
+$(PARTS)/ready: $(VENV)/ready tests/parts/package.json tests/parts/debian.sh
 	mkdir -p $(PARTS)
 	cp tests/parts/package.json $(PARTS)/package.json
 	-cd $(PARTS) && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-package-lock --no-fund --no-audit
+	-tests/parts/debian.sh $(PARTS)
 	touch $@
 
 setup: $(VENV)/ready $(PARTS)/ready

@@ -1,0 +1,87 @@
+"""Builds what the pages show: examples and their output from `examples/`, pictures from the layers in pyproject.toml.
+
+`python docs/build.py` rewrites the marked blocks; `--check` only says which would change.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+# <!-- example: file.py --> ... <!-- end --> and likewise `output:` and `picture:`
+BLOCK = re.compile(r"(<!-- (example|output|picture): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    changed = [page for page in PAGES if rebuild(page, write="--check" not in arguments)]
+    for page in changed:
+        print(f"{page.relative_to(ROOT)}: {'differs' if '--check' in arguments else 'rebuilt'}")
+    return 1 if changed and "--check" in arguments else 0
+
+
+def rebuild(page: Path, *, write: bool) -> bool:
+    """Put every marked block of a page in order; whether that changed anything."""
+    old = page.read_text(encoding="utf-8")
+    new = BLOCK.sub(lambda match: f"{match[1]}{MAKERS[match[2]](match[3])}\n{match[4]}", old)
+    if write and new != old:
+        page.write_text(new, encoding="utf-8")
+    return new != old
+
+
+def example(name: str) -> str:
+    return f"```python\n{(ROOT / 'examples' / name).read_text(encoding='utf-8').strip()}\n```"
+
+
+def output(name: str) -> str:
+    done = subprocess.run(  # noqa: S603  # our own example
+        [sys.executable, str(ROOT / "examples" / name)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return f"```text\n{done.stdout.strip()}\n```"
+
+
+def picture(name: str) -> str:
+    return f"```mermaid\n{PICTURES[name]()}\n```"
+
+
+def layers() -> str:
+    """The rooms of the house, from the import contract: each may look only down."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    rows = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    boxes = [re.sub(r"[|:]", "·", row).replace("(", "").replace(")", "") for row in rows]
+    nodes = [f'  L{number}["{box}"]' for number, box in enumerate(boxes)]
+    arrows = [f"  L{number} --> L{number + 1}" for number in range(len(boxes) - 1)]
+    return "\n".join(["flowchart TD", *nodes, *arrows])
+
+
+def flow() -> str:
+    """One call from its door to its envelope."""
+    steps = [
+        "execute",
+        "read the input",
+        "run the handler",
+        "make plain",
+        "detect",
+        "wrap",
+        "normalize",
+        "validate",
+        "envelope",
+    ]
+    nodes = [f'  S{number}["{step}"]' for number, step in enumerate(steps)]
+    arrows = [f"  S{number} --> S{number + 1}" for number in range(len(steps) - 1)]
+    return "\n".join(["flowchart LR", *nodes, *arrows])
+
+
+PICTURES: dict[str, Callable[[], str]] = {"layers": layers, "flow": flow}
+MAKERS: dict[str, Callable[[str], str]] = {"example": example, "output": output, "picture": picture}
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,25 @@
+"""An async generator is a subscription: each item is an envelope of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from enfold import Context, OperationRegistry
+
+ops = OperationRegistry("clock")
+
+
+@ops.subscription(resumable=True)
+async def count(to: int, context: Context) -> AsyncIterator[int]:
+    """Count up; a client that was cut goes on after the last number it saw."""
+    for number in range(int(context.last_event_id or 0) + 1, to + 1):
+        context.event_id = str(number)
+        yield number
+
+
+async def main() -> None:
+    async for envelope in ops.subscribe("clock.count", {"to": 3}, Context(last_event_id="1")):
+        print(envelope.data)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
