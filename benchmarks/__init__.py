@@ -1,0 +1,1 @@
+"""Enfold beside its peers and its floors, interleaved in one run; the ratios count, not the times."""
