@@ -6,6 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A shared machine may be slow; where a change is judged, the examples are the same at every run.
+settings.register_profile(
+    "enfold",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI") or os.environ.get("REQUIRE_ALL")),
+)
+settings.load_profile("enfold")
 
 ROOT = Path(__file__).parent.parent
 PLACES = [ROOT / ".venv/bin", ROOT / ".parts/node_modules/.bin", ROOT / ".parts/debian/usr/sbin"]

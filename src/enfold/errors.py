@@ -68,6 +68,7 @@ class CallError(Exception):
         self.details: dict[str, Any] = {} if details is None else details
         self.retryable = code_row(code).retryable if retryable is None else retryable
         self.request_id: str | None = None  # the id under which our log has the rest of the story
+        self.provenance: dict[str, Any] | None = None  # the record of the run that failed, where one was asked for
         self.partial: Any = None  # in the process only: the envelope that was refused, where there is one
 
     def __str__(self) -> str:

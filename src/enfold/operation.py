@@ -7,12 +7,14 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from enfold.env import Env
+    from enfold.envelope import ResponseEnvelope
+    from enfold.errors import CallError
     from enfold.schema.signature import Signature
 
 Schema: TypeAlias = dict[str, Any]
@@ -384,6 +386,22 @@ class LogMessage(msgspec.Struct, frozen=True):
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
 
 
+class Recording(Protocol):
+    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
+
+    def nested(self) -> Recording: ...
+
+    def succeeded(
+        self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]
+    ) -> ResponseEnvelope[Any]: ...
+
+    def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None: ...
+
+    def request(self) -> dict[str, Any]: ...
+
+    def adopt(self, wire: Any) -> None: ...
+
+
 class Context:
     """One call as its handler sees it: who asks, how long it may take, and a way to speak while it works."""
 
@@ -402,6 +420,7 @@ class Context:
         "last_event_id",
         "meta",
         "parent_request_id",
+        "recording",
         "wait_for",
     )
 
@@ -428,6 +447,7 @@ class Context:
         self._notify = notify
         self.inline = inline
         self.meta = meta
+        self.recording: Recording | None = None  # set by a surface whose caller asked for provenance
         self._cancelled = False
         self._parent: Context | None = None
         self._make_env: Callable[[Context], Env] | None = None
@@ -497,6 +517,8 @@ class Context:
         left = self.remaining()
         nested._deadline = None if left is None else time.monotonic() + left
         nested._parent = self
+        if self.recording is not None:
+            nested.recording = self.recording.nested()
         return nested
 
 

@@ -94,11 +94,14 @@ class Runner:
                     result = await self._within_time(_resume(result, waits_for), context)
             elif hasattr(result, "__await__"):
                 result = await self._within_time(result, context)
-            return self._finish(result)
+            envelope = self._finish(result)
         except CallError as error:
-            raise self._told(error, context) from error.__cause__
+            raise self._recorded(self._told(error, context), input, context) from error.__cause__
         except Exception as error:
-            raise self._failed(error, context) from error
+            raise self._recorded(self._failed(error, context), input, context) from error
+        if context is None or context.recording is None:
+            return envelope
+        return context.recording.succeeded(self.spec, input, envelope)
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
@@ -189,6 +192,11 @@ class Runner:
     def _told(self, error: CallError, context: Context | None) -> CallError:
         if error.request_id is None and context is not None:
             error.request_id = context.request_id
+        return error
+
+    def _recorded(self, error: CallError, input: Any, context: Context | None) -> CallError:
+        if context is not None and context.recording is not None:
+            error.provenance = context.recording.failed(self.spec, input, error)
         return error
 
     def _failed(self, error: Exception, context: Context | None) -> CallError:

@@ -1,0 +1,51 @@
+"""Format `envelope`: the envelope as it is, or the error with its code and its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope, local_envelope, to_wire
+from enfold.errors import CallError, FormatError
+from enfold.operation import OperationSpec
+
+__all__ = ["read", "write", "write_error"]
+
+
+def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    return to_wire(envelope)
+
+
+def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    return {"error": error.to_wire()}
+
+
+def read(wire: Any) -> ResponseEnvelope[Any]:
+    """The envelope that was written, or the error raised again."""
+    if not isinstance(wire, Mapping):
+        raise FormatError("Not of the format `envelope`: it is a JSON object")
+    if wire.keys() == {"error"}:
+        raise _read_error(wire["error"])
+    if wire.keys() == {"data"}:
+        return local_envelope(wire["data"], "")
+    if not is_response_envelope(wire):
+        raise FormatError("Not of the format `envelope`: it has `data` and `meta`, or `error`")
+    return from_wire(wire)
+
+
+def _read_error(error: Any) -> CallError:
+    """A bare text is read too: it is all that a server answers which does not know the format."""
+    if isinstance(error, str):
+        return CallError("EXECUTION_ERROR", error)
+    if not isinstance(error, Mapping) or not _is_error(error):
+        raise FormatError("Not of the format `envelope`: an error has `code`, `message`, `details` and `retryable`")
+    return CallError(error["code"], error["message"], dict(error.get("details") or {}), error.get("retryable"))
+
+
+def _is_error(error: Mapping[str, Any]) -> bool:
+    return (
+        isinstance(error.get("code"), str)
+        and isinstance(error.get("message"), str)
+        and isinstance(error.get("details"), Mapping | None)
+        and isinstance(error.get("retryable"), bool | None)
+    )

@@ -1,0 +1,255 @@
+"""Format `mcp_envelope_v0_1`: a payload in an `mcp.envelope.v0.1`, with errors, warnings and provenance in their places.
+
+What already is such an envelope is passed on as it came, never wrapped again. Timestamps are left out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_text, local_envelope
+from enfold.errors import CallError, FormatError, code_row
+from enfold.provenance.records import Evidence, Record
+
+if TYPE_CHECKING:
+    from enfold.operation import OperationSpec
+
+__all__ = ["read", "write", "write_error"]
+
+VERSION: Final = "mcp.envelope.v0.1"
+
+MAX_CODE: Final = 200
+MAX_MESSAGE: Final = 2000
+# Details are to be small: so many of them, and each text no longer than this.
+MAX_DETAILS: Final = 50
+MAX_DETAIL: Final = 2000
+
+_PREFIX: Final = "ENFOLD."
+_REPAIR_PREFIX: Final = "ENFOLD.REPAIR."
+_EXECUTION_FAILED: Final = code_row("EXECUTION_ERROR").envelope_code
+
+
+def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    """The data as `result`; an envelope of this kind that is the data already is given back as it is."""
+    data = envelope.data
+    if _names_itself(data):
+        return dict(data)
+    wire: dict[str, Any] = {"schema_version": VERSION, "result": _json(data)}
+    had = envelope if isinstance(envelope, _ReadEnvelope) else None
+    errors = _result_errors(envelope) if had is None else had.errors
+    if errors or (had and "errors" in had._fields):
+        wire["errors"] = errors
+    wire["provenance"] = envelope.provenance
+    if envelope.warnings or (had and "warnings" in had._fields):
+        wire["warnings"] = [_write_warning(warning) for warning in envelope.warnings]
+    if had and "meta" in had._fields:
+        wire["meta"] = had.adapter_meta
+    return wire
+
+
+def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    """The failure as the one entry of `errors`, with `result` null or the output there was before it."""
+    if isinstance(error, _ReadError) and error.wire is not None:
+        return error.wire
+    partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else None
+    return {
+        "schema_version": VERSION,
+        "result": None if _names_itself(partial) else _json(partial),
+        "errors": [_write_failure(error)],
+        "provenance": getattr(error, "provenance", None),
+    }
+
+
+def read(wire: Any) -> ResponseEnvelope[Any]:
+    """The envelope with `result` as its data; raises the first of `errors`, where there are any."""
+    checked = _check(wire)
+    fields = frozenset(wire) & {"errors", "warnings", "meta"}
+    meta = local_envelope(None, "").meta
+    if not fields:
+        return ResponseEnvelope(wire["result"], meta, provenance=wire.get("provenance"))
+    warnings = tuple(_read_warning(warning) for warning in wire.get("warnings", ()))
+    envelope = _ReadEnvelope(
+        wire["result"],
+        meta,
+        warnings,
+        wire.get("provenance"),
+        errors=wire.get("errors", []),
+        adapter_meta=wire.get("meta", {}),
+        _fields=fields,
+    )
+    if checked.errors:
+        raise _read_error(checked.errors[0], dict(wire), envelope)
+    return envelope
+
+
+# --- what is carried along, so that what was read can be written again as it was ----------------------------------
+
+
+class _ReadEnvelope(ResponseEnvelope[Any], frozen=True):
+    """An envelope that was read, with the fields of its wire form that only this format has."""
+
+    errors: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    adapter_meta: dict[str, Any] = msgspec.field(default_factory=dict)
+    _fields: frozenset[str] = frozenset()
+
+
+class _ReadWarning(ResultWarning, frozen=True):
+    """A warning that was read, in its own words."""
+
+    wire: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class _ReadError(CallError):
+    """A failure that was read, with the wire form that told of it."""
+
+    wire: dict[str, Any] | None = None
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+def _names_itself(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("schema_version") == VERSION
+
+
+def _json(data: Any) -> Any:
+    return b64encode(data).decode() if isinstance(data, bytes | bytearray | memoryview) else data
+
+
+def _result_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:
+    """A result of an MCP server that tells of a failure is a result still: its error stands beside it."""
+    if not (isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error):
+        return []
+    return [_entry(_EXECUTION_FAILED, error_text(envelope), retryable=False)]
+
+
+def _write_failure(error: CallError) -> dict[str, Any]:
+    code = code_row(error.code).envelope_code
+    return _entry(code, error.message, details=_flat(error.details), retryable=error.retryable)
+
+
+def _entry(code: str, message: str, **fields: Any) -> dict[str, Any]:
+    """An error or a warning within the limits of the schema, which allows no empty text."""
+    code = code[:MAX_CODE] or "UNKNOWN"
+    return {"code": code, "message": message[:MAX_MESSAGE] or code, **fields}
+
+
+def _flat(details: Mapping[str, Any]) -> dict[str, Any]:
+    """Details without depth: what is nested becomes its JSON text."""
+    return {str(name): _flat_value(value) for name, value in list(details.items())[:MAX_DETAILS]}
+
+
+def _flat_value(value: Any) -> str | float | bool | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    return text[:MAX_DETAIL]
+
+
+_SENTENCES: Final[dict[str, str]] = {
+    "strip": "A property the schema does not know was removed",
+    "convert": "A value was converted without loss",
+    "default": "A declared default was filled in",
+    "null_dropped": "A null that the schema does not allow was removed",
+    "type_mismatch": "A value of another type was kept",
+    "missing": "A required property is missing",
+    "constraint": "A value that breaks a constraint was kept",
+    "root_mismatch": "The result as a whole is not what the schema describes",
+    "unrepairable": "A part could not be brought into the schema's form",
+    "more": "There are more warnings than are listed",
+}
+
+
+def _write_warning(warning: ResultWarning) -> dict[str, Any]:
+    if isinstance(warning, _ReadWarning):
+        return warning.wire
+    sentence = _SENTENCES.get(warning.code, warning.code.replace("_", " ").capitalize())
+    facts = warning.to_wire()
+    code = facts.pop("code")
+    return _entry(_warning_code(code), f"{sentence}: {warning.path or '/'}", details=_flat(facts))
+
+
+def _warning_code(code: str) -> str:
+    if code in _SENTENCES:
+        return _REPAIR_PREFIX + code.upper()
+    return _PREFIX + code.upper() if code.islower() else code
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+Code: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_CODE)]
+Message: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_MESSAGE)]
+Details: TypeAlias = dict[str, str | float | int | bool | None]
+
+
+class _Warning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    code: Code
+    message: Message
+    details: Details | UnsetType = UNSET
+    evidence: list[Evidence] | UnsetType = UNSET
+
+
+class _Error(_Warning, frozen=True, forbid_unknown_fields=True):
+    retryable: bool = False
+
+
+class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    adapter: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+    request_id: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    duration_ms: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    schema_hints: dict[str, Annotated[str, Meta(max_length=200)]] | UnsetType = UNSET
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the schema of `mcp.envelope.v0.1` says: no other field at the top."""
+
+    schema_version: Literal["mcp.envelope.v0.1"]
+    result: Any
+    provenance: Record | None = None
+    errors: list[_Error] = []
+    warnings: list[_Warning] = []
+    meta: _Meta | UnsetType = UNSET
+
+
+def _check(wire: Any) -> _Envelope:
+    if not isinstance(wire, Mapping):
+        raise FormatError(f"Not an {VERSION}: it is a JSON object")
+    try:
+        checked = msgspec.convert(wire, _Envelope)
+    except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"Not an {VERSION}: {error}") from error
+    if _names_itself(checked.result):
+        raise FormatError(f"Not an {VERSION}: its result is an envelope of the same kind, wrapped twice")
+    return checked
+
+
+def _read_warning(wire: Mapping[str, Any]) -> ResultWarning:
+    facts = wire.get("details", {})
+    path, type_, size = facts.get("path"), facts.get("type"), facts.get("size")
+    return _ReadWarning(
+        _own_code(wire["code"]).lower() if wire["code"].startswith(_PREFIX) else wire["code"],
+        path if isinstance(path, str) else "",
+        type=type_ if isinstance(type_, str) else "null",
+        size=size if isinstance(size, int) else 0,
+        wire=dict(wire),
+    )
+
+
+def _read_error(error: _Error, wire: dict[str, Any], envelope: ResponseEnvelope[Any]) -> CallError:
+    details: dict[str, Any] = {} if error.details is UNSET else dict(error.details)
+    told = _ReadError(_own_code(error.code), error.message, details, error.retryable)
+    told.wire = wire
+    told.partial = envelope
+    return told
+
+
+def _own_code(code: str) -> str:
+    """Our code for one of the wire: `ENFOLD.X` is X, a tool's own stays as it is."""
+    if code == _EXECUTION_FAILED:
+        return "EXECUTION_ERROR"
+    return code.removeprefix(_REPAIR_PREFIX).removeprefix(_PREFIX)

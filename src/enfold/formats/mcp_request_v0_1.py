@@ -1,0 +1,189 @@
+"""The request that goes with `mcp_envelope_v0_1`: an `mcp.request.v0.1` as a value, and its preferences on the answer.
+
+It runs nothing: a surface reads the request, calls, writes the answer in that format, and fits it to the preferences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from enfold.errors import CallError
+from enfold.provenance.options import CaptureOptions, options_from_meta
+from enfold.provenance.records import ArtifactRef
+
+__all__ = ["VERSION", "Request", "fit", "read_request"]
+
+VERSION: Final = "mcp.request.v0.1"
+
+TRUNCATED: Final = "ENFOLD.OUTPUT.TRUNCATED"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tool to call with which arguments, and how the caller wants the answer."""
+
+    tool: str
+    version: str | None = None
+    input: dict[str, Any]
+    meta: dict[str, Any]
+    artifacts: tuple[ArtifactRef, ...] = ()
+    capture: CaptureOptions | None = None
+    deterministic: bool = True
+    max_output_bytes: int | None = None
+    locale: str | None = None
+    request_id: str | None = None
+    time: str | None = None
+
+
+def read_request(wire: Any) -> Request:
+    """The request a JSON value describes; a VALIDATION_ERROR says what is wrong with another one."""
+    try:
+        checked = msgspec.convert(wire, _Request)
+    except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        raise _refused("", f"an {VERSION} ({error})") from error
+    arguments = _arguments(checked.params)
+    meta = arguments.pop("_meta", None)
+    if meta is not None and not isinstance(meta, dict):
+        raise _refused("params._meta", "object")
+    return Request(
+        tool=checked.tool.name,
+        version=_or_none(checked.tool.version),
+        input=arguments,
+        meta=meta or {},
+        artifacts=checked.artifacts,
+        capture=options_from_meta(meta),
+        deterministic=checked.preferences.deterministic,
+        max_output_bytes=_or_none(checked.preferences.max_output_bytes),
+        locale=_or_none(checked.preferences.locale),
+        request_id=_or_none(checked.request_id),
+        time=_or_none(checked.time),
+    )
+
+
+def _arguments(params: Any) -> dict[str, Any]:
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise _refused("params", "object or null")
+    return dict(params)
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+def _refused(argument: str, expected: str) -> CallError:
+    details = {"argument": argument, "reason": "type", "expected": expected}
+    return CallError("VALIDATION_ERROR", f"{argument or 'The request'} must be {expected}", details)
+
+
+class _Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    version: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+
+
+class _Preferences(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    deterministic: bool = True
+    max_output_bytes: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    locale: Annotated[str, Meta(max_length=50)] | UnsetType = UNSET
+
+
+class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the schema of `mcp.request.v0.1` says."""
+
+    schema_version: Literal["mcp.request.v0.1"]
+    tool: _Tool
+    params: Any
+    artifacts: tuple[ArtifactRef, ...]
+    request_id: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
+    preferences: _Preferences = _Preferences()
+    time: str | UnsetType = UNSET
+
+
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+def fit(
+    wire: Mapping[str, Any], request: Request, *, adapter: str, request_id: str | None = None, duration_ms: int = 0
+) -> dict[str, Any]:
+    """The answer as the caller prefers it: with `meta` where he does not ask for determinism, and no longer than he can take."""
+    answer = dict(wire)
+    if not request.deterministic and "meta" not in answer:
+        answer["meta"] = _meta(adapter, request_id or request.request_id, duration_ms)
+    return answer if request.max_output_bytes is None else _cut_answer(answer, request.max_output_bytes)
+
+
+def _meta(adapter: str, request_id: str | None, duration_ms: int) -> dict[str, Any]:
+    named = {} if request_id is None else {"request_id": request_id[:200]}
+    return {"adapter": adapter[:100], **named, "duration_ms": max(0, duration_ms)}
+
+
+def _cut_answer(answer: dict[str, Any], limit: int) -> dict[str, Any]:
+    """The answer with as much of its result as the limit allows; a limit below the frame itself cannot be kept."""
+    size = _size(answer)
+    if size <= limit:
+        return answer
+    told = {
+        "code": TRUNCATED,
+        "message": f"The result was cut: the answer had {size} bytes, {limit} were allowed",
+        "details": {"size": size, "limit": limit},
+    }
+    framed = {**answer, "result": None, "warnings": [*answer.get("warnings", ()), told]}
+    part = _cut(answer["result"], limit - _size(framed) + len("null"))
+    return framed if part is UNSET else {**framed, "result": part}
+
+
+def _size(value: Any) -> int:
+    return len(msgspec.json.encode(value))
+
+
+def _cut(value: Any, room: int) -> Any:
+    """As much of a value, from its beginning, as fits into so many bytes of JSON; UNSET where nothing does."""
+    if _size(value) <= room:
+        return value
+    if isinstance(value, str):
+        return _cut_text(value, room)
+    if isinstance(value, list | tuple):
+        return _cut_list(value, room)
+    if isinstance(value, Mapping):
+        return _cut_object(value, room)
+    return UNSET
+
+
+def _cut_text(text: str, room: int) -> str | UnsetType:
+    low, high = 0, min(len(text), max(0, room - 2))
+    while low < high:  # the longest beginning that fits: an escaped character takes up to six bytes
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if _size(text[:middle]) <= room else (low, middle - 1)
+    return text[:low] if low else UNSET
+
+
+def _cut_list(items: Any, room: int) -> list[Any] | UnsetType:
+    kept: list[Any] = []
+    left = room - len("[]")
+    for item in items:
+        comma = 1 if kept else 0
+        part = _cut(item, left - comma)
+        if part is not UNSET:
+            kept.append(part)
+        if part is not item:
+            break
+        left -= comma + _size(item)
+    return kept if room >= len("[]") else UNSET
+
+
+def _cut_object(value: Mapping[str, Any], room: int) -> dict[str, Any] | UnsetType:
+    kept: dict[str, Any] = {}
+    left = room - len("{}")
+    for name, item in value.items():
+        label = _size(name) + len(":") + (1 if kept else 0)
+        part = _cut(item, left - label)
+        if part is not UNSET:
+            kept[name] = part
+        if part is not item:
+            break
+        left -= label + _size(item)
+    return kept if room >= len("{}") else UNSET

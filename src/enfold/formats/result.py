@@ -1,0 +1,48 @@
+"""Format `result`: the bare value, or the sentence that says what went wrong. It has no place for a code or a source."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope
+from enfold.errors import CallError, FormatError
+from enfold.operation import OperationSpec
+
+__all__ = ["read", "write", "write_error"]
+
+
+def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
+    """`{"result": v}`; several values are numbered, no value is `{}`, a result that tells of a failure is its text."""
+    if type(envelope.meta) is not LocalResponseMeta and envelope.is_error:  # a local result never is
+        return {"error": error_text(envelope)}
+    data = envelope.data
+    values = 1 if operation is None else operation.values
+    if values > 1 and isinstance(data, list) and len(data) == values:
+        return {f"result{index}": value for index, value in enumerate(data)}
+    if values == 0 and data is None:
+        return {}
+    return {"result": b64encode(data).decode() if isinstance(data, bytes) else data}
+
+
+def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    return {"error": error.message}
+
+
+def read(wire: Any) -> ResponseEnvelope[Any]:
+    """The value again, with no more known about it; a failure is an EXECUTION_ERROR, for its code was not written."""
+    if not isinstance(wire, Mapping):
+        raise FormatError("Not of the format `result`: it is a JSON object")
+    if wire.keys() == {"error"} and isinstance(wire["error"], str):
+        raise CallError("EXECUTION_ERROR", wire["error"])
+    if wire.keys() == {"result"}:
+        return local_envelope(wire["result"], "")
+    return local_envelope(_several(wire) if wire else None, "")
+
+
+def _several(wire: Mapping[str, Any]) -> list[Any]:
+    names = [f"result{index}" for index in range(len(wire))]
+    if wire.keys() != set(names):
+        raise FormatError("Not of the format `result`: it has `result`, `result0` and so on, `error`, or nothing")
+    return [wire[name] for name in names]

@@ -1,0 +1,218 @@
+"""Artifacts from what a run was given and gave, from files, and from a caller's references. Content is never kept.
+
+A JSON artifact is digested over its canonical text, any other over its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from enfold.provenance.canonical import canonical_json
+from enfold.provenance.digests import digest_bytes, digest_chunks, digest_fault, same_digest
+from enfold.provenance.records import ARTIFACT_VERSION, Algorithm, Artifact, ArtifactRef, Digest
+from enfold.provenance.redaction import REDACTED, Redacted, is_secret_name, redact_locator
+
+__all__ = [
+    "bytes_artifact",
+    "content_fault",
+    "file_artifact",
+    "is_json_type",
+    "json_artifact",
+    "opened_artifact",
+    "referred_artifact",
+]
+
+MAX_FILE_BYTES: Final = 1 << 30
+MAX_LABEL: Final = 200
+# A JSON file larger than this is digested as bytes: parsing it would take many times its size.
+MAX_JSON_FILE_BYTES: Final = 64 << 20
+REDACTED_LABEL: Final = "redacted"
+
+
+def json_artifact(content: Redacted, role: str, algorithm: Algorithm = "sha256") -> Artifact:
+    """An artifact of a JSON value, named by its digest; a label says where secrets were taken out before."""
+    text = canonical_json(content.value)
+    labels = {"role": role}
+    if content.paths:
+        labels[REDACTED_LABEL] = _redacted_label(content.paths)
+    return _artifact(digest_bytes(text, algorithm), "application/json", len(text), labels)
+
+
+def _redacted_label(paths: tuple[str, ...]) -> str:
+    label = msgspec.json.encode(paths).decode()
+    return label if len(label) <= MAX_LABEL else f"{len(paths)} places"
+
+
+def bytes_artifact(content: bytes, media_type: str, role: str, algorithm: Algorithm = "sha256") -> Artifact:
+    """An artifact of bytes, named by its digest."""
+    return _artifact(digest_bytes(content, algorithm), media_type, len(content), {"role": role})
+
+
+def _artifact(
+    digest: Digest, media_type: str, size: int, labels: dict[str, str], locator: str | None = None
+) -> Artifact:
+    return Artifact(
+        schema_version=ARTIFACT_VERSION,
+        artifact_id=f"{digest.alg}:{digest.value}",
+        media_type=media_type,
+        locator=locator or UNSET,
+        size_bytes=size,
+        digest=digest,
+        labels=labels,
+    )
+
+
+# --- files, for a caller on this machine --------------------------------------------------------------------------
+
+
+def file_artifact(
+    locator: str,
+    root: Path,
+    media_type: str = "application/octet-stream",
+    role: str = "file",
+    algorithm: Algorithm = "sha256",
+) -> Artifact:
+    """An artifact of a file below the root; ValueError for one outside, too large, or no regular file."""
+    path = _path_below(locator, root)
+    with _open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
+            raise ValueError(f"{locator} is larger than {MAX_FILE_BYTES} bytes")
+        if is_json_type(media_type) and size <= MAX_JSON_FILE_BYTES:
+            text = canonical_json(_parsed(file.read(), locator))
+            return _artifact(digest_bytes(text, algorithm), media_type, size, {"role": role}, locator)
+        return _artifact(digest_chunks(_chunks(file), algorithm), media_type, size, {"role": role}, locator)
+
+
+def _path_below(locator: str, root: Path) -> Path:
+    name = locator.removeprefix("file://").removeprefix("file:")
+    below = root.resolve()
+    path = (below / name).resolve()  # Links are followed here, so that none can lead out.
+    if not path.is_relative_to(below):
+        raise ValueError(f"{locator} is not below {root}")
+    return path
+
+
+def _open_regular(path: Path) -> Any:
+    # A link put there since, or a pipe that would never end, is refused.
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    file = os.fdopen(number, "rb")
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        file.close()
+        raise ValueError(f"{path} is not a regular file")
+    return file
+
+
+def _parsed(content: bytes, locator: str) -> Any:
+    try:
+        return msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"{locator} is not JSON: {error}") from error
+
+
+def _chunks(file: Any) -> Iterator[bytes]:
+    while chunk := file.read(1 << 20):
+        yield chunk
+
+
+def opened_artifact(reference: ArtifactRef, root: Path) -> Artifact:
+    """An artifact a caller on this machine refers to: a file is opened below the root and must have the digest he names."""
+    if reference.locator is UNSET or not _is_file(reference.locator):
+        return referred_artifact(reference)
+    media_type = "application/octet-stream" if reference.media_type is UNSET else reference.media_type
+    algorithm: Algorithm = "sha256" if reference.digest is UNSET else reference.digest.alg
+    found = file_artifact(reference.locator, root, media_type, algorithm=algorithm)
+    if reference.digest is not UNSET and found.digest != reference.digest:
+        raise ValueError(f"{reference.locator} does not have the digest that the reference names")
+    named = found.artifact_id if reference.artifact_id is UNSET else reference.artifact_id
+    return msgspec.structs.replace(found, artifact_id=named, labels=_labels(reference) or found.labels)
+
+
+def _is_file(locator: str) -> bool:
+    return locator.startswith("file:") or "://" not in locator
+
+
+# --- what a caller refers to --------------------------------------------------------------------------------------
+
+
+def referred_artifact(reference: ArtifactRef) -> Artifact:
+    """An artifact a caller refers to: recorded as he names it, never opened; his digest is kept only in proper form."""
+    locator = UNSET if reference.locator is UNSET else redact_locator(reference.locator)
+    named = reference.artifact_id
+    return Artifact(
+        schema_version=ARTIFACT_VERSION,
+        artifact_id=_name_of(locator) if named is UNSET else named,
+        media_type="application/octet-stream" if reference.media_type is UNSET else reference.media_type,
+        locator=locator,
+        digest=UNSET if reference.digest is UNSET or digest_fault(reference.digest) else reference.digest,
+        labels=_labels(reference),
+    )
+
+
+def _labels(reference: ArtifactRef) -> dict[str, str] | UnsetType:
+    if reference.labels is UNSET:
+        return UNSET
+    return {name: REDACTED if is_secret_name(name) else text for name, text in reference.labels.items()}
+
+
+def _name_of(locator: Any) -> str:
+    return f"locator:{digest_bytes(str(locator).encode('utf-8', 'replace')).value[:32]}"
+
+
+# --- checking -----------------------------------------------------------------------------------------------------
+
+
+def content_fault(artifact: Artifact, content: Any) -> str | None:
+    """Why a content is not the artifact's: another digest; None where it fits, or where there is nothing to compare."""
+    if artifact.digest is UNSET:
+        return None
+    try:
+        fits = same_digest(_digested_bytes(artifact, content), artifact.digest)
+    except (ValueError, LookupError) as error:
+        return f"artifact {artifact.artifact_id} cannot be checked: {error}"
+    return None if fits else f"artifact {artifact.artifact_id} is not what was recorded"
+
+
+def _digested_bytes(artifact: Artifact, content: Any) -> bytes:
+    if isinstance(content, bytes) and not is_json_type(artifact.media_type):
+        return content
+    if isinstance(content, bytes):
+        content = _parsed(content, artifact.artifact_id)
+    labels = {} if artifact.labels is UNSET else artifact.labels
+    if REDACTED_LABEL in labels:
+        content = _redact_again(content, labels[REDACTED_LABEL])
+    if isinstance(content, str) and not is_json_type(artifact.media_type):
+        return content.encode()
+    return canonical_json(content)
+
+
+def is_json_type(media_type: str) -> bool:
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _redact_again(content: Any, label: str) -> Any:
+    """The content as it was digested: what the label names is taken out again."""
+    if not label.startswith("["):
+        raise ValueError("it does not say where secrets were taken out")
+    for path in msgspec.json.decode(label, type=list[str]):
+        content = _without(content, [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]])
+    return content
+
+
+def _without(value: Any, path: list[str]) -> Any:
+    if not path:
+        return REDACTED
+    if isinstance(value, Mapping):
+        return {**value, path[0]: _without(value[path[0]], path[1:])}
+    if isinstance(value, list | tuple):
+        index = int(path[0])
+        return [*value[:index], _without(value[index], path[1:]), *value[index + 1 :]]
+    raise LookupError(f"there is nothing at {path[0]!r}")

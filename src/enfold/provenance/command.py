@@ -1,0 +1,146 @@
+"""The command `enfold prov`: show, verify and draw records, from a store or from files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from enfold.errors import FormatError
+from enfold.provenance.drawing import to_mermaid, to_svg
+from enfold.provenance.lineage import build_graph, verify_lineage
+from enfold.provenance.manifest import capabilities
+from enfold.provenance.signing import load_public_keys
+from enfold.provenance.store import RecordStore
+from enfold.provenance.verification import Verdict, verify, verify_envelope
+
+__all__ = ["run_prov"]
+
+OK: Final = 0
+NOT_VERIFIED: Final = 1
+WRONG: Final = 2
+NOT_FOUND: Final = 3
+
+
+def run_prov(arguments: list[str], stdin: TextIO | None = None, stdout: TextIO | None = None) -> int:
+    """Do what the arguments say; the answer is the exit code: 1 not verified, 2 no record, 3 not found."""
+    options = _parser().parse_args(arguments)
+    options.stdin, options.stdout = stdin or sys.stdin, stdout or sys.stdout
+    try:
+        code: int = _COMMANDS[options.command](options)
+    except ValueError as error:
+        return _tell(f"VALIDATION_ERROR: {error}", WRONG)
+    except (LookupError, FileNotFoundError) as error:
+        return _tell(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
+    return code
+
+
+def _parser() -> Any:
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser("enfold prov", description="Records of which tool ran, on what, from which parents.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, words in (("show", "print a record"), ("verify", "verify a record"), ("graph", "draw its lineage")):
+        command = commands.add_parser(name, help=words, description=words.capitalize() + ".")
+        command.add_argument("target", help="a run id of the store; without one a file, or - for standard input")
+        command.add_argument("--store", type=Path, help="the SQLite file that holds the records")
+    verifying = commands.choices["verify"]
+    verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
+    commands.choices["graph"].add_argument("--format", choices=["svg", "mermaid"], default="svg")
+    commands.add_parser("capabilities", help="print prov-capabilities.json")
+    return parser
+
+
+def _show(options: Any) -> int:
+    return _print(options, _pretty(_load(options)))
+
+
+def _verify(options: Any) -> int:
+    keys = load_public_keys(options.key) if options.key else None
+    verdicts = _verdicts(options, keys)
+    _print(options, "\n".join(str(verdict) for verdict in verdicts))
+    return OK if all(verdict.ok for verdict in verdicts) else NOT_VERIFIED
+
+
+def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
+    """With a store a record is verified together with its lineage, from a file alone or with its envelope."""
+    if options.store is not None:
+        try:
+            return verify_lineage(_lineage(options), keys)
+        except ValueError as error:  # a record whose bytes were changed in the store
+            return (Verdict(options.target, (str(error),)),)
+    found = _load(options)
+    if isinstance(found, list):
+        return verify_lineage(found, keys)
+    return (verify_envelope(found, keys) if _is_envelope(found) else verify(found, keys),)
+
+
+def _graph(options: Any) -> int:
+    found = _lineage(options) if options.store is not None else _records(_load(options))
+    graph = build_graph(found)
+    return _print(options, (to_mermaid if options.format == "mermaid" else to_svg)(graph).rstrip("\n"))
+
+
+def _capabilities(options: Any) -> int:
+    return _print(options, _pretty(capabilities()))
+
+
+_COMMANDS: Final[dict[str, Callable[[Any], int]]] = {
+    "show": _show,
+    "verify": _verify,
+    "graph": _graph,
+    "capabilities": _capabilities,
+}
+
+
+# --- where records come from --------------------------------------------------------------------------------------
+
+
+def _load(options: Any) -> Any:
+    """The record of a run in the store, or the JSON value of a file: a record, an envelope, or a list of records."""
+    if options.store is not None:
+        with RecordStore(options.store, create=False) as store:
+            record = store.get(options.target)
+        if record is None:
+            raise LookupError(f"there is no record of run {options.target}")
+        return record
+    text = options.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise FormatError(f"Not JSON: {error}") from error
+
+
+def _lineage(options: Any) -> list[dict[str, Any]]:
+    with RecordStore(options.store, create=False) as store:
+        records = store.lineage(options.target)
+    if not records:
+        raise LookupError(f"there is no record of run {options.target}")
+    return records
+
+
+def _records(found: Any) -> list[Any]:
+    if isinstance(found, list):
+        return found
+    return [found["provenance"] if _is_envelope(found) else found]
+
+
+def _is_envelope(value: Any) -> bool:
+    return isinstance(value, Mapping) and "provenance" in value
+
+
+def _pretty(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _print(options: Any, text: str) -> int:
+    options.stdout.write(text + "\n")
+    return OK
+
+
+def _tell(sentence: str, code: int) -> int:
+    sys.stderr.write(sentence + "\n")
+    return code

@@ -1,0 +1,158 @@
+"""The values of prov-spec v0.1 as frozen types: digests, artifacts, evidence, the record. They say what a schema can say.
+
+What a schema cannot say is in `methods`, `evidence` and `verification`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from enfold.errors import FormatError
+
+__all__ = [
+    "ALGORITHMS",
+    "ARTIFACT_VERSION",
+    "EVIDENCE_VERSION",
+    "RECORD_VERSION",
+    "Algorithm",
+    "Artifact",
+    "ArtifactRef",
+    "Digest",
+    "Evidence",
+    "Integrity",
+    "Record",
+    "Signature",
+    "Tool",
+    "read_artifact",
+    "read_evidence",
+    "read_record",
+]
+
+RECORD_VERSION: Final = "prov.record.v0.1"
+ARTIFACT_VERSION: Final = "artifact.v0.1"
+EVIDENCE_VERSION: Final = "evidence.v0.1"
+
+Algorithm: TypeAlias = Literal["sha256", "sha512", "blake3"]
+ALGORITHMS: Final[tuple[Algorithm, ...]] = ("sha256", "sha512", "blake3")
+
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+Hex: TypeAlias = Annotated[str, Meta(min_length=16, pattern=r"^[0-9a-fA-F]+\Z")]
+Labels: TypeAlias = dict[str, Annotated[str, Meta(max_length=200)]]
+MethodText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*\Z")]
+RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+
+T = TypeVar("T")
+
+
+class _Wire(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all of them share: a field nobody knows is refused, a field that is not set is not written."""
+
+    def to_wire(self) -> dict[str, Any]:
+        # By way of its text, because it keeps tuples out of what is to be plain JSON data.
+        wire: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return wire
+
+
+class Digest(_Wire, frozen=True):
+    """A hash over canonical content."""
+
+    alg: Algorithm
+    value: Hex
+
+
+class Artifact(_Wire, frozen=True, kw_only=True):
+    """Something a run consumed or produced: what it is and how to recognise it, never the thing itself."""
+
+    schema_version: Literal["artifact.v0.1"]
+    artifact_id: Text
+    media_type: Text
+    locator: Text | UnsetType = UNSET
+    size_bytes: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+
+
+class ArtifactRef(_Wire, frozen=True, kw_only=True):
+    """A caller's reference to an artifact: by id, by place, or both."""
+
+    schema_version: Literal["artifact.ref.v0.1"]
+    artifact_id: Text | UnsetType = UNSET
+    locator: Text | UnsetType = UNSET
+    media_type: Text | UnsetType = UNSET
+    digest: Digest | UnsetType = UNSET
+    labels: Labels | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.artifact_id is UNSET and self.locator is UNSET:
+            raise ValueError("A reference needs an artifact_id or a locator")
+
+
+class Evidence(_Wire, frozen=True, kw_only=True):
+    """Which part of an input supports a field of the output."""
+
+    schema_version: Literal["evidence.v0.1"]
+    field: Annotated[str, Meta(min_length=1, max_length=200)]
+    source: Annotated[str, Meta(min_length=1, max_length=1000)]
+    method: Annotated[str, Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    note: Annotated[str, Meta(max_length=400)] | UnsetType = UNSET
+
+
+class Tool(_Wire, frozen=True):
+    """What ran."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    version: Annotated[str, Meta(min_length=1, max_length=100)]
+    adapter: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
+
+
+class Signature(_Wire, frozen=True):
+    """A signature over the record digest."""
+
+    alg: Annotated[str, Meta(min_length=1, max_length=100)]
+    key_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    value: Annotated[str, Meta(min_length=16, max_length=5000)]
+
+
+class Integrity(_Wire, frozen=True):
+    """What protects the record itself."""
+
+    record_digest: Digest | UnsetType = UNSET
+    signature: Signature | UnsetType = UNSET
+
+
+class Record(_Wire, frozen=True, kw_only=True):
+    """Which tool ran, on what, with which methods, from which parents."""
+
+    schema_version: Literal["prov.record.v0.1"]
+    run_id: Text
+    tool: Tool
+    time: str | UnsetType = UNSET
+    inputs: tuple[Artifact, ...]
+    outputs: tuple[Artifact, ...]
+    methods: tuple[MethodText, ...]
+    evidence: tuple[Evidence, ...]
+    parents: tuple[RunId, ...]
+    integrity: Integrity | UnsetType = UNSET
+
+
+def read_record(wire: Any) -> Record:
+    """The record a JSON value describes; FormatError says what is wrong with another one."""
+    return _read(wire, Record, "a prov.record.v0.1")
+
+
+def read_artifact(wire: Any) -> Artifact:
+    return _read(wire, Artifact, "an artifact.v0.1")
+
+
+def read_evidence(wire: Any) -> Evidence:
+    return _read(wire, Evidence, "an evidence.v0.1")
+
+
+def _read(wire: Any, kind: type[T], name: str) -> T:
+    try:
+        return msgspec.convert(wire, kind)
+    except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
+        raise FormatError(f"Not {name}: {error}") from error

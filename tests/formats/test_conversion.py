@@ -1,0 +1,121 @@
+"""Conversions between all formats: what both have a place for arrives, the rest is told as lost."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from enfold.envelope import ResultWarning, http_envelope, local_envelope
+from enfold.errors import CallError, FormatError
+from enfold.formats import FORMATS
+from enfold.formats.command import run_convert
+from enfold.formats.conversion import convert
+
+PAIRS = [(source, target) for source in FORMATS for target in FORMATS]
+IDS = [f"{source} to {target}" for source, target in PAIRS]
+
+
+def lost_paths(wire: Any, source: str, target: str) -> list[str]:
+    return [warning.path for warning in convert(wire, FORMATS[source], FORMATS[target]).lost]
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=IDS)
+def test_the_data_arrives_in_every_format(source: str, target: str) -> None:
+    wire = FORMATS[source].write(local_envelope({"sum": 3, "parts": [1, 2.5, None]}, "shop.add"))
+    converted = convert(wire, FORMATS[source], FORMATS[target])
+    assert FORMATS[target].read(converted.wire).data == {"sum": 3, "parts": [1, 2.5, None]}
+    assert all(warning.path.startswith("/meta/") for warning in converted.lost)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=IDS)
+def test_a_failure_arrives_in_every_format(source: str, target: str) -> None:
+    wire = FORMATS[source].write_error(CallError("UNAVAILABLE", "Nobody is there", {"retry_after": 2}), "shop.add")
+    converted = convert(wire, FORMATS[source], FORMATS[target])
+    with pytest.raises(CallError) as raised:
+        FORMATS[target].read(converted.wire)
+    assert raised.value.message == "Nobody is there"
+    if "result" not in (source, target):
+        assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"retry_after": 2})
+        assert converted.lost == ()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_to_the_same_format_nothing_is_lost(name: str) -> None:
+    wire = FORMATS[name].write(http_envelope({"a": 1}, headers={"etag": "x"}))
+    assert lost_paths(wire, name, name) == []
+
+
+def test_what_the_target_has_no_place_for_is_named() -> None:
+    wire = FORMATS["envelope"].write(http_envelope({"a": 1}, status_code=201, headers={"etag": "x"}))
+    assert lost_paths(wire, "envelope", "result") == [
+        "/meta/source",
+        "/meta/statusCode",
+        "/meta/headers",
+        "/meta/contentType",
+    ]
+
+
+def test_a_target_with_a_place_for_warnings_tells_of_the_loss_itself() -> None:
+    wire = FORMATS["envelope"].write(local_envelope(1, "shop.add"))
+    converted = convert(wire, FORMATS["envelope"], FORMATS["mcp_envelope_v0_1"])
+    assert {warning["code"] for warning in converted.wire["warnings"]} == {"ENFOLD.CONVERSION_LOST"}
+
+
+def test_warnings_meta_and_further_errors_of_an_mcp_envelope_are_missed_in_other_formats() -> None:
+    warned = msgspec.structs.replace(local_envelope(1, ""), warnings=(ResultWarning("strip", "/a"),))
+    wire = {**FORMATS["mcp_envelope_v0_1"].write(warned), "meta": {"adapter": "cli"}}
+    assert lost_paths(wire, "mcp_envelope_v0_1", "envelope") == ["/warnings/0", "/adapter_meta"]
+    told = [{"code": "A", "message": "a"}, {"code": "B", "message": "b"}]
+    assert "/errors" in lost_paths({**wire, "errors": told}, "mcp_envelope_v0_1", "envelope")
+
+
+@settings(max_examples=60)
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_any_value_survives_the_tour_through_all_formats(value: Any) -> None:
+    names = [*FORMATS, next(iter(FORMATS))]
+    wire = FORMATS[names[0]].write(local_envelope(value, ""))
+    for source, target in pairwise(names):
+        wire = convert(wire, FORMATS[source], FORMATS[target]).wire
+    assert FORMATS[names[-1]].read(wire).data == value
+
+
+def test_what_is_not_of_the_source_format_is_refused() -> None:
+    with pytest.raises(FormatError):
+        convert({"nothing": 1}, FORMATS["mcp_envelope_v0_1"], FORMATS["result"])
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def test_the_command_converts_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "answer.json"
+    file.write_text('{"data": 3, "meta": {"source": "local", "operationId": "shop.add", "timestamp": 1}}')
+    assert run_convert(["--from", "envelope", "--to", "result", str(file)]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"result": 3}
+    assert "result has no place for /meta/operationId" in told.err
+
+
+def test_the_command_reads_standard_input_and_a_bare_block() -> None:
+    text = FORMATS["tool_envelope_v1"].write(local_envelope({"n": 1}, ""))["content"][1]["text"]
+    out = io.StringIO()
+    assert run_convert(["--from", "tool_envelope_v1", "--to", "result"], io.StringIO(text + "\n"), out) == 0
+    assert json.loads(out.getvalue()) == {"result": {"n": 1}}
+
+
+@pytest.mark.parametrize("text", ["{", '{"a": 1}'], ids=["not JSON", "another format"])
+def test_the_command_refuses_what_it_cannot_read(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_convert(["--from", "mcp_envelope_v0_1", "--to", "result"], io.StringIO(text)) == 2
+    assert capsys.readouterr().err.startswith("VALIDATION_ERROR: ")

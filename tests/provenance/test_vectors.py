@@ -1,0 +1,127 @@
+"""The published vectors, examples and catalogue of prov-spec v0.1, the good ones and the bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import provenance
+from enfold.envelope import local_envelope
+from enfold.errors import FormatError
+from enfold.formats import mcp_envelope_v0_1
+from enfold.provenance import (
+    CATALOGUE,
+    LEVEL,
+    canonical_json,
+    capabilities,
+    digest_json,
+    json_pointer_evidence,
+    method_id_fault,
+    read_catalogue,
+    read_record,
+    verify,
+    verify_envelope,
+)
+from enfold.provenance.digests import digest_fault
+from enfold.provenance.methods import CONTRACTS
+from enfold.provenance.records import read_artifact, read_evidence
+
+Faults = Callable[[str, Any], list[str]]
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_the_wrap_vector(prov_spec: Path) -> None:
+    folder = prov_spec / "spec/vectors/adapter.wrap.envelope_v0_1"
+    wrapped = mcp_envelope_v0_1.write(local_envelope(load(folder / "input.json"), ""))
+    assert wrapped.pop("provenance") is None
+    assert wrapped == load(folder / "expected.json")
+
+
+@pytest.mark.parametrize("name", ["double_wrapped", "wrong_schema_version"])
+def test_the_negative_wrap_vectors(prov_spec: Path, name: str) -> None:
+    vector = load(prov_spec / f"spec/vectors/adapter.wrap.envelope_v0_1/negative/{name}.json")
+    with pytest.raises(FormatError):
+        mcp_envelope_v0_1.read(vector["envelope"])
+
+
+def test_the_evidence_vector(prov_spec: Path) -> None:
+    folder = prov_spec / "spec/vectors/engine.extract.evidence.json_pointer"
+    given = load(folder / "input.json")
+    fields = {"anchored_id": "/id", "safest_next_step": "/why/0", "plan": "/fix"}
+    found = json_pointer_evidence(given["artifact_id"], given["content"], fields)
+    assert [evidence.to_wire() for evidence in found] == load(folder / "expected.json")["evidence"]
+
+
+def test_the_digest_vector(prov_spec: Path) -> None:
+    folder = prov_spec / "spec/vectors/integrity.digest.sha256"
+    given, expected = load(folder / "input.json"), load(folder / "expected.json")
+    assert canonical_json(given).decode() == expected["canonical_form"]
+    assert digest_json(given).to_wire() == expected["digest"]
+
+
+@pytest.mark.parametrize("name", ["non_hex_chars", "uppercase_hex", "wrong_length"])
+def test_the_negative_digest_vectors(prov_spec: Path, name: str) -> None:
+    wire = load(prov_spec / f"spec/vectors/integrity.digest.sha256/negative/{name}.json")["artifact"]
+    assert _artifact_is_refused(wire)
+
+
+def _artifact_is_refused(wire: Any) -> bool:
+    try:
+        artifact = read_artifact(wire)
+    except FormatError:
+        return True
+    return digest_fault(artifact.digest) is not None  # type: ignore[arg-type]  # each of the vectors has one
+
+
+def test_the_method_id_vectors(prov_spec: Path) -> None:
+    folder = prov_spec / "spec/vectors/method_id_syntax"
+    good = load(folder / "positive/valid_ids.json")["method_ids"]
+    bad = [load(path)["method_id"] for path in sorted((folder / "negative").glob("*.json"))]
+    assert [method_id_fault(each) for each in good] == [None] * len(good)
+    assert len(bad) == 4
+    assert all(method_id_fault(each) for each in bad)
+
+
+def test_our_catalogue_is_the_published_one_and_every_id_has_a_contract(prov_spec: Path) -> None:
+    published = read_catalogue(load(prov_spec / "spec/methods.json"))
+    assert published.methods.keys() == CATALOGUE.methods.keys() == CONTRACTS.keys()
+    assert published.reserved == CATALOGUE.reserved
+
+
+@pytest.mark.parametrize("name", ["artifact", "artifact.ref", "evidence", "mcp.envelope", "mcp.request", "prov.record"])
+def test_every_example_is_valid_for_an_independent_validator(prov_spec: Path, name: str, schema_faults: Faults) -> None:
+    assert schema_faults(name, load(prov_spec / f"examples/{name}.example.json")) == []
+
+
+def test_the_examples_are_read_and_verified(prov_spec: Path) -> None:
+    record, envelope = (load(prov_spec / f"examples/{name}.example.json") for name in ("prov.record", "mcp.envelope"))
+    assert read_record(record).to_wire() == record
+    assert verify(record).faults == ()
+    assert verify_envelope(envelope).faults == ()
+    assert mcp_envelope_v0_1.write(mcp_envelope_v0_1.read(envelope)) == envelope
+    assert read_evidence(load(prov_spec / "examples/evidence.example.json")).field == "plan[0]"
+
+
+def test_the_capabilities_declare_full_conformance_and_the_level_of_lineage(prov_spec: Path) -> None:
+    import jsonschema_rs
+
+    manifest = capabilities()
+    validator = jsonschema_rs.Draft202012Validator(load(prov_spec / "spec/schemas/prov-capabilities.schema.json"))
+    assert [error.message for error in validator.iter_errors(manifest)] == []
+    assert (manifest["conformance_level"], LEVEL) == ("fully-conformant", 3)
+    assert {*manifest["implements"], *manifest["optional"]} == set(CATALOGUE.methods)
+    ids = {load(path)["_vector_meta"]["id"] for path in prov_spec.glob("spec/vectors/*/*/*.json")}
+    folders = {path.parent.name for path in prov_spec.glob("spec/vectors/*/input.json")}
+    assert set(manifest["test_vectors_validated"]) == ids | folders
+
+
+def test_the_file_that_is_shipped_says_the_same() -> None:
+    shipped = Path(provenance.__file__).with_name("prov-capabilities.json")
+    assert load(shipped) == capabilities()
