@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from errno import EADDRINUSE
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from enfold.errors import CallError, code_row
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
+    from enfold.provenance import Recorder
     from enfold.tokens import Tokens
 
 __all__ = ["main", "run"]
@@ -30,6 +32,8 @@ usage: enfold COMMAND TARGET [options]
   list      list the operations
   openapi   print the OpenAPI document
   inspect   show one operation, or all, in full
+  convert   convert a result from one format to another
+  prov      show, verify and draw records of provenance
   doctor    say what is installed and what is missing
 
 A target is app.py, app.py:ops, package.module or package.module:ops. `enfold COMMAND --help` says more."""
@@ -98,8 +102,6 @@ def _where(error: BaseException) -> str:
     """What an exception says, and the last line of the user's code it came through."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    from pathlib import Path
-
     own = str(Path(__file__).parent)
     text = f"{type(error).__name__}: {error}"
     trace, place = error.__traceback__, ""
@@ -131,7 +133,41 @@ def _call(words: list[str], registry: Registry | None) -> int:
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     silence()
     found, rest = _first_is_target(words, registry, "call")
-    return to_command_line(found, rest)
+    return to_command_line(found, rest, recorder=_recorder)
+
+
+def _recorder(options: Mapping[str, str]) -> Recorder:
+    """What records provenance: a store and a key where the options name them."""
+    from enfold.provenance import Recorder, RecordStore, load_key
+
+    try:
+        store = RecordStore(Path(options["--store"])) if "--store" in options else None
+        key = load_key(Path(options["--key"])) if "--key" in options else None
+    except (OSError, ValueError) as error:
+        raise CallError("VALIDATION_ERROR", f"Provenance cannot be recorded: {error}") from None
+    return Recorder(store=store, key=key)
+
+
+def _convert(words: list[str], registry: Registry | None) -> int:
+    from enfold.formats.command import run_convert
+
+    del registry
+    return _said(lambda: run_convert(words))
+
+
+def _prov(words: list[str], registry: Registry | None) -> int:
+    from enfold.provenance.command import run_prov
+
+    del registry
+    return _said(lambda: run_prov(words))
+
+
+def _said(command: Callable[[], int]) -> int:
+    """A command that reads its own options: argparse has said what is wrong with them."""
+    try:
+        return command()
+    except SystemExit as error:
+        raise _SaidError(error.code) from None
 
 
 def _cgi(words: list[str], registry: Registry | None) -> int:
@@ -381,5 +417,7 @@ COMMANDS: Final[dict[str, Callable[[list[str], Registry | None], int]]] = {
     "list": _list,
     "openapi": _openapi,
     "inspect": _inspect,
+    "convert": _convert,
+    "prov": _prov,
     "doctor": _doctor,
 }

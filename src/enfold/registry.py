@@ -21,6 +21,7 @@ from enfold.operation import (
     OperationSpec,
     OperationType,
     Policy,
+    legal_names,
     operation_from_function,
     operation_id,
 )
@@ -96,6 +97,18 @@ class Registry:
             ids = ", ".join(spec.id for spec in named)
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (there are {ids})")
         raise _not_found(name)
+
+    def tool_names(self) -> dict[str, str]:
+        """The name of each operation where dots are not allowed, as MCP clients want it, by its id."""
+        return legal_names(self._runners())
+
+    def find_tool(self, name: str) -> OperationSpec:
+        """The spec of an id, of a tool name, or of a name that only one operation has."""
+        if name not in self._runners():
+            for operation_id, tool in self.tool_names().items():
+                if tool == name:
+                    return self.get_spec(operation_id)
+        return self.find(name)
 
     def __iter__(self) -> Iterator[Operation]:
         return iter([runner.operation for runner in self._runners().values()])

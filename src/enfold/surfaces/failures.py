@@ -1,0 +1,112 @@
+"""How a failure leaves over HTTP, and over CGI, which is HTTP too: its status, its words, its headers. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import ceil
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.errors import CODES, CallError, code_row
+from enfold.operation import OperationSpec
+
+__all__ = [
+    "RefusedError",
+    "declared_status",
+    "encode_failure",
+    "error_headers",
+    "status_of",
+    "with_prefix",
+]
+
+HeaderText: TypeAlias = tuple[str, str]
+
+_SAFE_CODE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_DEEPEST: Final = 8
+
+
+class RefusedError(CallError):
+    """A request refused for its form, with the status that HTTP has for it: 405, 406, 415."""
+
+    def __init__(self, status: int, message: str, details: dict[str, Any], headers: Iterable[HeaderText] = ()) -> None:
+        super().__init__("VALIDATION_ERROR", message, details)
+        self.status = status
+        self.headers = tuple(headers)
+
+
+def status_of(error: CallError, operation: OperationSpec | None, *, has_identity: bool) -> int:
+    """The status of the table, or the one that the operation declares for a code of its own."""
+    if isinstance(error, RefusedError):
+        return error.status
+    if error.code == "ACCESS_DENIED" and not has_identity and error.details.get("reason") not in _NOT_ABOUT_IDENTITY:
+        return 401
+    if error.code == "EXECUTION_ERROR" and _is_upstream(error):
+        return 502
+    if error.code not in CODES and operation is not None:
+        return declared_status(operation, error.code)
+    return code_row(error.code).http_status
+
+
+# No token helps a request that names another host, or a page of another origin.
+_NOT_ABOUT_IDENTITY: Final = ("host", "origin")
+
+
+def declared_status(operation: OperationSpec, code: str) -> int:
+    """The status an operation declares for a code of its own, if it is one of an error."""
+    for declared in operation.error_schemas:
+        if declared.code == code and declared.http_status is not None and 400 <= declared.http_status <= 599:
+            return declared.http_status
+    return code_row(code).http_status
+
+
+def _is_upstream(error: CallError) -> bool:
+    """Whether an HTTP service that we called answered with an error status."""
+    status = error.details.get("status")
+    return type(status) is int and 400 <= status <= 599
+
+
+def error_headers(error: CallError, status: int) -> list[HeaderText]:
+    """What a client can act upon without reading the body."""
+    code = error.code if _SAFE_CODE.fullmatch(error.code) else "UNKNOWN_ERROR"
+    headers = [("enfold-code", code)]
+    if isinstance(error, RefusedError):
+        headers.extend(error.headers)
+    if status == 401:
+        headers.append(("www-authenticate", _challenge(error)))
+    wait = error.details.get("retry_after")
+    if status in (429, 503) and isinstance(wait, int | float) and 0 <= wait < 1e9:
+        headers.append(("retry-after", str(ceil(wait))))
+    return headers
+
+
+def _challenge(error: CallError) -> str:
+    reason = ', error="invalid_token"' if error.details.get("reason") == "invalid_token" else ""
+    return f'Bearer realm="enfold"{reason}'
+
+
+def with_prefix(error: CallError, prefix: str) -> CallError:
+    """The error as format `result` tells it: words that are the handler's own are marked as such."""
+    if error.code in CODES and error.code not in ("EXECUTION_ERROR", "UNKNOWN_ERROR"):
+        return error
+    return CallError(error.code, f"{prefix}{error.message}", error.details, error.retryable)
+
+
+def encode_failure(wire: Any) -> bytes:
+    """The JSON of a failure; nothing that a handler put into it can make the answer fail too."""
+    try:
+        return msgspec.json.encode(wire, enc_hook=str)
+    except (ValueError, TypeError, RecursionError):
+        return msgspec.json.encode(_readable(wire))
+
+
+def _readable(value: Any, depth: int = 0) -> Any:
+    """The value with all that has no JSON form told as text: lone surrogates, odd keys, endless nesting."""
+    if isinstance(value, bool | int | float | None):
+        return value
+    if depth < _DEEPEST and isinstance(value, dict):
+        return {_readable(str(key)): _readable(item, depth + 1) for key, item in value.items()}
+    if depth < _DEEPEST and isinstance(value, list | tuple):
+        return [_readable(item, depth + 1) for item in value]
+    return str(value).encode("utf-8", "replace").decode() if depth < _DEEPEST else "…"

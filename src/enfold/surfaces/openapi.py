@@ -1,0 +1,294 @@
+"""The OpenAPI 3.1 document of a registry: exactly what the HTTP surface answers. Pure: no server, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
+
+from enfold.errors import CODES
+from enfold.formats import find_format
+from enfold.formats.schemas import error_schema, success_schema, with_references
+from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
+from enfold.registry import Registry
+from enfold.schema.reference import digest, unquote
+from enfold.surfaces.failures import declared_status
+from enfold.surfaces.query_string import ArgumentKind, argument_kinds
+
+__all__ = ["to_openapi"]
+
+Schema: TypeAlias = dict[str, Any]
+
+BEARER: Final = "bearer"
+
+# What each status says; the first two and 500 are written into every operation, the others are shared.
+_DESCRIPTIONS: Final = {
+    400: "Invalid request",
+    401: "The caller says not who he is, or his token is not valid",
+    403: "The caller may not do this, or the host or the origin is not allowed",
+    404: "There is no such operation",
+    406: "The answer has no form that Accept allows",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    429: "Too many calls",
+    499: "The caller gave up",
+    500: "Internal server error",
+    502: "A service behind this one failed",
+    503: "Nobody serves this now",
+    504: "The deadline passed",
+}
+_INLINE: Final = (400, 500)
+_OF_A_BODY: Final = (413, 415)
+
+
+def to_openapi(
+    registry: Registry,
+    *,
+    format: str = "result",
+    identity: Identity | None = None,
+    everything: bool = False,
+    servers: Iterable[str] = ("/",),
+    title: str = "Enfold",
+    version: str = "1.0.0",
+) -> dict[str, Any]:
+    """The document for one caller: only what this identity may call, or, for the owner, everything."""
+    find_format(format)
+    specs = registry.list() if everything else registry.visible(identity)
+    # Names are given over all operations, so that each has the same name for every caller.
+    tools = registry.tool_names()
+    components = _Components(format)
+    paths = {f"/functions/{spec.id}": _path_item(spec, tools[spec.id], components) for spec in specs}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "servers": [{"url": url} for url in servers],
+        "tags": [{"name": name} for name in dict.fromkeys(tag for spec in specs for tag in _tags(spec))],
+        "paths": paths,
+        "components": components.to_dict(secured=any(not spec.access_control.is_open for spec in specs)),
+    }
+
+
+def _path_item(spec: OperationSpec, tool: str, components: _Components) -> Schema:
+    item = {"post": _post(spec, tool, components)}
+    return item if spec.type is OperationType.MUTATION else {"get": _get(spec, tool, components), **item}
+
+
+def _post(spec: OperationSpec, tool: str, components: _Components) -> Schema:
+    schema = components.place(spec.input_schema, f"{spec.id}.input")
+    return {
+        **_described(spec, spec.id, tool),
+        **({"parameters": [_LAST_EVENT_ID]} if spec.resumable else {}),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "responses": _responses(spec, components, with_body=True),
+    }
+
+
+def _get(spec: OperationSpec, tool: str, components: _Components) -> Schema:
+    parameters = [*_parameters(spec, components), *([_LAST_EVENT_ID] if spec.resumable else ())]
+    return {
+        **_described(spec, f"{spec.id}.get", tool),
+        "parameters": parameters,
+        "responses": _responses(spec, components, with_body=False),
+    }
+
+
+def _described(spec: OperationSpec, operation_id: str, tool: str) -> Schema:
+    words = {"summary": spec.title, "description": spec.description}
+    return {
+        "operationId": operation_id,
+        **{name: text for name, text in words.items() if text},
+        "tags": list(_tags(spec)),
+        **({} if spec.access_control.is_open else {"security": _security(spec.access_control)}),
+        "x-mcp-tool": tool,
+    }
+
+
+def _tags(spec: OperationSpec) -> tuple[str, ...]:
+    return spec.tags or ((spec.namespace,) if spec.namespace else ())
+
+
+def _security(access: AccessControl) -> list[Schema]:
+    """One way for each scope of which any will do; the scopes are named as roles of the token."""
+    required = list(access.required_scopes)
+    return [{BEARER: [*required, scope]} for scope in access.required_scopes_any] or [{BEARER: required}]
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+_LAST_EVENT_ID: Final[Schema] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "The id of the last event that arrived: the stream goes on after it",
+    "schema": {"type": "string"},
+}
+
+
+def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema]:
+    schema = spec.input_schema
+    kinds = argument_kinds(spec)
+    for name, argument in schema.get("properties", {}).items():
+        given = argument if isinstance(argument, dict) else {}
+        alone = {**given, "$defs": schema["$defs"]} if "$defs" in schema else given
+        placed = components.place(alone, f"{spec.id}.{name}")
+        yield {
+            "name": name,
+            "in": "query",
+            **({"description": given["description"]} if "description" in given else {}),
+            "required": name in schema.get("required", ()),
+            **_written_as(kinds.get(name, "text"), placed),
+        }
+
+
+def _written_as(kind: ArgumentKind, schema: Schema) -> Schema:
+    if kind == "json":
+        return {"content": {"application/json": {"schema": schema}}}
+    if kind == "texts":
+        return {"schema": schema, "style": "form", "explode": True}
+    if kind == "jsons":
+        items = {"type": "string", "contentMediaType": "application/json"}
+        return {"schema": {"type": "array", "items": items}, "style": "form", "explode": True}
+    return {"schema": schema}
+
+
+# --- responses ----------------------------------------------------------------------------------------------------
+
+
+def _responses(spec: OperationSpec, components: _Components, *, with_body: bool) -> Schema:
+    responses = {"200": _success(spec, components)}
+    for status in _DESCRIPTIONS:
+        if with_body or status not in _OF_A_BODY:
+            responses[str(status)] = components.failure(status) if status in _INLINE else components.shared(status)
+    for status, errors in _own_errors(spec).items():
+        responses[str(status)] = {**components.failure(status), "x-enfold-errors": errors}
+    return responses
+
+
+def _success(spec: OperationSpec, components: _Components) -> Schema:
+    schema = components.place(success_schema(components.format, spec), f"{spec.id}.output")
+    if spec.type is OperationType.SUBSCRIPTION:
+        content = {kind: {"schema": _STREAM, "x-enfold-item-schema": schema} for kind in _STREAM_TYPES}
+    else:
+        content = {"application/json": {"schema": schema}}
+    headers = {"X-Request-Id": _header("X-Request-Id"), "Enfold-Warnings": _header("Enfold-Warnings")}
+    return {"description": "Successful execution", "headers": headers, "content": content}
+
+
+_STREAM_TYPES: Final = ("text/event-stream", "application/x-ndjson")
+_STREAM: Final[Schema] = {
+    "type": "string",
+    "description": "Items as they come, each as JSON; the end is marked as complete or as an error.",
+}
+
+
+def _own_errors(spec: OperationSpec) -> dict[int, list[Schema]]:
+    """The codes an operation declares for itself, by the status they leave with."""
+    errors: dict[int, list[Schema]] = {}
+    for error in spec.error_schemas:
+        if error.code not in CODES:
+            described = {"code": error.code, "description": error.description, "schema": error.schema}
+            errors.setdefault(declared_status(spec, error.code), []).append(described)
+    return errors
+
+
+def _header(name: str) -> Schema:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+_HEADERS: Final[Schema] = {
+    "X-Request-Id": {
+        "description": "The id of this request: the caller's, or a new one",
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    },
+    "Enfold-Warnings": {
+        "description": "How many warnings the result came with, if any",
+        "schema": {"type": "integer", "minimum": 1},
+    },
+    "Enfold-Code": {"description": "The code of the error", "required": True, "schema": {"type": "string"}},
+    "WWW-Authenticate": {"description": "How to say who calls", "required": True, "schema": {"type": "string"}},
+    "Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}},
+}
+_MORE_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
+
+
+# --- components ---------------------------------------------------------------------------------------------------
+
+_DEFINITION: Final = re.compile(r"#/\$defs/([^/]*)(.*)", re.DOTALL)
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class _Components:
+    """What the operations share; the definitions of their schemas are moved here, each once."""
+
+    def __init__(self, format: str) -> None:
+        self.format = format
+        self._schemas: dict[str, Schema] = {}
+        self._origins: dict[str, str] = {}
+        self._responses: dict[str, Schema] = {}
+
+    def to_dict(self, *, secured: bool) -> Schema:
+        return {
+            "schemas": self._schemas,
+            "responses": self._responses,
+            "headers": _HEADERS,
+            "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer"}} if secured else {},
+        }
+
+    def failure(self, status: int) -> Schema:
+        """An error response in the format in use."""
+        more = _MORE_HEADERS.get(status)
+        names = ("X-Request-Id", "Enfold-Code", *((more,) if more else ()))
+        return {
+            "description": _DESCRIPTIONS.get(status, "The operation failed"),
+            "headers": {name: _header(name) for name in names},
+            "content": {"application/json": {"schema": error_schema(self.format)}},
+        }
+
+    def shared(self, status: int) -> Schema:
+        self._responses.setdefault(f"Error{status}", self.failure(status))
+        return {"$ref": f"#/components/responses/Error{status}"}
+
+    def place(self, schema: Schema, owner: str) -> Schema:
+        """The schema as it stands in the document: what it defines or repeats of itself becomes a component."""
+        if "$id" in schema:
+            return schema  # its references start at itself, wherever it stands
+        definitions: Schema = schema.get("$defs", {})
+        bare = {key: value for key, value in schema.items() if key != "$defs"}
+        move = _Move(owner, {name: self._name(name, schema, owner) for name in definitions})
+        placed: Schema = with_references(bare, move)
+        for name, definition in definitions.items():
+            self._schemas.setdefault(move.names[name], with_references(definition, move))
+        if not move.meets_itself:
+            return placed
+        self._schemas[_legal(owner)] = placed
+        return {"$ref": f"#/components/schemas/{_legal(owner)}"}
+
+    def _name(self, name: str, schema: Schema, owner: str) -> str:
+        """A name for a definition: its own, unless another schema gives that to something else."""
+        origin = digest([name, schema["$defs"]])
+        for candidate in (_legal(name), _legal(f"{owner}.{name}")):
+            if self._origins.setdefault(candidate, origin) == origin:
+                return candidate
+        return f"{_legal(owner)}.{origin[:16]}"
+
+
+class _Move:
+    """Where the references of one schema lead when it has been placed in the document."""
+
+    def __init__(self, owner: str, names: dict[str, str]) -> None:
+        self._owner = owner
+        self.names = names
+        self.meets_itself = False
+
+    def __call__(self, reference: str) -> str:
+        found = _DEFINITION.fullmatch(reference)
+        name = unquote(found[1]).replace("~1", "/").replace("~0", "~") if found else None
+        if found and name in self.names:
+            return f"#/components/schemas/{self.names[name]}{found[2]}"
+        if reference == "#" or reference.startswith("#/"):
+            self.meets_itself = True
+            return f"#/components/schemas/{_legal(self._owner)}{reference[1:]}"
+        return reference
+
+
+def _legal(name: str) -> str:
+    return _ILLEGAL.sub("_", name)

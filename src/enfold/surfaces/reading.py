@@ -1,0 +1,120 @@
+"""What a request says about how it wants to be answered, as plain values. Pure functions, no I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.operation import new_request_id
+from enfold.surfaces.query_string import query_pairs
+
+__all__ = [
+    "CAPTURE_HEADER",
+    "accepts_json",
+    "format_name",
+    "is_json",
+    "read_object",
+    "request_id",
+    "stream_type",
+    "timeout",
+]
+
+Headers: TypeAlias = Mapping[bytes, bytes]
+StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
+
+CAPTURE_HEADER: Final = b"enfold-capture-provenance"
+
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_MILLISECONDS: Final = re.compile(rb"0*[1-9][0-9]{0,11}")
+
+
+def request_id(headers: Headers) -> str:
+    """The caller's id where it is one that can go into every log and header, else a new one."""
+    given = headers.get(b"x-request-id")
+    if given is None or not _REQUEST_ID.fullmatch(given):
+        return new_request_id()
+    return given.decode()
+
+
+def timeout(headers: Headers) -> float | None:
+    """The seconds the caller is ready to wait; the operation's own limit stays as it is."""
+    given = headers.get(b"enfold-timeout-ms")
+    if given is None:
+        return None
+    if not _MILLISECONDS.fullmatch(given.strip()):
+        details = {"argument": "Enfold-Timeout-Ms", "reason": "type", "expected": "a whole number of milliseconds"}
+        raise CallError("VALIDATION_ERROR", "Enfold-Timeout-Ms must be a whole number of milliseconds", details)
+    return int(given) / 1_000
+
+
+def format_name(headers: Headers, method: str, query: bytes) -> str | None:
+    """The format the caller names, in a header or, where the arguments are in the body, in the query string."""
+    named = headers.get(b"enfold-format")
+    if named is not None:
+        return named.decode("latin-1")
+    return dict(query_pairs(query)).get("format") if query and method == "POST" else None
+
+
+def is_json(content_type: bytes) -> bool:
+    kind = content_type.partition(b";")[0].strip().lower()
+    return kind == b"application/json" or (kind.startswith(b"application/") and kind.endswith(b"+json"))
+
+
+def accepts_json(accept: bytes) -> bool:
+    return accept in (b"*/*", b"application/json") or _preference("application/json", _ranges(accept))[0] > 0
+
+
+def stream_type(accept: bytes | None) -> StreamType | None:
+    """How a stream is sent: as events, unless lines are preferred; None where the caller takes neither."""
+    ranges = _ranges(b"*/*" if accept is None else accept)
+    events, lines = _preference("text/event-stream", ranges), _preference("application/x-ndjson", ranges)
+    if max(events, lines)[0] <= 0:
+        return None
+    return "application/x-ndjson" if lines > events else "text/event-stream"
+
+
+def _ranges(accept: bytes) -> dict[str, float]:
+    """The media ranges of an `Accept` header and their weights."""
+    ranges: dict[str, float] = {}
+    for part in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        ranges[kind] = next((_weight(text[2:]) for text in parameters if text.startswith("q=")), 1.0)
+    return ranges
+
+
+def _weight(text: str) -> float:
+    try:
+        return min(max(float(text), 0.0), 1.0)
+    except ValueError:
+        return 1.0
+
+
+def _preference(kind: str, ranges: Mapping[str, float]) -> tuple[float, int]:
+    """The weight of the most specific range that fits, and how specific it is."""
+    for specific, name in ((2, kind), (1, f"{kind.partition('/')[0]}/*"), (0, "*/*")):
+        if name in ranges:
+            return ranges[name], specific
+    return 0.0, 0
+
+
+def read_object(body: bytes | bytearray) -> dict[str, Any]:
+    """The arguments in a JSON body."""
+    try:
+        given = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise _invalid_body() from None
+    if type(given) is not dict:
+        raise _invalid_body()
+    return given
+
+
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def _invalid_body() -> CallError:
+    details = {"argument": "", "reason": "type", "expected": "a JSON object"}
+    return CallError("VALIDATION_ERROR", "Invalid JSON body", details)

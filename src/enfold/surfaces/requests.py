@@ -1,0 +1,72 @@
+"""An `mcp.request.v0.1` on its way through a surface: which operation, with what, and its answer as the caller prefers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError
+from enfold.formats import mcp_envelope_v0_1
+from enfold.formats.mcp_request_v0_1 import Request, fit, read_request
+from enfold.operation import Context, Identity, OperationSpec
+from enfold.provenance.records import Artifact, ArtifactRef
+from enfold.registry import Registry
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
+
+__all__ = ["RequestCall"]
+
+OpenArtifacts = Callable[[Iterable[ArtifactRef]], Iterable[ArtifactRef | Artifact]]
+
+
+class RequestCall:
+    """One request, read: a surface runs `spec.id` with `input` under `context`, and sends what `answer` gives."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        wire: Any,
+        *,
+        adapter: str,
+        identity: Identity | None = None,
+        request_id: str | None = None,
+        timeout: float | None = None,
+        inline: bool = False,
+        recorder: Recorder | None = None,
+        open_artifacts: OpenArtifacts = iter,
+    ) -> None:
+        """`open_artifacts` turns references into artifacts where the caller sits at this machine."""
+        self._started = time.monotonic()
+        self._adapter = adapter
+        self._request: Request = read_request(wire)
+        self.spec: OperationSpec = registry.find_tool(self._request.tool)
+        self.input = self._request.input
+        self.context = Context(request_id=request_id, identity=identity, timeout=timeout, inline=inline)
+        if recorder is not None and self._request.capture is not None:
+            self.context.recording = recorder.begin(
+                self._request.capture,
+                adapter=adapter,
+                identity=identity.id if identity else "",
+                wraps=True,
+                artifacts=open_artifacts(self._request.artifacts),
+                clock=None if self._request.deterministic else _now,
+            )
+
+    def answer(self, envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+        return self._fitted(mcp_envelope_v0_1.write(envelope, self.spec))
+
+    def refusal(self, error: CallError) -> dict[str, Any]:
+        return self._fitted(mcp_envelope_v0_1.write_error(error, self.spec.id))
+
+    def _fitted(self, wire: dict[str, Any]) -> dict[str, Any]:
+        took = int((time.monotonic() - self._started) * 1000)
+        return fit(wire, self._request, adapter=self._adapter, request_id=self.context.request_id, duration_ms=took)
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")

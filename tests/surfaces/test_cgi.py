@@ -1,0 +1,280 @@
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import OperationRegistry
+from enfold.surfaces.cgi import to_cgi
+
+ROOT = Path(__file__).parent.parent.parent
+
+APP = """
+import asyncio
+from collections.abc import AsyncIterator
+from enfold import CallError, Context, OperationRegistry, TextContent, mcp_envelope
+
+ops = OperationRegistry("functions")
+
+@ops.query(name="Add")
+def add(x: int, y: int) -> int:
+    return x + y
+
+@ops.mutation
+async def change(text: str) -> str:
+    await asyncio.sleep(0)
+    return text.upper()
+
+@ops.query
+def many(ids: list[int], where: dict[str, int] | None = None) -> dict:
+    return {"ids": ids, "where": where}
+
+@ops.query
+def who(context: Context) -> str | None:
+    return context.identity.id if context.identity else None
+
+@ops.query(access={"required_scopes": ["admin"]})
+def secret() -> int:
+    return 1
+
+@ops.query
+def broken() -> None:
+    raise ValueError("no such disk")
+
+@ops.query
+def sold_out() -> None:
+    raise CallError("SOLD_OUT", "None left")
+
+@ops.query
+async def failed():
+    return mcp_envelope(None, is_error=True, content=[TextContent(text="disk full")])
+
+@ops.query(timeout=0.05)
+async def slow() -> None:
+    await asyncio.sleep(60)
+
+@ops.query
+def proxy() -> str | None:
+    import os
+    return os.environ.get("HTTP_PROXY")
+
+@ops.subscription
+async def count(to: int) -> AsyncIterator[int]:
+    for number in range(to):
+        yield number
+"""
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cgi") / "app.py"
+    path.write_text(APP)
+    return path
+
+
+class Reply:
+    def __init__(self, output: bytes) -> None:
+        head, _, body = output.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        self.headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        self.status = self.headers["status"]
+        self.body: Any = json.loads(body) if body.strip() else None
+
+
+def cgi(app: Path, path: str, body: bytes = b"", **variables: str) -> Reply:
+    """The program as a web server runs it: a process of its own."""
+    environ = {**os.environ, "PATH_INFO": path, "REQUEST_METHOD": "POST", **variables}
+    done = subprocess.run(
+        [sys.executable, "-m", "enfold", "cgi", str(app)], input=body, env=environ, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return Reply(done.stdout)
+
+
+# The seed's tests, with its own messages.
+
+
+@pytest.mark.parametrize("path", ["/Add", "/functions/Add", "/functions/functions.Add", "/functions.Add"])
+def test_a_call_answers_with_its_result(app: Path, path: str) -> None:
+    reply = cgi(app, path, b'{"x": 7, "y": 3}')
+    assert (reply.status, reply.headers["content-type"], reply.body) == ("200 OK", "application/json", {"result": 10})
+
+
+def test_text_arguments_are_converted(app: Path) -> None:
+    assert cgi(app, "/Add", b'{"x": "7", "y": "3"}').body == {"result": 10}
+
+
+def test_an_unknown_function_is_named(app: Path) -> None:
+    reply = cgi(app, "/NonExistent", b'{"x": 10, "y": 20}')
+    assert (reply.status, reply.headers["content-type"]) == ("404 Not Found", "application/json")
+    assert reply.body == {"error": "Function not found: NonExistent"}
+
+
+def test_a_body_that_is_not_json_is_told(app: Path) -> None:
+    reply = cgi(app, "/Add", b"not json")
+    assert reply.status == "400 Bad Request"
+    assert reply.body["error"].startswith("Invalid JSON: ")
+    assert cgi(app, "/Add", b"[1]").body == {"error": "Invalid JSON: the body must be an object"}
+
+
+def test_a_failing_function_is_told_with_the_seeds_prefix(app: Path) -> None:
+    assert cgi(app, "/broken").body == {"error": "Error: no such disk"}
+    assert cgi(app, "/broken").status == "500 Internal Server Error"
+    assert cgi(app, "/sold_out").body == {"error": "Error: None left"}
+
+
+# What else the contract says.
+
+
+def test_the_length_bounds_the_body_and_without_it_the_end_does(app: Path) -> None:
+    assert cgi(app, "/Add", b'{"x": 1, "y": 2}and more', CONTENT_LENGTH="16").body == {"result": 3}
+    assert cgi(app, "/Add", b'{"x": 1, "y": 2}', CONTENT_LENGTH="").body == {"result": 3}
+    assert cgi(app, "/Add", b"{}", CONTENT_LENGTH="many").status == "400 Bad Request"
+    assert cgi(app, "/who", b"").body == {"result": None}
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(app: Path) -> None:
+    reply = cgi(app, "/Add", b"{}", CONTENT_LENGTH="999999999999")
+    assert (reply.status, reply.headers["enfold-code"]) == ("413 Request Entity Too Large", "PAYLOAD_TOO_LARGE")
+
+
+def test_only_json_bodies_are_read(app: Path) -> None:
+    assert cgi(app, "/Add", b"x=1", CONTENT_TYPE="application/x-www-form-urlencoded").status.startswith("415")
+    assert cgi(app, "/Add", b'{"x":1,"y":1}', CONTENT_TYPE="application/json; charset=utf-8").body == {"result": 2}
+
+
+def test_queries_come_by_get_and_mutations_do_not(app: Path) -> None:
+    assert cgi(app, "/Add", REQUEST_METHOD="GET", QUERY_STRING="x=1&y=2").body == {"result": 3}
+    reply = cgi(app, "/many", REQUEST_METHOD="GET", QUERY_STRING="ids=1&ids=2&where=%7B%22a%22%3A1%7D")
+    assert reply.body == {"result": {"ids": [1, 2], "where": {"a": 1}}}
+    refused = cgi(app, "/change", REQUEST_METHOD="GET", QUERY_STRING="text=a")
+    assert (refused.status, refused.headers["allow"]) == ("405 Method Not Allowed", "POST")
+    assert cgi(app, "/Add", REQUEST_METHOD="DELETE").headers["allow"] == "GET, HEAD, POST"
+
+
+def test_head_answers_without_a_body(app: Path) -> None:
+    reply = cgi(app, "/Add", REQUEST_METHOD="HEAD", QUERY_STRING="x=1&y=2")
+    assert (reply.status, reply.body) == ("200 OK", None)
+
+
+def test_an_async_handler_runs_in_a_loop_of_its_own(app: Path) -> None:
+    assert cgi(app, "/change", b'{"text": "a"}').body == {"result": "A"}
+    assert cgi(app, "/slow").status == "504 Gateway Timeout"
+
+
+def test_a_stream_is_collected_and_cut_at_its_limit(app: Path) -> None:
+    assert cgi(app, "/count", b'{"to": 3}').body == {"result": [0, 1, 2]}
+    cut = cgi(app, "/count", b'{"to": 1500}')
+    assert (len(cut.body["result"]), cut.headers["enfold-truncated"]) == (1000, "true")
+
+
+def test_an_mcp_error_result_is_502_in_format_result_and_200_in_format_envelope(app: Path) -> None:
+    reply = cgi(app, "/failed")
+    assert (reply.status, reply.body) == ("502 Bad Gateway", {"error": "disk full"})
+    reply = cgi(app, "/failed", HTTP_ENFOLD_FORMAT="envelope")
+    assert (reply.status, reply.body["meta"]["isError"]) == ("200 OK", True)
+
+
+def test_the_format_is_chosen_by_header_or_query_string(app: Path) -> None:
+    assert cgi(app, "/Add", b'{"x":1,"y":2}', HTTP_ENFOLD_FORMAT="envelope").body["data"] == 3
+    assert cgi(app, "/Add", b'{"x":1,"y":2}', QUERY_STRING="format=envelope").body["data"] == 3
+    assert cgi(app, "/Add", b"{}", HTTP_ENFOLD_FORMAT="envelope").body["error"]["code"] == "VALIDATION_ERROR"
+    assert cgi(app, "/Add", b"{}", HTTP_ENFOLD_FORMAT="xml").status == "400 Bad Request"
+
+
+def test_the_web_server_says_who_asks_and_a_header_never_does(app: Path) -> None:
+    assert cgi(app, "/who", REMOTE_USER="ann").body == {"result": "ann"}
+    assert cgi(app, "/who", HTTP_REMOTE_USER="eve", HTTP_AUTHORIZATION="Bearer x").body == {"result": None}
+    assert cgi(app, "/secret").status == "401 Unauthorized"
+    assert cgi(app, "/secret", REMOTE_USER="ann").status == "403 Forbidden"
+    with pytest.raises(ValueError, match="HTTP_X_USER is what the client says"):
+        to_cgi(OperationRegistry(), identity_variable="HTTP_X_USER", environ={}, stdin=BytesIO(), stdout=BytesIO())
+
+
+def test_a_clients_proxy_header_reaches_nobody(app: Path) -> None:
+    assert cgi(app, "/proxy", HTTP_PROXY="http://evil").body == {"result": None}
+
+
+def test_the_request_id_comes_back_where_it_is_a_harmless_one(app: Path) -> None:
+    assert cgi(app, "/Add", b"{}", HTTP_X_REQUEST_ID="abc-1").headers["x-request-id"] == "abc-1"
+    assert len(cgi(app, "/Add", b"{}", HTTP_X_REQUEST_ID="a\tb").headers["x-request-id"]) == 32
+
+
+def test_the_document_describes_what_the_caller_may_call(app: Path) -> None:
+    document = cgi(app, "/openapi.json", REQUEST_METHOD="GET").body
+    assert document["openapi"].startswith("3.1")
+    assert "/functions/functions.Add" in document["paths"]
+    assert "/functions/functions.secret" not in document["paths"]
+
+
+# Under a real web server.
+
+LIGHTTPD = """
+server.document-root = "{folder}"
+server.bind = "127.0.0.1"
+server.port = {port}
+server.modules = ("mod_cgi", "mod_alias")
+server.errorlog = "{folder}/errors"
+alias.url = ("/api" => "{folder}/api.cgi")
+$HTTP["url"] =~ "^/api" {{ cgi.assign = ("" => "{folder}/run.sh") }}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(
+    app: Path, tmp_path_factory: pytest.TempPathFactory, program: Callable[[str], str]
+) -> Iterator[http.client.HTTPConnection]:
+    lighttpd = program("lighttpd")
+    folder = tmp_path_factory.mktemp("lighttpd")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "run.sh").write_text(f"#!/bin/sh\nexec {sys.executable} -m enfold cgi {app}\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "api.cgi").write_text("")
+    (folder / "conf").write_text(LIGHTTPD.format(folder=folder, port=port))
+    modules = Path(lighttpd).parent.parent / "lib" / "lighttpd"
+    process = subprocess.Popen([lighttpd, "-D", "-f", str(folder / "conf"), "-m", str(modules)])
+    connection = _connected(port)
+    try:
+        yield connection
+    finally:
+        connection.close()
+        process.terminate()
+        process.wait()
+
+
+def _connected(port: int) -> http.client.HTTPConnection:
+    for _ in range(200):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        try:
+            connection.connect()
+        except ConnectionRefusedError:
+            time.sleep(0.02)  # until the server listens: it has no other way to say so
+        else:
+            return connection
+    raise TimeoutError("lighttpd does not listen")
+
+
+def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None) -> tuple[int, Any]:
+    connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+    response = connection.getresponse()
+    text = response.read()
+    assert response.getheader("Content-Type") == "application/json"
+    return response.status, json.loads(text)
+
+
+def test_it_works_under_a_real_web_server(server: http.client.HTTPConnection) -> None:
+    assert _ask(server, "POST", "/api/functions/Add", '{"x": 7, "y": 3}') == (200, {"result": 10})
+    assert _ask(server, "GET", "/api/Add?x=1&y=2") == (200, {"result": 3})
+    assert _ask(server, "POST", "/api/Nope", "{}") == (404, {"error": "Function not found: Nope"})
+    assert _ask(server, "POST", "/api/Add", "{")[0] == 400
+    assert _ask(server, "GET", "/api/openapi.json")[0] == 200

@@ -1,0 +1,82 @@
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHOP = str(ROOT / "examples" / "shop" / "app.py")
+
+
+def enfold(*words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "enfold", *words], capture_output=True, text=True, check=False, cwd=cwd, timeout=60
+    )
+
+
+def test_list_inspect_and_openapi_show_the_operations() -> None:
+    assert "shop.price\tquery\tSay what a number of items costs." in enfold("list", SHOP).stdout.splitlines()
+    assert {spec["name"] for spec in json.loads(enfold("list", SHOP, "--json").stdout)} >= {"add", "order", "events"}
+    assert json.loads(enfold("inspect", SHOP, "order").stdout)["access_control"]["required_scopes"] == ["shop:order"]
+    assert "/functions/shop.order" in json.loads(enfold("openapi", SHOP).stdout)["paths"]
+
+
+def test_the_command_says_what_it_can_do_and_what_is_installed() -> None:
+    assert "usage: enfold COMMAND TARGET" in enfold("--help").stdout
+    assert enfold("--version").stdout.startswith("enfold ")
+    assert "uvicorn" in enfold("doctor").stdout
+
+
+WRONG = [
+    ("no command", [], 2, ""),
+    ("an unknown command", ["sing"], 2, "VALIDATION_ERROR: There is no command 'sing'"),
+    ("no target", ["call"], 2, ""),
+    ("a missing file", ["list", "nothing.py"], 2, "VALIDATION_ERROR: There is no file nothing.py"),
+    ("a missing module", ["list", "no_such_module"], 2, "VALIDATION_ERROR: There is no module no_such_module"),
+    ("no such registry", ["list", f"{SHOP}:nothing"], 2, "VALIDATION_ERROR:"),
+    ("an unknown option", ["list", SHOP, "--loud"], 2, "usage: enfold list"),
+    ("beyond loopback without tokens", ["serve", SHOP, "--host", "0.0.0.0"], 2, "VALIDATION_ERROR: Serving on 0.0.0.0"),
+    (
+        "tokens that are not there",
+        ["serve", SHOP, "--tokens", "nothing.json"],
+        2,
+        "VALIDATION_ERROR: The tokens cannot",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_what_is_wrong_is_one_sentence_with_its_exit_code(words: list[str], code: int, said: str) -> None:
+    done = enfold(*words)
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def broken(:\n", "invalid syntax"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("raise SystemExit(3)\n", "ended the program itself (3)"),
+    ],
+    ids=["syntax", "failure", "import", "exit"],
+)
+def test_an_app_that_cannot_be_imported_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "app.py").write_text(text)
+    done = enfold("list", str(tmp_path / "app.py"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = enfold("serve", SHOP, "--port", str(port))
+    assert (done.returncode, done.stderr) == (7, f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use\n")
