@@ -134,7 +134,8 @@ def test_ten_thousand_properties_are_answered() -> None:
 
 
 def test_definitions_that_nobody_refers_to_cost_nothing() -> None:
-    huge = {f"d{number}": {"properties": {f"p{inner}": {} for inner in range(100)}} for number in range(1_000)}
+    wide: dict[str, Any] = {"properties": {f"p{number}": {} for number in range(100)}}
+    huge = {f"d{number}": dict(wide) for number in range(1_000)}
     assert answer({"$defs": huge, "type": "integer"}, 5) == (True, True, Repaired(5))
 
 
@@ -180,9 +181,10 @@ def test_no_name_of_a_schema_becomes_code() -> None:
 
 
 def test_lone_surrogates_are_characters_like_others() -> None:
-    is_valid, _, repaired = answer({"properties": {"\ud800": {"type": "integer"}}}, {"\ud800": "\udfff", "\udc00": 1})
+    high, low = "\ud800", "\udc00"
+    is_valid, _, repaired = answer({"properties": {high: {"type": "integer"}}}, {high: low, low: 1})
     assert not is_valid
-    assert repaired.data == {"\ud800": "\udfff"}
+    assert repaired.data == {high: low}
 
 
 def test_keys_that_are_no_text_are_unknown_to_every_schema() -> None:

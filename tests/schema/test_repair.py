@@ -361,7 +361,11 @@ def test_a_value_with_a_tag_that_no_variant_has_stays_whole() -> None:
     assert outcome({"anyOf": [CAT, DOG]}, value) == (value, [("constraint", "/kind")])
 
 
-@pytest.mark.parametrize("mapping", [None, {"c": "#/$defs/Cat", "d": "#/$defs/Dog"}], ids=["by name", "by mapping"])
+@pytest.mark.parametrize(
+    "mapping",
+    [None, {"c": "#/$defs/Cat", "d": "#/$defs/Dog"}, {"c": "Cat", "d": "Dog"}],
+    ids=["by name", "by mapping to references", "by mapping to names"],
+)
 def test_a_discriminator_decides_between_variants(mapping: dict[str, str] | None) -> None:
     schema = {
         "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],

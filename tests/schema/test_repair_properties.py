@@ -124,7 +124,7 @@ def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "else": inner,
             "properties": st.dictionaries(NAMES, inner, max_size=2),
             "required": st.lists(NAMES, max_size=1),
-            "unevaluatedProperties": st.just(False),  # noqa: FBT003  # the keyword's value
+            "unevaluatedProperties": st.just(False),
         },
     )
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from enfold.schema.clean import CleanWriter
+from enfold.schema.compare import standing_for
 from enfold.schema.node import MISSING, MOST_NODES, Node
 from enfold.schema.source import Function
 from enfold.schema.traits import (
@@ -21,11 +22,12 @@ from enfold.schema.traits import (
     types_of_values,
 )
 
-__all__ = ["Bundle", "Bundles", "Pending", "Property"]
+__all__ = ["Answers", "Bundle", "Bundles", "Pending", "Property"]
 
 Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
 Decided = frozenset[tuple[Kind, int]]
-Test = Callable[[Any], bool]
+Test = Callable[..., bool]
+Answers = dict[Any, bool] | None
 
 _MOST_BUNDLES: Final = 5_000
 _DEEPEST: Final = 40
@@ -65,13 +67,15 @@ class Bundle:
         # Whether a change inside could break what is demanded of the whole.
         self.is_fragile = bool(self.pending or decided or len(self.parts) > 1 or any(map(looks_at_whole, self.parts)))
 
-    def fits(self, value: Any) -> bool:
+    def fits(self, value: Any, answers: Answers) -> bool:
         """Whether the value is valid for all nodes."""
-        return all(test(value) for test in self._tests)
+        if answers is None:
+            return all(test(value) for test in self._tests)
+        return all(test(value, answers) for test in self._tests)
 
     @cached_property
     def _tests(self) -> tuple[Test, ...]:
-        return tuple(map(self._bundles.check_of, self.nodes))
+        return tuple(map(self._bundles.test_of, self.nodes))
 
     @cached_property
     def types(self) -> frozenset[str]:
@@ -93,7 +97,7 @@ class Bundle:
 
     @cached_property
     def is_never(self) -> bool:
-        return any(part.never for part in self.parts)
+        return any(node.never for node in self.nodes)
 
     @cached_property
     def is_typed(self) -> bool:
@@ -171,7 +175,7 @@ class Bundle:
         for name, member in self.members.items():
             defaults = (declared_default(node) for node in member.nodes)
             default = next((known for known in defaults if known is not MISSING), MISSING)
-            if default is not MISSING and self.child(name).fits(default):
+            if default is not MISSING and self.child(name).fits(default, self._bundles.no_answers()):
                 wanted[name] = default
         return wanted
 
@@ -237,6 +241,7 @@ class Bundles:
         self._checks: dict[int, Test] = {}
         self._cleans: dict[int, Test] = {}
         self._bare: dict[int, Node | None] = {}
+        self._tags: dict[int, dict[str, frozenset[Any]]] = {}
         self._types: dict[int, frozenset[str]] = {}
         self._required: dict[int, frozenset[str]] = {}
 
@@ -250,16 +255,30 @@ class Bundles:
             bundle = self._known[key] = Bundle(self, nodes, decided)
         return bundle
 
+    def no_answers(self) -> Answers:
+        """Where answers are remembered, an empty memory. It must not outlive the values it was asked about."""
+        return {} if self.clean.program.remembers else None
+
+    def test_of(self, node: Node) -> Test:
+        """A check to be called with the value, and with the answers so far where they are kept."""
+        return self.clean.program.function(self.clean.checks.function(node))
+
     def check_of(self, node: Node) -> Test:
+        """A check to be called with the value alone."""
         if node.index not in self._checks:
-            checks = self.clean.checks
-            self._checks[node.index] = checks.program.function(checks.function(node))
+            self._checks[node.index] = self.clean.program.standalone(self.clean.checks.function(node))
         return self._checks[node.index]
 
     def clean_of(self, node: Node) -> Test:
         if node.index not in self._cleans:
-            self._cleans[node.index] = self.clean.program.function(self.clean.function(node))
+            self._cleans[node.index] = self.clean.program.standalone(self.clean.function(node))
         return self._cleans[node.index]
+
+    def tags_of(self, variant: Node) -> dict[str, frozenset[Any]]:
+        """The properties of a variant that must be one of a few constants."""
+        if variant.index not in self._tags:
+            self._tags[variant.index] = dict(_constants(variant))
+        return self._tags[variant.index]
 
     def types_of(self, node: Node, depth: int = 0) -> frozenset[str]:
         """The JSON types that a node may accept, variants and references included."""
@@ -301,7 +320,7 @@ class Bundles:
     def scan(self, bundle: Bundle) -> Callable[[Any], tuple[list[str], int]]:
         name = f"d{self.clean.program.number()}"
         self.clean.program.declare(name, lambda function: self._write_scan(function, bundle))
-        return self.clean.program.function(name)
+        return self.clean.program.standalone(name)
 
     def _write_scan(self, function: Function, bundle: Bundle) -> None:
         function.line("bad = []")
@@ -348,6 +367,14 @@ def _required_of(node: Node) -> Iterator[str]:
             of_each = [[name for inner in solid_parts(variant) for name in inner.required] for variant in variants]
             if all(of_each):
                 yield from (name for names in of_each for name in names)
+
+
+def _constants(variant: Node) -> Iterator[tuple[str, frozenset[Any]]]:
+    for part in solid_parts(variant):
+        for name, child in (part.properties or {}).items():
+            values = next((inner.enum for inner in solid_parts(child) if inner.enum is not None), None)
+            if values:
+                yield name, frozenset(map(standing_for, values))
 
 
 class _NoName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -32,8 +33,9 @@ class Schema:
         checks = CheckWriter(new_program(remembers=remembers))
         self._strip = _bundles(checks, strip=True)
         self._keep = _bundles(checks, strip=False)
-        self._check = self._strip.check_of(self._root)
-        self._clean = self._strip.clean_of(self._root)
+        # Many schemas are read and never asked: source is written when the first question comes.
+        self._check: Callable[[Any], bool] = self._first_check
+        self._clean: Callable[[Any], bool] = self._first_clean
 
     def check(self, value: Any) -> bool:
         """Whether JSON Schema 2020-12 calls the value valid; `format` is only an annotation."""
@@ -49,19 +51,26 @@ class Schema:
         except Exception:  # noqa: BLE001  # as above
             return False
 
+    def _first_check(self, value: Any) -> bool:
+        self._check = self._strip.check_of(self._root)
+        return self._check(value)
+
+    def _first_clean(self, value: Any) -> bool:
+        self._clean = self._strip.clean_of(self._root)
+        return self._clean(value)
+
     def _must_stay(self, value: Any) -> bool:
         """Whether stripping or filling would break a demand on the whole, so that repair does neither."""
         return is_plain(value) and self._check(value) and unchanged(self._strip, self._root, value, strip=True)
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """The value by the rules of repair; `extras="keep"` leaves properties that the schema does not know."""
-        if extras == "keep":
-            return repaired(self._keep, self._root, value, strip=False)
+        bundles = self._keep if extras == "keep" else self._strip
         try:
-            is_clean = self._clean(value)
+            is_clean = bundles.clean_of(self._root)(value)
         except Exception:  # noqa: BLE001  # as above
             is_clean = False
-        return Repaired(value) if is_clean else repaired(self._strip, self._root, value, strip=True)
+        return Repaired(value) if is_clean else repaired(bundles, self._root, value, strip=bundles is self._strip)
 
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Where the value does not fit, if it is left as it is; nothing for a valid one."""
@@ -75,6 +84,8 @@ def _read(schema: Any) -> tuple[list[Node], str | None]:
         return read_nodes(schema), None
     except TooLargeError as error:
         return read_nodes({}), str(error)
+    except Exception as error:  # noqa: BLE001  # one schema of a stranger must not stop the import of all others
+        return read_nodes({}), f"The schema cannot be read: {error}"
 
 
 def _bundles(checks: CheckWriter, *, strip: bool) -> Bundles:
@@ -98,7 +109,10 @@ class _Known:
         self._properties = dict(properties) if isinstance(properties, dict) else properties
 
     def is_still(self, schema: dict[str, Any]) -> bool:
-        return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
+        try:
+            return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
+        except RecursionError:  # it was changed, and by something deep
+            return False
 
 
 _MOST_KNOWN: Final = 512

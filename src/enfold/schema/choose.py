@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from enfold.schema.bundle import Bundle, Bundles, Pending
+from enfold.schema.bundle import Answers, Bundle, Bundles, Pending
 from enfold.schema.compare import standing_for
 from enfold.schema.convert import lossless
 from enfold.schema.node import Node
-from enfold.schema.traits import kinds_of, outer_types, solid_parts, types_of_values
+from enfold.schema.traits import kinds_of, outer_types, types_of_values
 
 __all__ = ["Choice", "choose"]
 
@@ -22,35 +22,34 @@ class Choice(msgspec.Struct, frozen=True):
     unknown_tag: str | None = None
 
 
-def choose(bundles: Bundles, pending: Pending, value: Any) -> Choice:
+def choose(bundles: Bundles, pending: Pending, value: Any, answers: Answers) -> Choice:
     """The variants a value may have been meant for."""
     variants = pending.variants
     if type(value) is dict:
         named = _named_by_discriminator(pending.node, variants, value)
         if named is not None:
             return Choice((named,))
-        tag = _tag(variants, value)
+        tag = _tag(bundles, variants, value)
         if tag is not None:
-            return _by_tag(tag, variants, value)
-    return Choice(_by_likeness(bundles, variants, value))
+            return _by_tag(bundles, tag, variants, value)
+    return Choice(_by_likeness(bundles, variants, value, answers))
 
 
 def _named_by_discriminator(node: Node, variants: tuple[Node, ...], value: dict[Any, Any]) -> Node | None:
     hint = node.discriminator
-    name = value.get(hint.name) if hint is not None else None
-    if hint is None or type(name) is not str:
+    found = value.get(hint.name) if hint is not None else None
+    if hint is None or type(found) is not str:
         return None
-    target = hint.mapping.get(name)
+    target, word = hint.mapping.get(found), hint.words.get(found, found)
     for variant in variants:
-        reached = (variant, *variant.all_of, *solid_parts(variant))
-        if target in reached or (target is None and any(part.name == name for part in reached)):
+        if any(part is target or part.name == word for part in (variant, *variant.all_of)):
             return variant
     return None
 
 
-def _tag(variants: tuple[Node, ...], value: dict[Any, Any]) -> str | None:
+def _tag(bundles: Bundles, variants: tuple[Node, ...], value: dict[Any, Any]) -> str | None:
     """A property of the value that tells the variants apart: each of them names other constants for it."""
-    tables = [tag_values(variant) for variant in variants if "object" in outer_types(variant)]
+    tables = [bundles.tags_of(variant) for variant in variants if "object" in outer_types(variant)]
     if len(tables) < 2:
         return None
     for name in tables[0]:
@@ -61,19 +60,8 @@ def _tag(variants: tuple[Node, ...], value: dict[Any, Any]) -> str | None:
     return None
 
 
-def tag_values(variant: Node) -> dict[str, frozenset[Any]]:
-    """The properties of a variant that must be one of a few constants."""
-    found = {}
-    for part in solid_parts(variant):
-        for name, child in (part.properties or {}).items():
-            values = next((inner.enum for inner in solid_parts(child) if inner.enum is not None), None)
-            if values:
-                found[name] = frozenset(map(standing_for, values))
-    return found
-
-
-def _by_tag(tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Choice:
-    tables = {variant: tag_values(variant).get(tag, frozenset()) for variant in variants}
+def _by_tag(bundles: Bundles, tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Choice:
+    tables = {variant: bundles.tags_of(variant).get(tag, frozenset()) for variant in variants}
     constants = frozenset[Any]().union(*tables.values())
     possible = {standing_for(value[tag])}
     possible.update(map(standing_for, lossless(value[tag], types_of_values(constants))))
@@ -81,50 +69,50 @@ def _by_tag(tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Choi
     return Choice(meant) if meant else Choice((), unknown_tag=tag)
 
 
-def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any) -> tuple[Node, ...]:
-    scores = {variant: _score(bundles, variant, value) for variant in variants}
+def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: Answers) -> tuple[Node, ...]:
+    scores = {variant: _score(bundles, variant, value, answers) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))
 
 
-def _score(bundles: Bundles, variant: Node, value: Any) -> tuple[int, int, float]:
+def _score(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> tuple[int, int, float]:
     """The right type before one that could be converted to; then the constants that are met; then the share that fits."""
     kinds = bundles.types_of(variant)
     if kinds_of(value) & kinds:
-        return (2, _constants_met(variant, value), _share(bundles, variant, value))
+        return (2, _constants_met(bundles, variant, value), _share(bundles, variant, value, answers))
     is_convertible = any(True for _ in lossless(value, kinds)) or ("array" in kinds and value is not None)
     return (1 if is_convertible else 0, 0, 0.0)
 
 
-def _constants_met(variant: Node, value: Any) -> int:
+def _constants_met(bundles: Bundles, variant: Node, value: Any) -> int:
     if type(value) is not dict:
         return 0
-    return sum(1 for name, values in tag_values(variant).items() if standing_for(value.get(name)) in values)
+    return sum(1 for name, values in bundles.tags_of(variant).items() if standing_for(value.get(name)) in values)
 
 
-def _share(bundles: Bundles, variant: Node, value: Any) -> float:
+def _share(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> float:
     """How much of an array or object is valid for a variant, or for the best of its own variants."""
     if type(value) not in {dict, list}:
         return 0.0
     bundle = bundles.get((variant,))
     inner = bundle.pending.variants if bundle.pending is not None else ()
-    shares = [_share_of(bundles.get((variant, other)), value) for other in inner] or [_share_of(bundle, value)]
-    return max(shares)
+    candidates = [bundles.get((variant, other)) for other in inner] or [bundle]
+    return max(_share_of(candidate, value, answers) for candidate in candidates)
 
 
-def _share_of(bundle: Bundle, value: Any) -> float:
+def _share_of(bundle: Bundle, value: Any, answers: Answers) -> float:
     if type(value) is list:
-        fitting = sum(bundle.item(position).fits(item) for position, item in enumerate(value))
+        fitting = sum(bundle.item(position).fits(item, answers) for position, item in enumerate(value))
         return fitting / max(1, len(value))
-    fitting = sum(_knows(bundle, key, item) for key, item in value.items())
+    fitting = sum(_knows(bundle, key, item, answers) for key, item in value.items())
     missing = sum(1 for name in bundle.required if name not in value)
     return fitting / max(1, len(value) + missing)
 
 
-def _knows(bundle: Bundle, key: Any, item: Any) -> bool:
+def _knows(bundle: Bundle, key: Any, item: Any, answers: Answers) -> bool:
     if key in bundle.members:
-        return bundle.child(key).fits(item)
+        return bundle.child(key).fits(item, answers)
     found = bundle.extra or bundle.property(key)
     if found.nodes:
-        return bundle.of(found.nodes).fits(item)
+        return bundle.of(found.nodes).fits(item, answers)
     return not found.is_unknown and not found.is_refused

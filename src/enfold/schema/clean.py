@@ -87,20 +87,8 @@ class CleanWriter(CheckWriter):
 
     def is_silent(self, node: Node, whole: Node) -> bool:
         """Whether a node that applies in place adds demands alone: nothing is stripped, kept or filled because of it."""
-        declared = whole.properties or {}
-        for part in with_all_in_place(node):
-            adds = part.patterns or part.prefix or part.items or part.additional or part.default is not MISSING
-            if (
-                adds
-                or part.trouble
-                or part.endless
-                or has_unevaluated(part)
-                or not declared.keys() >= {*named_by(part)}
-            ):
-                return False
-            if not all(is_leaf(child) and child.default is MISSING for child in (part.properties or {}).values()):
-                return False
-        return True
+        names = declared_names(whole)
+        return all(only_demands(part) and names.issuperset(named_by(part)) for part in with_all_in_place(node))
 
     def merged(self, parts: list[Node]) -> Node | None:
         """One node that demands what several do; None if that takes more than a union of properties."""
@@ -119,9 +107,8 @@ class CleanWriter(CheckWriter):
         whole = self.new()
         for part in parts:
             self._add(whole, part)
-        if any(not _is_only_shape(part) for part in parts):
-            # What has no common form with the others is asked part by part.
-            whole.all_of = tuple(part for part in parts if not _is_only_shape(part))
+        # What has no common form with the others is asked part by part.
+        whole.all_of = tuple(part for part in parts if not _is_only_shape(part))
         return whole
 
     def new(self, **fields: Any) -> Node:
@@ -157,16 +144,16 @@ class CleanWriter(CheckWriter):
 
     def has_good_default(self, node: Node) -> bool:
         default = declared_default(node)
-        return default is not MISSING and self.program.function(self.checks.function(node))(default) is True
+        return default is not MISSING and self.program.standalone(self.checks.function(node))(default) is True
 
     def members(self, function: Function, node: Node, variable: str) -> None:
         if not says_members(node):
             function.refuse_unless(f"is_plain({variable})")
-        elif self.takes_only_named(node) and not node.patterns and declared(node) >= {*named_by(node)}:
+        elif self.takes_only_named(node) and not node.patterns and declared_names(node).issuperset(named_by(node)):
             # Too many properties are the usual fault, and the cheapest to see.
             function.refuse_if(f"len({variable}) > {len(node.properties or ())}")
             count = self.declared(function, node, variable, counts=True)
-            if set(node.properties or ()) - set(self.needed(node)):
+            if not declared_names(node).issubset(self.needed(node)):
                 function.refuse_if(f"len({variable}) != {count}")
         else:
             self.declared(function, node, variable, counts=False)
@@ -191,8 +178,16 @@ class CleanWriter(CheckWriter):
             function.refuse_unless(f"type({key}) is str and is_plain({item})")
 
 
-def declared(node: Node) -> frozenset[str]:
+def declared_names(node: Node) -> frozenset[str]:
     return frozenset(node.properties or ())
+
+
+def only_demands(node: Node) -> bool:
+    """Whether a node has no say in what is known inside a value, nor in what is filled in."""
+    has_say = node.patterns or node.prefix or node.items or node.additional or node.default is not MISSING
+    if has_say or node.trouble or node.endless or has_unevaluated(node):
+        return False
+    return all(is_leaf(child) and child.default is MISSING for child in (node.properties or {}).values())
 
 
 def says_members(node: Node) -> bool:

@@ -79,17 +79,20 @@ class _Run:
         self.strip = strip
         self.fill = True
         self.filling: list[Bundle] = []
+        # Answers are kept by the identity of values, so these must live as long.
+        self.answers = bundles.no_answers()
+        self.asked_about: list[Any] = []
         self.is_attempt = False
         self.steps = _STEPS
         self.all_steps = _ALL_STEPS
 
     def whole(self, root: Node, value: Any) -> Any:
         bundle = self.bundles.get((root,))
-        if self.is_something_else(root, value) and not bundle.fits(value):
+        if self.is_something_else(root, value) and not self.fits(bundle, value):
             self.report.add("root_mismatch", None, value, value)
             return value
         data = self.fix(bundle, value, None)
-        if not self.report.entries and not bundle.fits(data):
+        if not self.report.entries and not self.fits(bundle, data):
             self.report.add("constraint", None, value, value)
         return data
 
@@ -112,16 +115,21 @@ class _Run:
             return self.repair(bundle, value, path)
         before = len(self.report.entries)
         result = self.repair(bundle, value, path)
-        if bundle.fits(value):
+        if self.fits(bundle, value):
             return self.still_valid(bundle, value, result, before)
-        if bundle.fits(result):
+        if self.fits(bundle, result):
             return result
         return self.second_thoughts(bundle, value, path, result, before)
+
+    def fits(self, bundle: Bundle, value: Any) -> bool:
+        if self.answers is not None:
+            self.asked_about.append(value)
+        return bundle.fits(value, self.answers)
 
     def still_valid(self, bundle: Bundle, value: Any, result: Any, before: int) -> Any:
         """A valid value is stripped and filled, nothing else, and only if it stays valid."""
         is_harmless = all(entry[0] in _HARMLESS for entry in self.report.entries[before:])
-        if is_harmless and (result is value or bundle.fits(result)):
+        if is_harmless and (result is value or self.fits(bundle, result)):
             return result
         self.report.take_back(before)
         return value
@@ -133,7 +141,7 @@ class _Run:
         for code, setting in (("strip", "strip"), ("default", "fill")):
             if code in codes and self.may_try:
                 better = self.without(setting, bundle, value, path)
-                if bundle.fits(better):
+                if self.fits(bundle, better):
                     return better
                 self.report.take_back(before)
         self.report.entries.extend(first)
@@ -200,7 +208,7 @@ class _Run:
 
     def converted(self, bundle: Bundle, value: Any) -> Any:
         possible = list(lossless(value, bundle.types))
-        result = next((candidate for candidate in possible if bundle.fits(candidate)), MISSING)
+        result = next((candidate for candidate in possible if self.fits(bundle, candidate)), MISSING)
         if result is MISSING and "array" in bundle.types and value is not None:
             result = self.wrapped(bundle, value)
         if result is MISSING and possible and bundle.is_typed:
@@ -212,7 +220,7 @@ class _Run:
         if bundle.ahead or not bundle.rest.nodes:
             return MISSING
         possible = (value, *lossless(value, bundle.rest.types))
-        return next(([item] for item in possible if bundle.fits([item])), MISSING)
+        return next(([item] for item in possible if self.fits(bundle, [item])), MISSING)
 
     # Objects: R6, R7, R10.
 
@@ -339,7 +347,7 @@ class _Run:
         return self.fix(together, value, path)
 
     def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
-        choice = choose(self.bundles, pending, value)
+        choice = choose(self.bundles, pending, value, self.answers)
         if choice.unknown_tag is not None:
             # A variant that the schema does not know yet: nobody can tell what belongs to it.
             tag = value[choice.unknown_tag]
@@ -359,7 +367,7 @@ class _Run:
             result, entries = self.attempt(bundle.joined(pending, (variant,)), value, path)
             stripped = sum(1 for entry in entries if entry[0] == "strip")
             fewest = stripped if fewest is None else fewest
-            if stripped <= fewest and bundle.fits(result):
+            if stripped <= fewest and self.fits(bundle, result):
                 self.report.entries.extend(entries)
                 return result
         return self.without("strip", bundle.joined(pending, variants[:1]), value, path)
@@ -368,7 +376,7 @@ class _Run:
         """The value repaired for a guess if that makes it fit; if not, nothing is stripped for the sake of a guess."""
         if self.may_try:
             result, entries = self.attempt(guess, value, path)
-            if bundle.fits(result):
+            if self.fits(bundle, result):
                 self.report.entries.extend(entries)
                 return result
         return self.without("strip", guess, value, path)

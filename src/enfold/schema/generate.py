@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from enfold.schema.compare import all_differ, is_multiple, standing_for
+from enfold.schema.evaluated import fits_unevaluated
 from enfold.schema.node import CONTAINERS, TYPES, Node
 from enfold.schema.plain import is_plain
 from enfold.schema.source import Function, Program
@@ -119,17 +120,14 @@ class CheckWriter:
                     self.place(function, part, variable)
 
     def unevaluated(self, function: Function, node: Node, variable: str) -> None:
-        from enfold.schema.evaluated import fits_unevaluated
-
         fits = self.program.constant(fits_unevaluated(self, node))
         function.refuse_unless(self.program.call(fits, variable))
 
     # What a node itself says.
 
     def local(self, function: Function, node: Node, variable: str) -> None:
-        if is_leaf(node) or not needs_branches(node):
-            condition = self.scalar(node, variable)
-            function.refuse_unless(condition)
+        if not needs_branches(node):
+            function.refuse_unless(self.scalar(node, variable))
             return
         if node.enum is not None:
             function.refuse_unless(self.member(node.enum, variable))

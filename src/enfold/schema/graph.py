@@ -67,13 +67,17 @@ def multiplies(nodes: list[Node]) -> bool:
 
     Without shared nodes no place is looked at more often than there are nodes.
     """
+    applied = {node: list(in_place(node)) for node in nodes}
+    inside = {node: list(children(node)) for node in nodes}
+    if all(len(parts) + bool(inside[node]) < 2 for node, parts in applied.items()):
+        return False
     often = _OFTEN + len(nodes)
     here = dict.fromkeys(nodes, 1)
     below = dict.fromkeys(nodes, 0)
     for _ in range(_ROUNDS):
         stable = True
         for node in reversed(nodes):
-            now = _looks_here(node, here), _looks_below(node, below)
+            now = 1 + sum(here[part] for part in applied[node]), _looks_below(applied[node], inside[node], below)
             if max(now) > often:
                 return True
             stable = stable and now == (here[node], below[node])
@@ -83,15 +87,11 @@ def multiplies(nodes: list[Node]) -> bool:
     return True
 
 
-def _looks_here(node: Node, here: dict[Node, int]) -> int:
-    return 1 + sum(here[part] for part in in_place(node))
-
-
-def _looks_below(node: Node, below: dict[Node, int]) -> int:
+def _looks_below(applied: list[Node], inside: list[Node], below: dict[Node, int]) -> int:
     """Children stand at different places, so the most looked at counts; variants look at the same places, so all do."""
-    own = max((max(1, below[child]) for child in children(node)), default=0)
-    objects = sum(below[part] for part in in_place(node) if may_be(part, "object"))
-    arrays = sum(below[part] for part in in_place(node) if may_be(part, "array"))
+    own = max((below[child] or 1 for child in inside), default=0)
+    objects = sum(below[part] for part in applied if may_be(part, "object"))
+    arrays = sum(below[part] for part in applied if may_be(part, "array"))
     return own + max(objects, arrays)
 
 

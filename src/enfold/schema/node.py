@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.reference import Document, Place, Unresolved, base_of, root_base
+from enfold.schema.reference import Document, Place, Unresolved, base_of, root_base, unquote
 
 __all__ = ["MISSING", "Node", "TooLargeError", "read_nodes"]
 
@@ -31,10 +31,11 @@ MISSING: Final = Missing()
 
 
 class Discriminator(msgspec.Struct, frozen=True):
-    """OpenAPI's hint: the property that names the variant, and which node each name stands for."""
+    """OpenAPI's hint: the property that names the variant, and what each of its values stands for."""
 
     name: str
     mapping: dict[str, Node]
+    words: dict[str, str]  # the last words of the mapping: they stay right in documents that were moved about
 
 
 class Node(msgspec.Struct, eq=False):
@@ -144,7 +145,7 @@ class _Reader:
         if isinstance(found, Place) and isinstance(found.schema, dict | bool):
             node = self.node(found.schema, found.base, scope)
             node.shared = True
-            node.name = node.name or reference.rpartition("/")[2]
+            node.name = node.name or _last_word(reference)
             return node
         node = self.new()
         reason = found.reason if isinstance(found, Unresolved) else "that is no schema"
@@ -164,11 +165,9 @@ class _Keywords:
 
     def read(self) -> None:
         self._any_type()
-        self._numbers()
-        self._strings()
-        self._arrays()
-        self._objects()
-        self._in_place()
+        for keywords, read in _GROUPS:
+            if not keywords.isdisjoint(self.schema):
+                read(self)
         if self.schema.get("nullable") is True:
             self._nullable()
 
@@ -269,7 +268,7 @@ class _Keywords:
             node.else_ = self._keyword("else")
         hint = self.schema.get("discriminator")
         if isinstance(hint, dict) and isinstance(hint.get("propertyName"), str):
-            node.discriminator = Discriminator(hint["propertyName"], self._named_variants(hint.get("mapping")))
+            node.discriminator = self._discriminator(hint["propertyName"], hint.get("mapping"))
 
     def _references(self) -> tuple[Node, ...]:
         document, found = self.reader.document, []
@@ -284,13 +283,14 @@ class _Keywords:
             found.append(self.reader.target(reference, place, self.scope))
         return tuple(found)
 
-    def _named_variants(self, mapping: Any) -> dict[str, Node]:
-        found: dict[str, Node] = {}
-        for name, reference in _items(mapping):
-            target = self.reader.document.resolve(reference, self.base) if isinstance(reference, str) else None
-            if isinstance(target, Place) and isinstance(target.schema, dict):
-                found[name] = self.reader.node(target.schema, target.base, self.scope)
-        return found
+    def _discriminator(self, name: str, mapping: Any) -> Discriminator:
+        references = {value: reference for value, reference in _items(mapping) if isinstance(reference, str)}
+        nodes: dict[str, Node] = {}
+        for value, reference in references.items():
+            found = self.reader.document.resolve(reference, self.base)
+            if isinstance(found, Place) and isinstance(found.schema, dict):
+                nodes[value] = self.reader.node(found.schema, found.base, self.scope)
+        return Discriminator(name, nodes, {value: _last_word(reference) for value, reference in references.items()})
 
     def _nullable(self) -> None:
         """OpenAPI 3.0's `nullable`: the node becomes a choice between null and what it was."""
@@ -339,8 +339,46 @@ class _Keywords:
         return int(value) if value is not None and value >= 0 and value == int(value) else None
 
 
+# Most schemas have few keywords; whole groups of them are passed over at one glance.
+_GROUPS: Final = (
+    (
+        frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
+        _Keywords._numbers,
+    ),
+    (frozenset({"minLength", "maxLength", "pattern"}), _Keywords._strings),
+    (
+        frozenset({"items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"}),
+        _Keywords._arrays,
+    ),
+    (
+        frozenset(
+            {
+                "properties",
+                "required",
+                "additionalProperties",
+                "patternProperties",
+                "propertyNames",
+                "minProperties",
+                "maxProperties",
+                "unevaluatedProperties",
+                "dependencies",
+                "dependentRequired",
+                "dependentSchemas",
+            }
+        ),
+        _Keywords._objects,
+    ),
+    (
+        frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "discriminator"}),
+        _Keywords._in_place,
+    ),
+)
 _BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
 _STAY_OUTSIDE: Final = frozenset({"index", "shared", "endless", "name", "default"})
+
+
+def _last_word(reference: str) -> str:
+    return unquote(reference.rpartition("/")[2])
 
 
 def _types(value: Any) -> frozenset[str] | None:

@@ -199,8 +199,9 @@ def _token_by_token(schema: Any) -> bytes:
             return str(id(schema)).encode()
         item = waiting.pop()
         if isinstance(item, dict):
-            keys = sorted(item, key=repr)
-            tokens.append(f"{{{len(keys)}:{keys!r}")
+            keys = sorted(item, key=_token)
+            tokens.append(f"{{{len(keys)}")
+            tokens.extend(map(_token, keys))
             waiting.extend(item[key] for key in reversed(keys))
         elif isinstance(item, list | tuple):
             tokens.append(f"[{len(item)}")

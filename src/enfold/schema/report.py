@@ -82,7 +82,7 @@ def _collapsed(entries: list[Entry]) -> list[_Group]:
         group = groups.get(shape)
         if group is None:
             groups[shape] = _Group(code, tuple(words), positions, old, new)
-        else:
+        elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
             group.count += 1
             if not group.differs_everywhere:
                 _compare(group, positions)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, Final
 
@@ -101,20 +102,20 @@ class Program:
         self._waiting: dict[str, _Waiting] = {}
         self._constants: dict[int, str] = {}
         self._kept: list[Any] = []
-        self._numbers = 0
+        self._numbers = count()
 
     def number(self) -> int:
-        """A number that this program has not given out before."""
-        self._numbers += 1
-        return self._numbers
+        """A number that this program has not given out before, whichever thread asks."""
+        return next(self._numbers)
 
     def constant(self, value: Any) -> str:
         """The name of a constant that holds this object."""
         name = self._constants.get(id(value))
         if name is None:
-            name = self._constants[id(value)] = f"K{len(self._constants)}"
+            name = f"K{self.number()}"
             self._kept.append(value)  # as long as it lives, nothing else gets its id
             self.namespace[name] = value
+            self._constants[id(value)] = name
         return name
 
     def literal(self, value: Any) -> str:
@@ -138,11 +139,15 @@ class Program:
     def call(self, name: str, variable: str) -> str:
         return f"{name}({variable}{self.also})"
 
-    def function(self, name: str) -> Callable[[Any], Any]:
-        """A function as the outside calls it, with the value alone."""
+    def function(self, name: str) -> Callable[..., Any]:
+        """A function itself, called with the value, and with the answers so far where they are kept."""
         self._compile(name)
-        inner = self.namespace[name]
-        return (lambda value: inner(value, {})) if self.remembers else inner
+        return self.namespace[name]  # type: ignore[no-any-return]  # generated
+
+    def standalone(self, name: str) -> Callable[[Any], Any]:
+        """A function to be called with the value alone."""
+        function = self.function(name)
+        return (lambda value: function(value, {})) if self.remembers else function
 
     def ask(self, name: str, value: Any, answers: dict[Any, bool] | None) -> bool:
         """Call a function on behalf of another, with the answers so far."""
