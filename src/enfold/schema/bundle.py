@@ -10,6 +10,7 @@ import msgspec
 
 from enfold.schema.clean import CleanWriter
 from enfold.schema.compare import standing_for
+from enfold.schema.generate import MANY
 from enfold.schema.node import MISSING, MOST_NODES, Node
 from enfold.schema.source import Function
 from enfold.schema.traits import (
@@ -326,18 +327,30 @@ class Bundles:
         function.line("bad = []")
         function.line("n = 0")
         function.ending = "return bad, n"
+        if len(bundle.members) <= MANY:
+            for name, member in bundle.members.items():
+                _write_look(function, repr(name), self._expression(member), is_wanted=name in bundle.wanted)
+            return
+        alike: dict[tuple[str, bool], list[str]] = {}
         for name, member in bundle.members.items():
-            with function.block(f"if {name!r} in v:"):
-                function.line("n += 1")
-                function.line(f"x = v[{name!r}]")
-                function.line(f"if not ({self._expression(member)}): bad.append({name!r})")
-            if name in bundle.wanted:
-                function.line(f"else: bad.append({name!r})")
+            alike.setdefault((self._expression(member), name in bundle.wanted), []).append(name)
+        for (expression, is_wanted), names in alike.items():
+            with function.block(f"for k in {function.program.constant(names)}:"):
+                _write_look(function, "k", expression, is_wanted=is_wanted)
 
     def _expression(self, member: Property) -> str:
         if len(member.nodes) > 1 or member.is_refused:
             return "False"
         return self.clean.expression(member.nodes[0], "x") if member.nodes else "True"
+
+
+def _write_look(function: Function, word: str, expression: str, *, is_wanted: bool) -> None:
+    with function.block(f"if {word} in v:"):
+        function.line("n += 1")
+        function.line(f"x = v[{word}]")
+        function.line(f"if not ({expression}): bad.append({word})")
+    if is_wanted:
+        function.line(f"else: bad.append({word})")
 
 
 # The keywords that look at a value as a whole; some need its inside for that, but say nothing about it.

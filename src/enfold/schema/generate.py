@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from enfold.schema.compare import all_differ, is_multiple, standing_for
@@ -20,7 +22,10 @@ from enfold.schema.traits import (
     says_types,
 )
 
-__all__ = ["CheckWriter", "either", "new_program"]
+__all__ = ["MANY", "CheckWriter", "either", "new_program"]
+
+# Properties beyond this number are asked for in loops.
+MANY: Final = 256
 
 
 def new_program(*, remembers: bool) -> Program:
@@ -315,40 +320,64 @@ class CheckWriter:
         """Demand what the properties demand; gives the expression for how many of them are there."""
         properties = node.properties or {}
         needed = dict.fromkeys(self.needed(node))
-        present = [name for name in needed if name in properties]
+        present = sum(1 for name in needed if name in properties)
         optional = [name for name in properties if name not in needed]
-        for name in needed:
-            self.required(function, properties.get(name), name, variable)
-        if not counts or not optional:
-            for name in optional:
-                self.optional(function, properties[name], name, variable, "")
-            return str(len(present))
-        count = function.fresh()
-        function.line(f"{count} = {len(present)}")
-        for name in optional:
-            self.optional(function, properties[name], name, variable, count)
-        return count
+        for names, word in self.words(function, needed, properties):
+            with _each(function, names):
+                self.required(function, properties.get(names[0]), word, variable)
+        count = ""
+        if counts and optional:
+            count = function.fresh()
+            function.line(f"{count} = {present}")
+        for names, word in self.words(function, optional, properties):
+            with _each(function, names):
+                self.optional(function, properties[names[0]], word, variable, count)
+        return count or str(present)
+
+    def words(
+        self, function: Function, names: Iterable[str], properties: dict[str, Node]
+    ) -> Iterator[tuple[list[str], str]]:
+        """The names to ask for, each as the word that stands for it in the source.
+
+        Of very many, those about which the same is said share one loop: unrolled, they would take long to compile.
+        """
+        if len(properties) <= MANY:
+            yield from (([name], repr(name)) for name in names)
+            return
+        alike: dict[Any, list[str]] = {}
+        for name in names:
+            alike.setdefault(self.likeness(properties.get(name)), []).append(name)
+        for group in alike.values():
+            yield group, repr(group[0]) if len(group) == 1 else function.key(group)
+
+    def likeness(self, node: Node | None) -> Any:
+        """Equal for nodes that are asked about in the same words."""
+        if node is None or not (is_leaf(node) or node.shared):
+            return None if node is None else node.index
+        probe = Function(self.program)
+        self.place(probe, node, "x")
+        return tuple(probe.lines)
 
     def needed(self, node: Node) -> tuple[str, ...]:
         """The properties that must be there."""
         return node.required
 
-    def required(self, function: Function, child: Node | None, name: str, variable: str) -> None:
+    def required(self, function: Function, child: Node | None, word: str, variable: str) -> None:
         if child is None or self.says_nothing(child):
-            function.refuse_if(f"{name!r} not in {variable}")
+            function.refuse_if(f"{word} not in {variable}")
             return
         item = function.fresh()
         function.looks_up = True
-        function.line(f"{item} = {variable}[{name!r}]")
+        function.line(f"{item} = {variable}[{word}]")
         self.place(function, child, item)
 
-    def optional(self, function: Function, child: Node, name: str, variable: str, count: str) -> None:
-        with function.block(f"if {name!r} in {variable}:"):
+    def optional(self, function: Function, child: Node, word: str, variable: str, count: str) -> None:
+        with function.block(f"if {word} in {variable}:"):
             if count:
                 function.line(f"{count} += 1")
             if not self.says_nothing(child):
                 item = function.fresh()
-                function.line(f"{item} = {variable}[{name!r}]")
+                function.line(f"{item} = {variable}[{word}]")
                 self.place(function, child, item)
 
     def says_nothing(self, node: Node) -> bool:
@@ -379,6 +408,16 @@ class CheckWriter:
     def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
         if node.additional is not None:
             self.place(function, node.additional, item)
+
+
+@contextmanager
+def _each(function: Function, names: list[str]) -> Iterator[None]:
+    """What is written inside is asked for each of the names."""
+    if len(names) == 1:
+        yield
+        return
+    with function.block(f"for {function.key(names)} in {function.program.constant(names)}:"):
+        yield
 
 
 _CLASSES: Final = {"object": "dict", "array": "list"}

@@ -36,6 +36,7 @@ class Function:
         self._depth = 0
         self._nested = 0
         self._names = 0
+        self._keys: dict[int, str] = {}
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self._depth + text)
@@ -73,6 +74,10 @@ class Function:
         """A local name that nobody uses yet."""
         self._names += 1
         return f"x{self._names}"
+
+    def key(self, names: list[str]) -> str:
+        """The local name that stands for each of these names in a loop over them."""
+        return self._keys.setdefault(id(names), f"k{len(self._keys)}")
 
     def text(self) -> str:
         lines = [*self.lines, self.ending]
