@@ -36,6 +36,14 @@ check: $(VENV)/ready
 bench: setup
 	$(BIN)/python -m benchmarks
 
+demo: $(VENV)/ready
+	@echo "Two demo tokens: demo-customer may order, demo-keeper may restock too. Try in another shell:"
+	@echo "  curl -s localhost:8000/functions/shop.items"
+	@echo "  curl -s localhost:8000/functions/shop.order -H 'Authorization: Bearer demo-customer' \\"
+	@echo "       -H 'Content-Type: application/json' -d '{\"item\": \"tea\", \"quantity\": 2}'"
+	@echo "  curl -sN localhost:8000/functions/shop.events"
+	$(BIN)/enfold serve examples/shop/app.py --tokens examples/shop/tokens.json --provenance
+
 docs: setup
 	$(BIN)/python docs/build.py
 

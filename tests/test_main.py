@@ -1,8 +1,10 @@
 import json
+import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -80,3 +82,21 @@ def test_a_port_in_use_is_told() -> None:
         port = taken.getsockname()[1]
         done = enfold("serve", SHOP, "--port", str(port))
     assert (done.returncode, done.stderr) == (7, f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use\n")
+
+
+def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
+    words = ["serve", SHOP, "--port", "0", "--tokens", str(ROOT / "examples" / "shop" / "tokens.json")]
+    with subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = [server.stderr.readline() for _ in range(6)]
+        base = said[1].split()[1].removesuffix("/functions/{id}")
+        try:
+            with urlopen(f"{base}/functions/shop.add?x=1&y=2", timeout=30) as reply:  # noqa: S310  # our own server
+                assert json.load(reply) == {"result": 3}
+            server.send_signal(signal.SIGINT)
+            assert server.wait(30) == 0
+            assert "Traceback" not in server.stderr.read()
+        finally:
+            server.kill()
+    assert said[0] == "Enfold serves 7 operations\n"
+    assert "2 identities" in said[4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from errno import EADDRINUSE
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -174,16 +175,23 @@ def _cgi(words: list[str], registry: Registry | None) -> int:
     from enfold.surfaces.cgi import to_cgi
 
     found, rest = _first_is_target(words, registry, "cgi")
-    variable, chosen = "REMOTE_USER", "result"
+    options = {
+        "--identity-variable": "REMOTE_USER",
+        "--format": "result",
+        "--provenance": "",
+        "--store": "",
+        "--key": "",
+    }
     for word in rest:
         name, _, value = word.partition("=")
-        if name == "--identity-variable" and value:
-            variable = value
-        elif name == "--format" and value:
-            chosen = value
-        else:
-            raise CallError("VALIDATION_ERROR", f"cgi does not know {word!r}: --identity-variable=NAME, --format=NAME")
-    return to_cgi(found, format=chosen, identity_variable=variable)
+        if name not in options:
+            raise CallError("VALIDATION_ERROR", f"cgi does not know {name!r}: it takes {'=, '.join(options)}=")
+        options[name] = value or "yes"
+    given = {name: value for name, value in options.items() if value}
+    recorder = _recorder(given) if "--provenance" in given else None
+    return to_cgi(
+        found, format=options["--format"], identity_variable=options["--identity-variable"], recorder=recorder
+    )
 
 
 # --- commands with argparse ---------------------------------------------------------------------------------------
@@ -324,6 +332,9 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
     parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
     parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
+    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
+    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
+    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
     parser.add_argument("--reload", action="store_true", help="start again when a file of the target's folder changes")
 
 
@@ -366,6 +377,7 @@ def _serve_registry(registry: Registry, options: Namespace, tokens: Tokens | Non
         allowed_hosts=options.allow_host,
         allowed_origins=options.allow_origin,
         max_body=options.max_body,
+        recorder=_recorder(_given(options)) if options.provenance else None,
     )
 
     class Server(uvicorn.Server):
@@ -377,8 +389,14 @@ def _serve_registry(registry: Registry, options: Namespace, tokens: Tokens | Non
     listening = _bind(options.host, options.port)
     _say_where(registry, options, tokens, listening.getsockname()[1])
     server = Server(config)
-    server.run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # uvicorn passes it on after it has shut down; it is how one ends a server.
+        server.run(sockets=[listening])
     return 0 if server.started else code_row("UNAVAILABLE").exit_code
+
+
+def _given(options: Namespace) -> dict[str, str]:
+    named = {"--store": options.store, "--key": options.key}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _bind(host: str, port: int) -> socket:
@@ -389,6 +407,7 @@ def _bind(host: str, port: int) -> socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(2048)  # Before we say where we are: whoever reads that may come at once.
     except (OSError, OverflowError) as error:
         listening.close()
         reason = "is in use" if getattr(error, "errno", None) == EADDRINUSE else f"cannot be used: {error}"

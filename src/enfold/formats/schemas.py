@@ -14,14 +14,13 @@ Schema: TypeAlias = dict[str, Any]
 
 
 def success_schema(format: str, operation: OperationSpec) -> Schema:
-    """The schema of what `write` gives for a result that fits; `{}` for a format that is not described here."""
-    describe = _SUCCESS.get(format)
-    return {} if describe is None else describe(operation)
+    """The schema of what `write` gives for a result that fits."""
+    return _SUCCESS[format](operation)
 
 
 def error_schema(format: str) -> Schema:
-    """The schema of what `write_error` gives; `{}` for a format that is not described here."""
-    return _FAILURE.get(format, {})
+    """The schema of what `write_error` gives."""
+    return _FAILURE[format]
 
 
 def _result(operation: OperationSpec) -> Schema:
@@ -95,8 +94,55 @@ _ENVELOPE_ERROR: Final[Schema] = {
     "additionalProperties": False,
 }
 
-_SUCCESS: Final[dict[str, Callable[[OperationSpec], Schema]]] = {"result": _result, "envelope": _envelope}
-_FAILURE: Final[dict[str, Schema]] = {"result": _RESULT_ERROR, "envelope": _ENVELOPE_ERROR}
+
+def _mcp_envelope(operation: OperationSpec) -> Schema:
+    schema = _around("result", operation.output_schema)
+    schema["properties"] = {**_MCP_ENVELOPE["properties"], **schema["properties"]}
+    schema["required"] = ["schema_version", "result"]
+    return schema
+
+
+_OBJECTS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
+_MCP_ENVELOPE: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": "mcp.envelope.v0.1"},
+        "result": {},
+        "provenance": {"type": ["object", "null"]},
+        "warnings": _OBJECTS,
+        "errors": _OBJECTS,
+        "meta": {"type": "object"},
+    },
+    "required": ["schema_version", "result"],
+    "additionalProperties": False,
+}
+
+_TEXT_BLOCK: Final[Schema] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_TOOL_ENVELOPE: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "content": {"type": "array", "items": _TEXT_BLOCK, "minItems": 2, "maxItems": 2},
+        "isError": {"type": "boolean"},
+    },
+    "required": ["content", "isError"],
+}
+
+_SUCCESS: Final[dict[str, Callable[[OperationSpec], Schema]]] = {
+    "result": _result,
+    "envelope": _envelope,
+    "mcp_envelope_v0_1": _mcp_envelope,
+    "tool_envelope_v1": lambda _: _TOOL_ENVELOPE,
+}
+_FAILURE: Final[dict[str, Schema]] = {
+    "result": _RESULT_ERROR,
+    "envelope": _ENVELOPE_ERROR,
+    "mcp_envelope_v0_1": {**_MCP_ENVELOPE, "required": ["schema_version", "result", "errors"]},
+    "tool_envelope_v1": _TOOL_ENVELOPE,
+}
 
 
 # --- references ---------------------------------------------------------------------------------------------------

@@ -140,13 +140,10 @@ def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema
 
 
 def _written_as(kind: ArgumentKind, schema: Schema) -> Schema:
-    if kind == "json":
+    if kind in ("json", "jsons"):
         return {"content": {"application/json": {"schema": schema}}}
     if kind == "texts":
         return {"schema": schema, "style": "form", "explode": True}
-    if kind == "jsons":
-        items = {"type": "string", "contentMediaType": "application/json"}
-        return {"schema": {"type": "array", "items": items}, "style": "form", "explode": True}
     return {"schema": schema}
 
 
@@ -166,18 +163,28 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
 def _success(spec: OperationSpec, components: _Components) -> Schema:
     schema = components.place(success_schema(components.format, spec), f"{spec.id}.output")
     if spec.type is OperationType.SUBSCRIPTION:
-        content = {kind: {"schema": _STREAM, "x-enfold-item-schema": schema} for kind in _STREAM_TYPES}
+        content = _stream_content(schema, error_schema(components.format))
     else:
         content = {"application/json": {"schema": schema}}
     headers = {"X-Request-Id": _header("X-Request-Id"), "Enfold-Warnings": _header("Enfold-Warnings")}
     return {"description": "Successful execution", "headers": headers, "content": content}
 
 
-_STREAM_TYPES: Final = ("text/event-stream", "application/x-ndjson")
-_STREAM: Final[Schema] = {
-    "type": "string",
-    "description": "Items as they come, each as JSON; the end is marked as complete or as an error.",
-}
+def _stream_content(item: Schema, failure: Schema) -> Schema:
+    """What one event or one line holds: an item, or how the stream ended."""
+    end = {"type": "object", "properties": {"complete": {"const": True}}, "required": ["complete"]}
+    line = {"anyOf": [item, end, failure]}
+    event = {
+        "type": "object",
+        "properties": {
+            "event": {"enum": ["message", "complete", "error"]},
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": line},
+            "id": {"type": "string"},
+            "retry": {"type": "integer"},
+        },
+        "required": ["data"],
+    }
+    return {"text/event-stream": {"schema": event}, "application/x-ndjson": {"schema": line}}
 
 
 def _own_errors(spec: OperationSpec) -> dict[int, list[Schema]]:

@@ -1,4 +1,7 @@
-"""The arguments of an operation in a query string: an array is a repeated name, an object JSON text, all else text."""
+"""The arguments of an operation in a query string: an array is a repeated name, an object JSON text, all else text.
+
+An array of objects may also be written as one JSON text: that is the form the OpenAPI document can describe.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,15 @@ _READERS: Final[dict[ArgumentKind, Callable[[list[str]], Any]]] = {
     "text": _one_or_many,
     "texts": lambda values: values,
     "json": lambda values: _parsed(values[0]) if len(values) == 1 else values,
-    "jsons": lambda values: [_parsed(value) for value in values],
+    "jsons": lambda values: _whole_or_items([_parsed(value) for value in values]),
 }
+
+
+def _whole_or_items(values: list[Any]) -> list[Any]:
+    """An array of containers: each of them as JSON text, or all of them in one."""
+    (first, *others) = values
+    is_whole = not others and isinstance(first, list) and all(isinstance(item, dict | list) for item in first)
+    return first if is_whole else values
 
 
 def _parsed(text: str) -> Any:

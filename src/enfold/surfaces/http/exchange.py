@@ -1,0 +1,189 @@
+"""One request and its answer: reading the body within its limits, and writing results and failures in a format."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope
+from enfold.errors import CallError
+from enfold.formats import Format
+from enfold.operation import Identity, OperationSpec
+from enfold.surfaces.failures import (
+    RefusedError,
+    encode_failure,
+    error_headers,
+    status_of,
+    with_prefix,
+)
+from enfold.surfaces.http.guard import Header
+from enfold.surfaces.http.watch import Receive, Watch
+from enfold.surfaces.reading import is_json, read_object, request_id
+
+__all__ = ["Answer", "Exchange", "Receive", "Scope", "Send"]
+
+Scope: TypeAlias = dict[str, Any]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Answer: TypeAlias = tuple[bytes, int, Sequence[Header]]  # body, status, headers
+T = TypeVar("T")
+
+_JSON_HEADER: Final[Header] = (b"content-type", b"application/json")
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+class Exchange:
+    """What is known about one request, and the way its answer goes out."""
+
+    __slots__ = (
+        "_is_read",
+        "_is_started",
+        "_send",
+        "_watch",
+        "extra_headers",
+        "format",
+        "format_name",
+        "headers",
+        "identity",
+        "method",
+        "operation",
+        "receive",
+        "request_id",
+        "scope",
+    )
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, format_name: str, format: Format) -> None:
+        self.scope = scope
+        self.receive = receive
+        self._send = send
+        self.method: str = scope["method"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = request_id(self.headers)
+        self.format_name = format_name
+        self.format = format
+        self.identity: Identity | None = None
+        self.operation: OperationSpec | None = None
+        self.extra_headers: Sequence[Header] = ()
+        self._is_read = False
+        self._is_started = False
+        self._watch: Watch | None = None
+
+    # working
+
+    async def watch_over(self, work: Awaitable[T], patience: float) -> T | None:
+        """What the work gives, or None if the client has gone before; it is cancelled then."""
+        is_read = self._is_read or self.method != "POST"
+        with Watch(self.receive, None if is_read else patience) as self._watch:
+            return await work
+        return None
+
+    # the body
+
+    async def body(self, limit: int) -> dict[str, Any]:
+        """The arguments in the body, if it is a JSON object and not too large."""
+        headers = self.headers
+        if headers.get(b"content-type") != b"application/json" or b"content-encoding" in headers:
+            self._check_content()
+        length = headers.get(b"content-length", b"0")
+        if len(length) > 15 or (length.isdigit() and int(length) > limit):
+            raise _too_large(limit)
+        message = await self.receive()
+        body = message.get("body", b"")
+        if message.get("more_body") or len(body) > limit or message["type"] == "http.disconnect":
+            body = await self._rest(message, limit)
+        self._is_read = True
+        if self._watch is not None:
+            self._watch.body_is_read()
+        if body and b"content-type" not in headers:
+            raise _unsupported("A body needs a Content-Type: application/json")
+        return read_object(body)
+
+    def _check_content(self) -> None:
+        headers = self.headers
+        if not is_json(headers.get(b"content-type", b"application/json")):
+            raise _unsupported("The body must be application/json")
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise _unsupported("The body must not be compressed")
+
+    async def _rest(self, message: dict[str, Any], limit: int) -> bytearray:
+        """The body that comes in pieces; never more of it is in memory than the limit and one piece."""
+        body = bytearray()
+        while True:
+            if message["type"] == "http.disconnect":
+                raise CallError("ABORTED", "The client went away before its body was complete")
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not message.get("more_body"):
+                return body
+            message = await self.receive()
+
+    # the answer
+
+    def success(self, envelope: ResponseEnvelope[Any]) -> bytes:
+        """A result in the format the caller asked for."""
+        try:
+            return encode(self.format.write(envelope, self.operation))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+
+    def failure(self, error: CallError) -> bytes:
+        """A failure in the format the caller asked for."""
+        told = with_prefix(error, "Function error: ") if self.format_name == "result" else error
+        return encode_failure(self.format.write_error(told, "" if self.operation is None else self.operation.id))
+
+    def answer(self, envelope: ResponseEnvelope[Any]) -> Answer:
+        """A result as body, status and headers; one that tells of a failure is an error where the format has no other way."""
+        body = self.success(envelope)
+        if envelope.warnings:
+            return body, 200, [(b"enfold-warnings", str(len(envelope.warnings)).encode())]
+        if self.format_name == "result" and type(envelope.meta) is not LocalResponseMeta and envelope.is_error:
+            return body, 502, [(b"enfold-code", b"EXECUTION_ERROR")]
+        return body, 200, ()
+
+    def refusal(self, error: CallError, wire: Any = None) -> Answer:
+        """A failure as body, status and headers; `wire` where it has been written already."""
+        status = status_of(error, self.operation, has_identity=self.identity is not None)
+        headers = [(name.encode(), value.encode()) for name, value in error_headers(error, status)]
+        return self.failure(error) if wire is None else encode_failure(wire), status, headers
+
+    async def fail(self, error: CallError) -> None:
+        """Send a failure; once an answer has begun, only the connection can tell of it."""
+        if self._is_started:
+            raise error
+        await self.send_json(*self.refusal(error))
+
+    async def send_json(self, body: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await self._send(self._start(status, [_JSON_HEADER, length, *headers]))
+        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+    async def send_nothing(self, status: int, headers: Sequence[Header] = ()) -> None:
+        """An answer that has only headers."""
+        await self._send(self._start(status, list(headers)))
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def begin_stream(self, media_type: str) -> None:
+        kind = (b"content-type", media_type.encode())
+        # Neither a cache nor a proxy in between may hold back what is meant to arrive at once.
+        await self._send(self._start(200, [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]))
+
+    async def send_part(self, chunk: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    def _start(self, status: int, headers: list[Header]) -> dict[str, Any]:
+        headers.append((b"x-request-id", self.request_id.encode()))
+        if self.extra_headers:
+            headers.extend(self.extra_headers)
+        self._is_started = True
+        return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+def _unsupported(message: str) -> RefusedError:
+    return RefusedError(415, message, {"reason": "content_type", "expected": "application/json"})
+
+
+def _too_large(limit: int) -> CallError:
+    return CallError("PAYLOAD_TOO_LARGE", f"The body is larger than {limit} bytes", {"limit": limit})

@@ -1,0 +1,141 @@
+"""A subscription as an answer that goes on: server-sent events, or one JSON value a line; each with a marked end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
+from enfold.errors import CallError
+from enfold.operation import Context
+from enfold.surfaces.http.exchange import Exchange
+from enfold.surfaces.http.watch import Watch
+
+__all__ = ["Envelopes", "Stream"]
+
+RETRY_MS: Final = 2_000
+# How long an error may take to be answered with its own status; after that the headers are sent.
+PATIENCE: Final = 0.25
+
+Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
+
+
+class Framing(msgspec.Struct, frozen=True):
+    """How the parts of a stream are written."""
+
+    opening: bytes
+    item: Callable[[bytes, str | None], bytes]
+    complete: bytes
+    failure: Callable[[bytes], bytes]
+    heartbeat: bytes
+
+
+def _event(data: bytes, event_id: str | None) -> bytes:
+    return b"data: %b\n\n" % data if event_id is None else b"id: %b\ndata: %b\n\n" % (event_id.encode("utf-8", "replace"), data)
+
+
+FRAMINGS: Final = {
+    "text/event-stream": Framing(
+        opening=b"retry: %d\n\n" % RETRY_MS,
+        item=_event,
+        complete=b'event: complete\ndata: {"complete":true}\n\n',
+        failure=lambda data: b"event: error\ndata: %b\n\n" % data,
+        heartbeat=b":\n\n",
+    ),
+    "application/x-ndjson": Framing(
+        opening=b"",
+        item=lambda data, _: data + b"\n",
+        complete=b'{"complete":true}\n',
+        failure=lambda data: data + b"\n",
+        heartbeat=b"",
+    ),
+}
+
+
+class Stream:
+    """One stream on its way to one client."""
+
+    def __init__(
+        self, exchange: Exchange, media_type: str, context: Context, *, resumable: bool, heartbeat: float
+    ) -> None:
+        self._exchange = exchange
+        self._resumable = resumable
+        self._media_type = media_type
+        self._framing = FRAMINGS[media_type]
+        self._context = context
+        self._heartbeat = heartbeat
+        self._watch = Watch(exchange.receive)
+        self._writing = asyncio.Lock()
+        self._started = False
+        self._quiet = True
+
+    async def run(self, items: Envelopes) -> None:
+        """Send every item; an error before the first is raised, a later one is told in the stream."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._send_watched(items)
+        except CallError as error:
+            async with self._writing:  # so that the clock is not cut off in the middle of a message
+                ticking.cancel()
+            if not self._started:
+                raise
+            await self._put(self._framing.failure(self._exchange.failure(error)), more=False)
+        except OSError:
+            pass  # some servers say so when a client has gone; what the handler raises comes as a CallError
+        finally:
+            ticking.cancel()
+            await items.aclose()
+
+    def stop(self) -> None:
+        self._watch.stop()
+
+    async def _send_watched(self, items: Envelopes) -> None:
+        with self._watch:
+            await self._send_all(items)
+        if self._watch.ended == "stopped":
+            raise CallError("UNAVAILABLE", "The server is shutting down")
+
+    async def _send_all(self, items: Envelopes) -> None:
+        resumable = self._resumable
+        async for envelope in items:
+            event_id = self._take_event_id(envelope) if resumable else None
+            await self._put(self._framing.item(self._exchange.success(envelope), event_id))
+        await self._put(self._framing.complete, more=False)
+
+    def _take_event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
+        """The id the handler gave to this item; it is taken away, so that the next item does not get it too."""
+        given, self._context.event_id = self._context.event_id, None
+        if given is None and isinstance(envelope.meta, HTTPResponseMeta):
+            given = envelope.meta.last_event_id or None  # it may be unset
+        return None if given is None else _one_line(str(given))
+
+    async def _tick(self) -> None:
+        """Open the stream when its first item takes long, then give signs of life while nothing else is sent."""
+        await asyncio.sleep(PATIENCE)
+        with suppress(OSError):  # the client has gone, and the watch knows
+            await self._put(b"")
+            while self._framing.heartbeat:
+                self._quiet = True
+                await asyncio.sleep(self._heartbeat)
+                if self._quiet:
+                    await self._put(self._framing.heartbeat)
+
+    async def _put(self, chunk: bytes, *, more: bool = True) -> None:
+        """Send one piece; the server makes us wait here when the client reads slowly, and so the handler waits too."""
+        async with self._writing:
+            if not self._started:
+                await self._exchange.begin_stream(self._media_type)
+                self._started = True
+                chunk = self._framing.opening + chunk
+            self._quiet = False
+            if chunk or not more:
+                await self._exchange.send_part(chunk, more=more)
+
+
+def _one_line(text: str) -> str:
+    """An id without the characters that would end the line, or that a client must ignore."""
+    return "".join(character for character in text if character not in "\r\n\0")

@@ -1,0 +1,81 @@
+"""Looks after a request while it is worked on: its body must come in time, and its client must still be there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from enfold.errors import CallError
+
+__all__ = ["Receive", "Watch"]
+
+Receive: TypeAlias = Callable[[], Awaitable[Any]]
+
+# Most requests are over by then, and have cost one timer; only for the others is it worth a task to listen.
+SOON: Final = 0.02
+
+
+class Watch:
+    """While it is open, the running task is cancelled when the body takes too long, the client goes, or `stop` is called.
+
+    With `patience` the body is still to come, until `body_is_read`. A body that is late raises a TIMEOUT; the other two
+    ends are quiet, and `ended` tells of them.
+    """
+
+    __slots__ = ("_is_slow", "_listener", "_loop", "_patience", "_receive", "_task", "_timer", "ended")
+
+    def __init__(self, receive: Receive, patience: float | None = None) -> None:
+        self._receive = receive
+        self._patience = patience
+        self._is_slow = False
+        self._listener: asyncio.Task[None] | None = None
+        self.ended: Literal["late", "gone", "stopped"] | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(self._loop)
+        self._timer = self._loop.call_later(SOON, self._take_care)
+        return self
+
+    def body_is_read(self) -> None:
+        self._patience = None
+        if self._is_slow:
+            self._timer.cancel()
+            self._take_care()
+
+    def stop(self) -> None:
+        """End the work although the client is still there."""
+        self._end("stopped")
+
+    def _take_care(self) -> None:
+        self._is_slow = True
+        if self._patience is None:
+            self._listener = self._loop.create_task(self._until_gone())
+        else:
+            self._timer = self._loop.call_later(self._patience, self._end, "late")
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._end("gone")
+
+    def _end(self, how: Literal["late", "gone", "stopped"]) -> None:
+        if self.ended is None and self._task is not None:
+            self.ended = how
+            self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._timer.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+        task, self._task = self._task, None
+        # A cancellation of ours ends here; one that somebody else has asked for goes on.
+        if self.ended is None or task is None or task.uncancel() > 0 or kind is not asyncio.CancelledError:
+            return False
+        if self.ended == "late":
+            raise CallError("TIMEOUT", "The body did not arrive in time", {"reason": "body"}) from None
+        return True
