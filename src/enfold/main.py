@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from enfold.errors import CallError, code_row
 from enfold.log import silence
 from enfold.operation import Policy
-from enfold.registry import Registry
+from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -246,11 +246,35 @@ def _table(rows: list[tuple[str, str, str]]) -> str:
 def _inspect(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("operation", nargs="?", help="an id, or a name that only one operation has")
+        parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
 
-    options = _parse("inspect", words, registry, "Show operations in full.", add)
+    options = _parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
+    if registry is None and options.target.endswith((".json", ".yaml", ".yml")):
+        return _inspect_document(options)
     found = registry or _load(options.target)
     specs = found.list() if options.operation is None else [found.find(options.operation)]
     _print_json([spec.to_dict() for spec in specs] if options.operation is None else specs[0].to_dict())
+    return 0
+
+
+def _inspect_document(options: Namespace) -> int:
+    """What an OpenAPI document gives: the operations, what was left out and why."""
+    try:
+        from enfold.sources.openapi import from_openapi
+    except ImportError as error:
+        raise CallError("UNAVAILABLE", f"This needs {error.name}: pip install 'enfold[openapi]'") from None
+    try:
+        imported = from_openapi(options.target)
+    except (OSError, ValueError) as error:
+        raise CallError("VALIDATION_ERROR", f"{options.target} cannot be read: {error}") from None
+    if options.operation is not None:
+        chosen = OperationRegistry()
+        chosen.register_all(imported)
+        _print_json(chosen.find(options.operation).to_dict())
+    elif options.json:
+        _print_json(imported.report.to_dict())
+    else:
+        print(imported.report)
     return 0
 
 

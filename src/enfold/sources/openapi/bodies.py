@@ -1,0 +1,322 @@
+"""Request bodies: what a document declares, and a value written as one of its media types."""
+
+from __future__ import annotations
+
+import os
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.sources.openapi import media, styles
+from enfold.sources.openapi.document import Library, Place
+from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.parameters import MalformedOperationError, collection_style
+
+# A file is base64 text, or an object that also names it. In this process it may as well be bytes or a path, which no
+# JSON type describes: hence the last branch, and the check when the file is read.
+FILE_SCHEMA: Final[dict[str, Any]] = {
+    "description": "A file: its content as base64 text, or an object with `data`, `filename` and `content_type`.",
+    "anyOf": [
+        {"type": "string", "contentEncoding": "base64"},
+        {
+            "type": "object",
+            "properties": {
+                "data": {"contentEncoding": "base64"},
+                "filename": {"type": "string"},
+                "content_type": {"type": "string"},
+            },
+            "required": ["data"],
+        },
+        {"contentEncoding": "binary"},
+    ],
+}
+
+_JSON: Final = "application/json"
+_URLENCODED: Final = "application/x-www-form-urlencoded"
+_MULTIPART: Final = "multipart/form-data"
+
+
+class Media(msgspec.Struct, frozen=True):
+    """One media type a body may have, with its schema and how its parts are encoded."""
+
+    type: str
+    schema: Place
+    encoding: Place
+    is_sequence: bool = False  # described by an itemSchema: one item after another
+
+
+class Body(msgspec.Struct, frozen=True):
+    """The body of an operation: its media types, the one we like best first."""
+
+    place: Place
+    required: bool
+    media: tuple[Media, ...]
+
+
+def read_body(library: Library, version: str, found: Found) -> Body | None:
+    """The body an operation declares, or None."""
+    if version == "2.0":
+        return _read_old(library, found)
+    declared = found.place.child("requestBody")
+    if declared.node is None:
+        return _read_old(library, found) if _parameters(found) else None
+    place = library.follow(declared)
+    if not isinstance(place.node, dict):
+        raise MalformedOperationError(declared, "a request body is an object")
+    listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
+    kinds = tuple(_media(name, listed[name]) for name in media.json_first(listed))
+    return Body(place, place.node.get("required") is True, kinds)
+
+
+def _media(name: str, place: Place) -> Media:
+    if isinstance(place.node, dict) and "itemSchema" in place.node and "schema" not in place.node:
+        return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
+    return Media(name, place.child("schema"), place.child("encoding"))
+
+
+# --- 2.0 ----------------------------------------------------------------------------------------------------------
+
+
+def _parameters(found: Found) -> list[Place]:
+    return [
+        each
+        for owner in (found.item, found.place)
+        for each in owner.child("parameters").elements()
+        if isinstance(each.node, dict)
+    ]
+
+
+def _read_old(library: Library, found: Found) -> Body | None:
+    """The body of 2.0: a parameter in `body`, or all those in `formData` together."""
+    fields: dict[str, Place] = {}
+    for place in map(library.follow, _parameters(found)):
+        if place.node.get("in") == "body":
+            kinds = media.json_first(_consumed(library, found)) or [_JSON]
+            schema, nothing = place.child("schema"), place.child("encoding")
+            return Body(
+                place, place.node.get("required") is True, tuple(Media(each, schema, nothing) for each in kinds)
+            )
+        if place.node.get("in") == "formData" and isinstance(place.node.get("name"), str):
+            fields[place.node["name"]] = place
+    return _form_body(library, found, fields) if fields else None
+
+
+def _consumed(library: Library, found: Found) -> list[str]:
+    for owner in (found.place, library.place()):
+        said = owner.node.get("consumes")
+        if isinstance(said, list) and said:
+            return [each for each in said if isinstance(each, str)]
+    return []
+
+
+def _form_body(library: Library, found: Found, fields: dict[str, Place]) -> Body:
+    has_file = any(each.node.get("type") == "file" for each in fields.values())
+    required = [name for name, each in fields.items() if each.node.get("required") is True]
+    schema = {
+        "type": "object",
+        "properties": {name: each.node for name, each in fields.items()},
+        **({"required": required} if required else {}),
+    }
+    encoding = {name: _old_encoding(each.node) for name, each in fields.items() if each.node.get("type") == "array"}
+    kinds = [each for each in _consumed(library, found) if media.is_form(each) or media.is_multipart(each)]
+    if has_file:
+        kinds = [each for each in kinds if media.is_multipart(each)]
+    kind = kinds[0] if kinds else _MULTIPART if has_file else _URLENCODED
+    base = found.place
+    whole = Media(kind, Place(schema, base.resource, base.pointer), Place(encoding, base.resource, base.pointer))
+    return Body(base.child("parameters"), bool(required), (whole,))
+
+
+def _old_encoding(node: dict[str, Any]) -> dict[str, Any]:
+    style, explode = collection_style(node.get("collectionFormat"))
+    return {"style": style, "explode": explode}
+
+
+# --- on the wire --------------------------------------------------------------------------------------------------
+
+
+class FilePart(msgspec.Struct, frozen=True):
+    """A file as it was given: content, and perhaps a name and a type."""
+
+    data: bytes
+    filename: str | None = None
+    content_type: str | None = None
+
+
+def write_body(kind: Media, value: Any, is_file: frozenset[str] = frozenset()) -> tuple[bytes, str]:
+    """A value as the bytes of a media type, and the content type to send; `is_file` names the fields that are files."""
+    if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
+        return _json(value), kind.type
+    if media.is_form(kind.type) and isinstance(value, dict):
+        return _form(kind, value).encode(), kind.type
+    if media.is_multipart(kind.type):
+        return _multipart(kind, value, is_file)
+    if media.is_stream(kind.type) and isinstance(value, list):
+        return _sequence(kind, value), kind.type
+    if media.is_range(kind.type):
+        return _of_any_type(value)
+    return _raw(kind.type, value), kind.type
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, UnicodeEncodeError, RecursionError) as error:
+        raise CallError("VALIDATION_ERROR", f"The body cannot be written as JSON: {error}") from error
+
+
+def _sequence(kind: Media, values: list[Any]) -> bytes:
+    start = b"\x1e" if media.bare(kind.type) in media.SEQUENCE_STREAMS else b""
+    return b"".join(start + _json(each) + b"\n" for each in values)
+
+
+def _of_any_type(value: Any) -> tuple[bytes, str]:
+    """For `*/*` the argument decides: text is text, bytes are bytes, the rest is JSON."""
+    if isinstance(value, str):
+        return value.encode(), "text/plain; charset=utf-8"
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value), "application/octet-stream"
+    return _json(value), _JSON
+
+
+def _raw(kind: str, value: Any) -> bytes:
+    if media.is_text(kind):
+        charset = media.parameter(kind, "charset") or "utf-8"
+        return value if isinstance(value, bytes) else styles.scalar_text(value).encode(charset, "replace")
+    return read_file(value).data
+
+
+def read_file(value: Any) -> FilePart:
+    """A file from what a caller may give: bytes, a path, base64 text, other text, or an object that says more."""
+    if isinstance(value, FilePart):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return FilePart(bytes(value))
+    if isinstance(value, os.PathLike):
+        return _file_at(value)
+    if isinstance(value, dict) and "data" in value:
+        inner = read_file(value["data"])
+        return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"))
+    if isinstance(value, str):
+        return FilePart(_decoded(value))
+    raise CallError("VALIDATION_ERROR", f"A file is base64 text, bytes or an object with `data`, not {value!r:.50}")
+
+
+def _file_at(path: os.PathLike[str]) -> FilePart:
+    # Only a caller in this process can hand over a path object; text is never taken for a path.
+    file = Path(path)
+    return FilePart(file.read_bytes(), file.name)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        return text.encode()
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+
+def _form(kind: Media, value: dict[str, Any]) -> str:
+    pairs: list[tuple[str, str]] = []
+    for name, each in value.items():
+        said = kind.encoding.child(name).node
+        pairs.extend(_form_pairs(name, each, said if isinstance(said, dict) else {}))
+    return styles.join_pairs(pairs)
+
+
+def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[str, str]]:
+    if not {"style", "explode", "allowReserved"} & set(encoding):
+        return styles.form_pairs(name, value)
+    style = encoding.get("style", "form")
+    explode = encoding.get("explode", style == "form")
+    put = styles.encode_reserved_in_query if encoding.get("allowReserved") is True else styles.encode_form
+    return styles.expand_query(name, value, style, explode, put)
+
+
+def _multipart(kind: Media, value: Any, is_file: frozenset[str]) -> tuple[bytes, str]:
+    boundary = os.urandom(16).hex()
+    named = isinstance(value, dict)
+    parts = _named_parts(kind, value, is_file) if named else _unnamed_parts(value)
+    body = b"".join(_part(boundary, name, part) for name, part in parts)
+    return body + f"--{boundary}--\r\n".encode(), f"{media.bare(kind.type)}; boundary={boundary}"
+
+
+def _named_parts(kind: Media, value: dict[str, Any], is_file: frozenset[str]) -> Iterator[tuple[str, FilePart]]:
+    for name, each in value.items():
+        said = kind.encoding.child(name).node
+        encoding = said if isinstance(said, dict) else {}
+        if each is None:
+            continue
+        for item in each if isinstance(each, list) and not _is_one_part(encoding) else [each]:
+            yield from _field(name, item, encoding, name in is_file)
+
+
+def _is_one_part(encoding: dict[str, Any]) -> bool:
+    """A list is one part only where its encoding says so; else each item is a part of its own."""
+    return media.is_json(str(encoding.get("contentType", ""))) or encoding.get("explode") is False
+
+
+def _field(name: str, value: Any, encoding: dict[str, Any], is_file: bool) -> Iterator[tuple[str, FilePart]]:
+    said = _first_type(encoding)
+    if is_file or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
+        yield name, _as_file(read_file(value), name, said)
+    elif {"style", "explode"} & set(encoding) and said is None:
+        style = encoding.get("style", "form")
+        explode, raw = encoding.get("explode", style == "form"), styles.as_it_is
+        for key, text in styles.expand_query(name, value, style, explode, raw, raw):
+            yield key, FilePart(text.encode())
+    elif isinstance(value, (dict, list)) or media.is_json(said or ""):
+        yield name, FilePart(_json(value), content_type=said or _JSON)
+    else:
+        yield name, FilePart(styles.scalar_text(value).encode(), content_type=said)
+
+
+def _first_type(encoding: dict[str, Any]) -> str | None:
+    said = encoding.get("contentType")
+    if not isinstance(said, str):
+        return None
+    listed = [each.strip() for each in said.split(",")]
+    return next((each for each in listed if each and not media.is_range(each)), None)
+
+
+def _as_file(part: FilePart, name: str, said: str | None) -> FilePart:
+    filename = part.filename or name
+    return FilePart(part.data, filename, part.content_type or said or _guessed(filename))
+
+
+def _guessed(filename: str) -> str:
+    import mimetypes
+
+    return mimetypes.guess_type(filename)[0] or "application/octet-stream"
+
+
+def _unnamed_parts(value: Any) -> Iterator[tuple[None, FilePart]]:
+    """The parts of other multipart types, which have an order and no names."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str):
+            yield None, FilePart(each.encode(), content_type="text/plain; charset=utf-8")
+        elif isinstance(each, (bytes, FilePart, os.PathLike)) or (isinstance(each, dict) and "data" in each):
+            yield None, read_file(each)
+        else:
+            yield None, FilePart(_json(each), content_type=_JSON)
+
+
+def _part(boundary: str, name: str | None, part: FilePart) -> bytes:
+    lines = [f"--{boundary}"]
+    if name is not None:
+        filename = "" if part.filename is None else f'; filename="{_quoted(part.filename)}"'
+        lines.append(f'Content-Disposition: form-data; name="{_quoted(name)}"{filename}')
+    if part.content_type is not None:
+        lines.append(f"Content-Type: {' '.join(part.content_type.splitlines())}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + part.data + b"\r\n"
+
+
+def _quoted(text: str) -> str:
+    """A name for a part's header, as browsers write it: nothing in it can end the header."""
+    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,233 @@
+"""One operation at work: its schemas when first asked for, its request when called, its answer as an envelope."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError
+from enfold.operation import Context, ErrorSchema
+from enfold.schema.check import compile_schema
+from enfold.sources.openapi import media, outputs
+from enfold.sources.openapi.bodies import Body, read_body
+from enfold.sources.openapi.client import HTTPClient
+from enfold.sources.openapi.document import Library
+from enfold.sources.openapi.inputs import Inputs, is_stream_field, plan_inputs
+from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.outputs import Response
+from enfold.sources.openapi.parameters import Parameter, read_parameters
+from enfold.sources.openapi.requests import Outgoing, RequestBuilder
+from enfold.sources.openapi.responses import Answer, to_envelope, to_error
+from enfold.sources.openapi.schemas import Problem, Schema, Schemas
+from enfold.sources.openapi.security import Carried, Security, read_requirements
+from enfold.sources.openapi.servers import Servers
+from enfold.sources.openapi.streams import Stream
+from enfold.sources.openapi.tokens import TokenStore
+
+
+class Shared:
+    """What all operations of a document share."""
+
+    def __init__(
+        self,
+        library: Library,
+        version: str,
+        servers: Servers,
+        client: HTTPClient,
+        security: Security,
+        tokens: TokenStore,
+        private_headers: tuple[str, ...],
+    ) -> None:
+        self.library = library
+        self.version = version
+        self.servers = servers
+        self.client = client
+        self.security = security
+        self.tokens = tokens
+        self.private_headers = private_headers
+        self.problems: list[Problem] = []
+        self.inputs = Schemas(library, version, "input")
+        self.outputs = Schemas(library, version, "output")
+        self.error_bodies: dict[int, Schema] = {}
+
+
+class Blueprint(msgspec.Struct, frozen=True):
+    """One operation as read from the document, with no schema looked into yet."""
+
+    found: Found
+    parameters: list[Parameter]
+    body: Body | None
+    responses: tuple[Response, ...]
+    requirements: tuple[tuple[str, ...], ...]
+    base: str
+
+    @property
+    def gives_stream(self) -> bool:
+        return any(each.stream_types for each in outputs.successes(self.responses))
+
+    @property
+    def gives_answer(self) -> bool:
+        """Whether it answers at once: most do, and those that also stream where they declare another type."""
+        return not self.gives_stream or any(each.plain_types for each in outputs.successes(self.responses))
+
+
+def read_blueprint(shared: Shared, found: Found) -> Blueprint:
+    """Read an operation; a MalformedOperationError or BrokenReferenceError says why it cannot be called."""
+    library, version = shared.library, shared.version
+    return Blueprint(
+        found,
+        read_parameters(library, version, found),
+        read_body(library, version, found),
+        outputs.read_responses(library, version, found, shared.problems),
+        read_requirements(library, found),
+        shared.servers.base_for(found),
+    )
+
+
+class Call:
+    """The handler of one operation; everything costly is made when first needed."""
+
+    def __init__(self, shared: Shared, blueprint: Blueprint, *, streams: bool) -> None:
+        self._shared = shared
+        self._blueprint = blueprint
+        self._streams = streams
+        self._schemas: dict[str, Schema] = {}  # of each status, where there are several
+
+    # --- what it looks like
+
+    def input_schema(self) -> Schema:
+        return self._inputs.schema
+
+    def output_schema(self) -> Schema:
+        blueprint, schemas = self._blueprint, self._shared.outputs
+        if self._streams:
+            return outputs.item_schema(blueprint.responses, schemas)
+        return outputs.output_schema(blueprint.responses, blueprint.found.method, schemas)
+
+    def error_schemas(self) -> list[ErrorSchema]:
+        return outputs.error_schemas(self._blueprint.responses, self._shared.outputs, self._shared.error_bodies)
+
+    @property
+    def has_several_answers(self) -> bool:
+        """Whether more than one success has data of its own: then the actual status says which schema counts."""
+        return not self._streams and sum(bool(each.plain_types) for each in self._successes) > 1
+
+    # --- what it does
+
+    async def answer(self, arguments: Mapping[str, Any], _context: Context) -> ResponseEnvelope[Any]:
+        """Call the operation and give its answer."""
+        answer = await self._fetch(arguments)
+        if answer.status >= 400:
+            raise to_error(answer)
+        response = outputs.response_for(self._blueprint.responses, answer.status)
+        return to_envelope(answer, expects_json=_promises_json(response), private_headers=self._shared.private_headers)
+
+    async def answer_by_status(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        """The same, repaired by the schema of the status that came."""
+        envelope = await self.answer(arguments, context)
+        status = getattr(envelope.meta, "status_code", 0)
+        response = outputs.response_for(self._successes, status)
+        if response is None or isinstance(envelope.data, bytes):
+            return envelope
+        repaired = compile_schema(self._schema_of(response)).repair(envelope.data, "strip")
+        warnings = (*envelope.warnings, *repaired.warnings)
+        return msgspec.structs.replace(envelope, data=repaired.data, warnings=warnings)
+
+    def items(self, arguments: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        """Open the operation's stream and give its items."""
+        is_text = self.output_schema().get("type") == "string"
+        stream = Stream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
+        return stream.items(lambda: self._request(arguments), context)
+
+    # --- requests
+
+    async def _fetch(self, arguments: Mapping[str, Any]) -> Answer:
+        answer = await self._shared.client.fetch(await self._request(arguments))
+        if answer.status == 401 and self._schemes and self._shared.tokens.forget():
+            # The token may have ended before its time; a new one is tried once.
+            answer = await self._shared.client.fetch(await self._request(arguments))
+        return answer
+
+    async def _request(self, arguments: Mapping[str, Any]) -> Outgoing:
+        request = self._builder.build({**arguments, **self._fixed} if self._fixed else arguments)
+        request.headers.append(("Accept", self._accept))
+        if self._schemes:
+            _add(await self._shared.security.carried(self._schemes), request)
+        return request
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        has_twin = self._blueprint.gives_stream and self._blueprint.gives_answer
+        supplied = self._shared.security.supplied(self._schemes)
+        return plan_inputs(
+            [each for each in self._blueprint.parameters if each.key not in supplied],
+            self._blueprint.body,
+            self._shared.inputs,
+            stream=self._streams if has_twin else None,
+        )
+
+    @cached_property
+    def _fixed(self) -> dict[str, bool]:
+        """The argument `stream`, where the operation is one of two that differ in it."""
+        if not (self._blueprint.gives_stream and self._blueprint.gives_answer):
+            return {}
+        return {name: self._streams for name, each in self._inputs.arguments.items() if is_stream_field(each)}
+
+    @cached_property
+    def _builder(self) -> RequestBuilder:
+        base, found = self._blueprint.base, self._blueprint.found
+        refusal = self._shared.servers.refusal(base)
+        if refusal is not None:
+            raise CallError("EXECUTION_ERROR", refusal, {"reason": "server"})
+        return RequestBuilder(found.method, found.path, base, self._inputs)
+
+    @cached_property
+    def _schemes(self) -> tuple[str, ...]:
+        if not self._shared.servers.reach.is_home(self._blueprint.base):
+            return ()  # credentials are for the user's own server only
+        return self._shared.security.choose(self._blueprint.requirements)
+
+    @cached_property
+    def _accept(self) -> str:
+        return accept(self._blueprint.responses, streams=self._streams)
+
+    @cached_property
+    def _successes(self) -> tuple[Response, ...]:
+        return outputs.successes(self._blueprint.responses)
+
+    def _schema_of(self, response: Response) -> Schema:
+        schema = self._schemas.get(response.status)
+        if schema is None:
+            shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs)
+            schema = self._schemas[response.status] = self._shared.outputs.bundle(shape)
+        return schema
+
+
+def _promises_json(response: Response | None) -> bool:
+    return response is not None and any(media.is_json(each) for each in response.media)
+
+
+def _add(carried: Carried, request: Outgoing) -> None:
+    """Lay credentials on a request; no argument of a caller takes their place."""
+    names = {name.lower() for name, _ in carried.headers}
+    request.headers = [pair for pair in request.headers if pair[0].lower() not in names] + carried.headers
+    request.query += [f"{name}={value}" for name, value in carried.query]
+    request.cookies += carried.cookies
+
+
+def accept(responses: tuple[Response, ...], *, streams: bool) -> str:
+    """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
+    good = outputs.successes(responses)
+    wanted = [kind for each in good for kind in (each.stream_types if streams else each.plain_types)]
+    told = [kind for each in outputs.errors(responses) for kind in each.plain_types]
+    listed = list(dict.fromkeys(media.json_first(wanted)))
+    if not listed:
+        return "application/json, */*;q=0.8"
+    rest = [f"{kind};q=0.9" for kind in listed[1:]] + [
+        f"{kind};q=0.8" for kind in dict.fromkeys(told) if kind not in listed
+    ]
+    return ", ".join([listed[0], *rest])

@@ -1,0 +1,237 @@
+"""A document and the others it refers to: text into data, references into places. No I/O: a loader is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urldefrag, urljoin
+
+import msgspec
+
+from enfold.errors import FormatError
+from enfold.sources.openapi.yaml12 import read_yaml
+
+Load: TypeAlias = Callable[[str], bytes]
+
+MAX_REFERENCE_STEPS: Final = 100
+
+
+class BrokenReferenceError(LookupError):
+    """A reference that leads nowhere, or to where it may not."""
+
+
+class Resource:
+    """What references without an address are relative to: a document, or a schema with an `$id` of its own."""
+
+    __slots__ = ("anchors", "is_root", "resolved", "root", "uri")
+
+    def __init__(self, uri: str, root: Any, *, is_root: bool = False) -> None:
+        self.uri = uri
+        self.root = root
+        self.is_root = is_root
+        self.anchors: dict[str, Any] = {}
+        self.resolved: dict[str, Place] = {}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A node, the resource it lies in, and the pointer by which it was reached."""
+
+    node: Any
+    resource: Resource
+    pointer: tuple[str, ...] = ()
+
+    def child(self, *keys: str) -> Place:
+        """The place below; a missing key gives None as its node."""
+        node = self.node
+        for key in keys:
+            node = node.get(key) if isinstance(node, dict) else None
+        return Place(node, self.resource, self.pointer + keys)
+
+    def items(self) -> Iterator[tuple[str, Place]]:
+        """The places below a mapping; what is no mapping has none."""
+        if isinstance(self.node, dict):
+            for key, node in self.node.items():
+                yield str(key), Place(node, self.resource, (*self.pointer, str(key)))
+
+    def elements(self) -> Iterator[Place]:
+        """The places below a list; what is no list has none."""
+        if isinstance(self.node, list):
+            for index, node in enumerate(self.node):
+                yield Place(node, self.resource, (*self.pointer, str(index)))
+
+    @property
+    def where(self) -> str:
+        """The place for people: the file, where it is not the first, and the pointer."""
+        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in self.pointer)
+        return f"{'' if self.resource.is_root else self.resource.uri}#/{pointer}"
+
+
+def read_document(text: bytes) -> Any:
+    """JSON or YAML 1.2 as data; JSON is tried first because it is faster by far."""
+    text = text.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError as error:
+        raise FormatError("The document is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return read_yaml(text)
+
+
+class Library:
+    """The documents that were read so far, by their address, and a loader for those that were not."""
+
+    def __init__(self, root: Any, uri: str, load: Load, version: str) -> None:
+        self._load = load
+        self._resources: dict[str, Resource] = {}
+        self._failed: dict[str, str] = {}
+        self._has_ids = version not in ("2.0", "3.0")  # `$id` and `$anchor` came with 3.1
+        self._unindexed: list[Resource] = []
+        own = root.get("$self") if isinstance(root, dict) else None
+        self._retrieved_from = uri
+        self.root = Resource(urljoin(uri, own) if isinstance(own, str) else uri, root, is_root=True)
+        self._add(self.root)
+        self._resources[uri] = self.root
+
+    def place(self) -> Place:
+        return Place(self.root.root, self.root)
+
+    def follow(self, place: Place) -> Place:
+        """The place itself, or where its `$ref` leads in the end."""
+        for _ in range(MAX_REFERENCE_STEPS):
+            ref = place.node.get("$ref") if isinstance(place.node, dict) else None
+            if not isinstance(ref, str):
+                return place
+            place = self.resolve(ref, place.resource)
+        raise BrokenReferenceError(f"{place.where} refers to itself")
+
+    def resolve(self, ref: str, base: Resource) -> Place:
+        """The place a reference names; a large document says the same ones thousands of times."""
+        known = base.resolved.get(ref)
+        if known is None:
+            address, _, fragment = ref.partition("#")
+            resource = self._resource(address, base) if address else base
+            known = base.resolved[ref] = self._inside(resource, fragment, ref)
+        return known
+
+    def _inside(self, resource: Resource, fragment: str, ref: str) -> Place:
+        if not fragment or fragment == "/":
+            return Place(resource.root, resource)
+        if fragment.startswith("/"):
+            return self._walk(Place(resource.root, resource), fragment[1:].split("/"), ref)
+        self._index_all()
+        if fragment in resource.anchors:
+            return Place(resource.anchors[fragment], resource, (fragment,))
+        raise BrokenReferenceError(f"{ref} names an anchor that does not exist")
+
+    def _walk(self, place: Place, keys: list[str], ref: str) -> Place:
+        for key in keys:
+            step = self._step(place, key)
+            if step is None:
+                # What a reference points below may itself be a reference.
+                step = self._step(self.follow(place), key)
+            if step is None:
+                raise BrokenReferenceError(f"{ref} leads nowhere: there is no {_unescape(key)!r} in {place.where}")
+            place = step
+        return place
+
+    def _step(self, place: Place, key: str) -> Place | None:
+        node, name = place.node, _unescape(key)
+        if isinstance(node, dict):
+            found = name if name in node else key
+            return self._entered(Place(node[found], place.resource, (*place.pointer, found))) if found in node else None
+        if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
+            return self._entered(Place(node[int(name)], place.resource, (*place.pointer, name)))
+        return None
+
+    def _entered(self, place: Place) -> Place:
+        resource = self.own_resource(place.node, place.resource)
+        return place if resource is place.resource else Place(place.node, resource)
+
+    def own_resource(self, node: Any, base: Resource) -> Resource:
+        """The resource a schema is relative to inside: its own, where it has an `$id`."""
+        if not self._has_ids or not isinstance(node, dict) or node is base.root:
+            return base
+        own = node.get("$id")
+        if not isinstance(own, str) or own.startswith("#"):
+            return base
+        self._index_all()
+        uri = urldefrag(urljoin(base.uri, own))[0]
+        known = self._resources.get(uri)
+        return known if known is not None and known.root is node else base
+
+    def _resource(self, address: str, base: Resource) -> Resource:
+        self._index_all()
+        uri = urljoin(base.uri, address)
+        known = self._resources.get(uri)
+        if known is None and base is self.root and base.uri != self._retrieved_from:
+            # A document may have an address of its own (`$self`) and still lie among its parts elsewhere.
+            uri = urljoin(self._retrieved_from, address)
+            known = self._resources.get(uri)
+        return known or self._read(uri)
+
+    def _read(self, uri: str) -> Resource:
+        if uri in self._failed:
+            raise BrokenReferenceError(self._failed[uri])
+        try:
+            root = read_document(self._load(uri))
+        except (FormatError, BrokenReferenceError, OSError) as error:
+            self._failed[uri] = f"{uri} cannot be read: {error}"
+            raise BrokenReferenceError(self._failed[uri]) from error
+        resource = Resource(uri, root)
+        self._add(resource)
+        return resource
+
+    def _add(self, resource: Resource) -> None:
+        self._resources[resource.uri] = resource
+        own = resource.root.get("$self") if isinstance(resource.root, dict) else None
+        if isinstance(own, str):
+            self._resources.setdefault(urljoin(resource.uri, own), resource)
+        if self._has_ids:
+            self._unindexed.append(resource)
+
+    def _index_all(self) -> None:
+        """Find every `$id` and `$anchor`; most documents have none, and are never searched for them."""
+        waiting: list[tuple[Any, Resource]] = [(resource.root, resource) for resource in self._unindexed]
+        self._unindexed.clear()
+        seen: set[int] = set()  # data that was resolved by other tools may hold itself
+        while waiting:
+            node, base = waiting.pop()
+            if not isinstance(node, (dict, list)) or id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, dict):
+                base = self._named(node, base)
+            waiting.extend((value, base) for value in (node.values() if isinstance(node, dict) else node))
+
+    def _named(self, node: dict[str, Any], base: Resource) -> Resource:
+        own = node.get("$id")
+        if isinstance(own, str) and not own.startswith("#") and node is not base.root:
+            base = Resource(urldefrag(urljoin(base.uri, own))[0], node)
+            self._resources.setdefault(base.uri, base)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            anchor = node.get(keyword)
+            if isinstance(anchor, str):
+                base.anchors.setdefault(anchor, node)
+        return base
+
+
+def _unescape(key: str) -> str:
+    return unquote(key).replace("~1", "/").replace("~0", "~")
+
+
+def read_version(root: Any) -> str:
+    """`2.0`, `3.0`, `3.1` or `3.2`, whatever the document writes there: a number, a later patch, a newer minor."""
+    if not isinstance(root, dict):
+        raise FormatError("An OpenAPI document is an object")
+    if "swagger" in root and "openapi" not in root:
+        return "2.0"
+    said = str(root.get("openapi", ""))
+    if said.startswith(("3.0", "3.1")):
+        return said[:3]
+    if said == "3":
+        return "3.0"
+    if said:
+        return "3.2"
+    if not any(key in root for key in ("paths", "components", "webhooks", "info")):
+        raise FormatError("This is no OpenAPI document: it has neither `openapi` nor `swagger`")
+    return "3.1"

@@ -1,0 +1,343 @@
+"""The input of an operation as one object: which argument goes where, and the schema of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from enfold.sources.openapi import media
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media
+from enfold.sources.openapi.document import BrokenReferenceError, Place
+from enfold.sources.openapi.outputs import any_of
+from enfold.sources.openapi.parameters import LOCATIONS, Parameter
+from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
+
+MAX_EXAMPLES: Final = 3
+
+_ORDER: Final = {location: index for index, location in enumerate(LOCATIONS)}
+_MAX_ALL_OF: Final = 20
+
+# An object with one of these is more than a list of fields.
+_NOT_PLAIN: Final = frozenset(
+    {"not", "if", "patternProperties", "propertyNames", "dependentSchemas", "enum", "const", "unevaluatedProperties"}
+)
+_ONLY_REQUIRED: Final = frozenset({"required", "title", "description"})
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
+
+    properties: dict[str, Shape]
+    required: frozenset[str]
+    hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
+    files: frozenset[str] = frozenset()
+    extra: Shape | None = None
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One media type of the body, and its fields where it is a plain object."""
+
+    media: Media
+    fields: Fields | None
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """One argument: the location and name it stands for, and what it looks like."""
+
+    name: str
+    location: str  # of a parameter, `body` for a field, `whole` for a body in one piece, `type` for its media type
+    shape: Shape
+    required: bool
+    parameter: Parameter | None = None
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """The arguments by the name callers use, the kinds of body, and the schema of the whole."""
+
+    arguments: dict[str, Argument]
+    kinds: tuple[Kind, ...]
+    needs_body: bool
+    schema: Schema
+
+
+def plan_inputs(
+    parameters: Iterable[Parameter], body: Body | None, schemas: Schemas, stream: bool | None = None
+) -> Inputs:
+    """Name and describe every argument; `stream` fixes the body's field of that name, where it has one."""
+    kinds = _kinds(body, schemas) if body is not None else ()
+    needs_body = body is not None and body.required
+    arguments = _with_names(
+        [
+            *(
+                _parameter_argument(each, schemas)
+                for each in sorted(parameters, key=lambda each: _ORDER[each.location])
+            ),
+            *_body_arguments(body, kinds, schemas),
+        ]
+    )
+    if stream is not None:
+        arguments = _with_stream_fixed(arguments, stream)
+    return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
+
+
+def _object(arguments: dict[str, Argument], kinds: Sequence[Kind]) -> Shape:
+    """The schema of all arguments together; unknown ones are refused, unless the body takes any field."""
+    extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
+    schema: Schema = {
+        "type": "object",
+        "properties": {name: argument.shape.schema for name, argument in arguments.items()},
+        "required": [name for name, argument in arguments.items() if argument.required],
+        "additionalProperties": False if extra is None else extra.schema,
+    }
+    if not schema["required"]:
+        del schema["required"]
+    shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
+    return Shape(schema, frozenset().union(*(shape.uses for shape in shapes)))
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def _with_names(arguments: list[Argument]) -> dict[str, Argument]:
+    """Each argument under its own name; where a name repeats, the first keeps it and the others add their location."""
+    first: dict[str, Argument] = {}
+    for argument in arguments:
+        first.setdefault(argument.name, argument)
+    named: dict[str, Argument] = {}
+    for argument in arguments:
+        name = argument.name
+        if first[name] is not argument:
+            name = f"{name}_{'body' if argument.location in ('whole', 'type') else argument.location}"
+            while name in first or name in named:
+                name += "_"
+        named[name] = argument
+    return named
+
+
+def _with_stream_fixed(arguments: dict[str, Argument], stream: bool) -> dict[str, Argument]:
+    """Where a body field `stream` chooses between an answer and a stream, the operation has chosen already."""
+    return {
+        name: msgspec.structs.replace(
+            each, required=False, shape=Shape({"type": "boolean", "const": stream, "default": stream})
+        )
+        if is_stream_field(each)
+        else each
+        for name, each in arguments.items()
+    }
+
+
+def is_stream_field(argument: Argument) -> bool:
+    schema = argument.shape.schema
+    if argument.location != "body" or argument.name != "stream" or not isinstance(schema, dict):
+        return False
+    said = [schema.get("type"), *(each.get("type") for each in schema.get("anyOf", []) if isinstance(each, dict))]
+    return any(each == "boolean" or (isinstance(each, list) and "boolean" in each) for each in said)
+
+
+# --- parameters ---------------------------------------------------------------------------------------------------
+
+
+def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
+    shape = Shape(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
+    described = _described(shape, parameter.place.node)
+    return Argument(parameter.name, parameter.location, described, parameter.required, parameter)
+
+
+def _described(shape: Shape, node: dict[str, Any]) -> Shape:
+    """A shape with what the parameter object says about it."""
+    extra: Schema = {}
+    description = node.get("description")
+    if isinstance(description, str) and description:
+        extra["description"] = description
+    if node.get("deprecated") is True:
+        extra["deprecated"] = True
+    examples = [each for each in _examples(node) if not isinstance(each, (dict, list))]
+    if examples:
+        extra["examples"] = examples[:MAX_EXAMPLES]
+    if not extra:
+        return shape
+    schema = shape.schema if isinstance(shape.schema, dict) else {}
+    return Shape({**schema, **extra}, shape.uses)
+
+
+def _examples(node: dict[str, Any]) -> Iterator[Any]:
+    if "example" in node:
+        yield node["example"]
+    listed = node.get("examples")
+    for each in listed.values() if isinstance(listed, dict) else []:
+        if isinstance(each, dict) and "value" in each:
+            yield each["value"]
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------
+
+
+def _kinds(body: Body, schemas: Schemas) -> tuple[Kind, ...]:
+    """The kinds of body; where fields can be given, the same object in another notation (XML) adds nothing."""
+    kinds = tuple(Kind(each, _fields(each, schemas)) for each in body.media)
+    if not kinds or kinds[0].fields is None:
+        return kinds
+    return tuple(
+        each
+        for each in kinds
+        if each.fields is not None or _plain_object(each.media.schema, schemas, 0) is None or each.media.is_sequence
+    )
+
+
+def _body_arguments(body: Body | None, kinds: Sequence[Kind], schemas: Schemas) -> Iterator[Argument]:
+    if body is None or not kinds:
+        return
+    plain = [each.fields for each in kinds if each.fields is not None]
+    spread = kinds[0].fields is not None
+    others = kinds if not spread else [each for each in kinds if each.fields is None]
+    if spread:
+        yield from _field_arguments(plain, required=body.required and not others)
+    if others:
+        shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place.node)
+        yield Argument("body", "whole", shape, required=body.required and not spread)
+    if len(kinds) > 1:
+        choice = {"type": "string", "enum": [each.media.type for each in kinds]}
+        yield Argument("content_type", "type", Shape({**choice, "description": "The media type of the body."}), False)
+
+
+def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
+    """The fields of all kinds: a file is one in all, else the first kind describes it; only what all require is required."""
+    everywhere = frozenset.intersection(*(each.required for each in plain))
+    shapes: dict[str, Shape] = {}
+    for each in plain:
+        for name, shape in each.properties.items():
+            if name not in shapes or name in each.files:
+                shapes[name] = shape
+    for name, shape in shapes.items():
+        yield Argument(name, "body", shape, required and name in everywhere)
+
+
+def _whole_shape(kind: Media, schemas: Schemas) -> Shape:
+    if kind.is_sequence:
+        item = schemas.shape(kind.schema)
+        return Shape({"type": "array", "items": item.schema}, item.uses)
+    if media.is_text(kind.type) and not media.has_fields(kind.type):
+        return Shape({"type": "string"})
+    if media.has_fields(kind.type) or media.is_range(kind.type) or media.is_stream(kind.type):
+        return Shape(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
+    return Shape(FILE_SCHEMA)
+
+
+def _fields(kind: Media, schemas: Schemas) -> Fields | None:
+    """The fields of a media type whose schema is a plain object; None for any other."""
+    if kind.is_sequence or not media.has_fields(kind.type):
+        return None
+    found = _plain_object(kind.schema, schemas, 0)
+    if found is None or not found.properties:
+        return None
+    found = _with_undeclared(found)
+    has_files = media.is_form(kind.type) or media.is_multipart(kind.type)
+    return _with_files(found, kind, schemas) if has_files else found
+
+
+def _plain_object(place: Place, schemas: Schemas, depth: int) -> Fields | None:
+    """An object that is only a list of fields, `allOf` and references followed."""
+    node = place.node
+    if not isinstance(node, dict) or depth > _MAX_ALL_OF or not _is_plain(node):
+        return None
+    parts: list[Place] = list(place.child("allOf").elements())
+    if isinstance(node.get("$ref"), str):
+        try:
+            parts.append(schemas.library.resolve(node["$ref"], place.resource))
+        except BrokenReferenceError:
+            return None
+    read = [_plain_object(each, schemas, depth + 1) for each in parts]
+    own = _own_fields(place, schemas)
+    return own if not read else _merged([*read, own])
+
+
+def _is_plain(node: dict[str, Any]) -> bool:
+    said = node.get("type")
+    if said is not None and said != "object" and not (isinstance(said, list) and "object" in said):
+        return False
+    choices = [*(node.get("oneOf") or []), *(node.get("anyOf") or [])]
+    # Branches that only say which fields go together leave it a list of fields; the server will tell.
+    return not _NOT_PLAIN & set(node) and all(
+        isinstance(each, dict) and set(each) <= _ONLY_REQUIRED for each in choices
+    )
+
+
+def _own_fields(place: Place, schemas: Schemas) -> Fields:
+    properties = {
+        name: schemas.shape(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
+    }
+    hidden = frozenset(name for name, _ in place.child("properties").items() if name not in properties)
+    said = place.node.get("required")
+    required = frozenset(each for each in said if isinstance(each, str)) if isinstance(said, list) else frozenset()
+    extra = place.child("additionalProperties")
+    allowed = extra.node is True or isinstance(extra.node, dict)
+    return Fields(properties, required, hidden, extra=schemas.shape(extra) if allowed else None)
+
+
+def _merged(parts: list[Fields | None]) -> Fields | None:
+    properties: dict[str, list[Shape]] = {}
+    required: frozenset[str] = frozenset()
+    hidden: frozenset[str] = frozenset()
+    extra: Shape | None = None
+    for part in parts:
+        if part is None:
+            return None
+        for name, shape in part.properties.items():
+            properties.setdefault(name, []).append(shape)
+        required |= part.required
+        hidden |= part.hidden
+        extra = extra or part.extra
+    return Fields({name: _all_of(each) for name, each in properties.items()}, required, hidden, extra=extra)
+
+
+def _with_undeclared(fields: Fields) -> Fields:
+    """The fields with those that are required but nowhere described: anything may be their value."""
+    required = fields.required - fields.hidden
+    unknown = dict.fromkeys(sorted(required - set(fields.properties)), Shape(ANYTHING))
+    return msgspec.structs.replace(fields, properties={**fields.properties, **unknown}, required=required)
+
+
+def _all_of(shapes: list[Shape]) -> Shape:
+    if len(shapes) == 1 or all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    return Shape({"allOf": [shape.schema for shape in shapes]}, frozenset().union(*(shape.uses for shape in shapes)))
+
+
+def _with_files(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
+    """The fields of a form with its files described as files."""
+    files = {name: shape for name, shape in fields.properties.items() if _is_file(shape, name, kind, schemas)}
+    described = {name: _file_shape(shape) for name, shape in files.items()}
+    return msgspec.structs.replace(fields, properties={**fields.properties, **described}, files=frozenset(files))
+
+
+def _is_file(shape: Shape, name: str, kind: Media, schemas: Schemas) -> bool:
+    schema = _target(shape.schema, schemas)
+    if schema.get("type") == "array":
+        schema = _target(schema.get("items"), schemas)
+    encoding = kind.encoding.child(name, "contentType").node
+    if isinstance(encoding, str) and not _is_readable(encoding):
+        return True
+    return schema.get("format") == "binary" or ("contentMediaType" in schema and "contentEncoding" not in schema)
+
+
+def _is_readable(content_type: str) -> bool:
+    kinds = [each.strip() for each in content_type.split(",")]
+    return all(media.is_json(each) or media.is_text(each) for each in kinds)
+
+
+def _target(schema: Any, schemas: Schemas) -> Schema:
+    while isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        schema = schemas.definition(schema["$ref"].removeprefix("#/$defs/")).schema
+    return schema if isinstance(schema, dict) else {}
+
+
+def _file_shape(shape: Shape) -> Shape:
+    schema = shape.schema if isinstance(shape.schema, dict) else {}
+    said = schema.get("description")
+    described = {**FILE_SCHEMA, "description": f"{said} ({FILE_SCHEMA['description']})"} if said else FILE_SCHEMA
+    if schema.get("type") != "array":
+        return Shape(described)
+    kept = {key: value for key, value in schema.items() if key not in ("items", "description")}
+    return Shape({**kept, "items": described})

@@ -1,0 +1,96 @@
+"""Media types: what kind of content a name stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+EVENT_STREAM: Final = "text/event-stream"
+LINE_STREAMS: Final = frozenset(
+    {
+        "application/jsonl",
+        "application/x-jsonl",
+        "application/json-lines",
+        "application/jsonlines",
+        "application/x-jsonlines",
+        "application/ndjson",
+        "application/x-ndjson",
+        "application/x-json-stream",
+        "application/stream+json",
+    }
+)
+SEQUENCE_STREAMS: Final = frozenset({"application/json-seq", "application/geo+json-seq"})
+
+_TEXT: Final = frozenset(
+    {
+        "application/ecmascript",
+        "application/graphql",
+        "application/javascript",
+        "application/sql",
+        "application/toml",
+        "application/x-sh",
+        "application/x-www-form-urlencoded",
+        "application/x-yaml",
+        "application/xml",
+        "application/xml-dtd",
+        "application/yaml",
+    }
+)
+
+
+def bare(media_type: str) -> str:
+    """The type without its parameters, in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def is_json(media_type: str) -> bool:
+    kind = bare(media_type)
+    if kind in ("application/json", "text/json", "application/x-json"):
+        return True
+    return kind.endswith("+json") and not is_stream(kind)
+
+
+def is_yaml(media_type: str) -> bool:
+    kind = bare(media_type)
+    return kind in ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml") or kind.endswith("+yaml")
+
+
+def has_fields(media_type: str) -> bool:
+    """Whether an object can be written as this type, field by field; JSON is YAML too."""
+    return is_json(media_type) or is_form(media_type) or is_multipart(media_type) or is_yaml(media_type)
+
+
+def is_stream(media_type: str) -> bool:
+    kind = bare(media_type)
+    return kind == EVENT_STREAM or kind in LINE_STREAMS or kind in SEQUENCE_STREAMS
+
+
+def is_text(media_type: str) -> bool:
+    kind = bare(media_type)
+    return kind.startswith("text/") or kind in _TEXT or kind.endswith(("+xml", "+yaml"))
+
+
+def is_form(media_type: str) -> bool:
+    return bare(media_type) == "application/x-www-form-urlencoded"
+
+
+def is_multipart(media_type: str) -> bool:
+    return bare(media_type).startswith("multipart/")
+
+
+def is_range(media_type: str) -> bool:
+    return "*" in media_type
+
+
+def parameter(media_type: str, name: str) -> str | None:
+    """A parameter of a media type, such as its charset."""
+    for part in media_type.split(";")[1:]:
+        key, _, value = part.partition("=")
+        if key.strip().lower() == name:
+            return value.strip().strip('"') or None
+    return None
+
+
+def json_first(media_types: Iterable[str]) -> list[str]:
+    """The types by how gladly they are read: JSON, then other JSON types, then the rest, each in its order."""
+    return sorted(media_types, key=lambda each: 0 if bare(each) == "application/json" else 1 if is_json(each) else 2)

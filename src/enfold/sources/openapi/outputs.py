@@ -1,0 +1,210 @@
+"""The responses an operation declares: which mean success, which are streams, what their data looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from enfold.operation import ErrorSchema
+from enfold.sources.openapi import media
+from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.schemas import ANYTHING, Problem, Schema, Schemas, Shape
+
+_NOTHING: Final = Shape({"type": "null"})
+_TEXT: Final = Shape({"type": "string"})
+_BYTES: Final = Shape({"type": "string", "contentEncoding": "base64"})
+_ERROR_CODES: Final = {"429": "RESOURCE_EXHAUSTED", "503": "UNAVAILABLE"}
+
+
+class Response(msgspec.Struct, frozen=True):
+    """One declared response: its status as written (`200`, `2XX`, `default`) and its media types, JSON first."""
+
+    status: str
+    place: Place
+    media: dict[str, Place]
+
+    @property
+    def plain_types(self) -> list[str]:
+        return [each for each in self.media if not media.is_stream(each)]
+
+    @property
+    def stream_types(self) -> list[str]:
+        return [each for each in self.media if media.is_stream(each)]
+
+
+def read_responses(library: Library, version: str, found: Found, problems: list[Problem]) -> tuple[Response, ...]:
+    """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
+    read: list[Response] = []
+    for status, place in found.place.child("responses").items():
+        if status.startswith("x-"):
+            continue
+        try:
+            target = library.follow(place)
+            read.append(Response(status, target, _media(library, version, found, target)))
+        except BrokenReferenceError as error:
+            problems.append(Problem(place.where, str(error)))
+    return tuple(read)
+
+
+def _media(library: Library, version: str, found: Found, place: Place) -> dict[str, Place]:
+    content = place.child("content")
+    if isinstance(content.node, dict):
+        listed = {name: library.follow(each) for name, each in content.items() if not name.startswith("x-")}
+        return {name: listed[name] for name in media.json_first(listed)}
+    if version == "2.0" and isinstance(place.node, dict) and "schema" in place.node:
+        return dict.fromkeys(media.json_first(_produced(library, found)) or ["application/json"], place)
+    return {}
+
+
+def _produced(library: Library, found: Found) -> list[str]:
+    for owner in (found.place, library.place()):
+        said = owner.node.get("produces")
+        if isinstance(said, list) and said:
+            return [each for each in said if isinstance(each, str)]
+    return []
+
+
+def successes(responses: Iterable[Response]) -> tuple[Response, ...]:
+    """The responses that mean success; where only a default is declared, it does."""
+    listed = tuple(responses)
+    found = tuple(each for each in listed if each.status.upper().startswith("2"))
+    return found or tuple(each for each in listed if each.status == "default")
+
+
+def errors(responses: Iterable[Response]) -> tuple[Response, ...]:
+    """The responses that tell of a failure."""
+    listed = tuple(responses)
+    good = successes(listed)
+    return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))
+
+
+def response_for(responses: Iterable[Response], status: int) -> Response | None:
+    """The declared response that an actual status belongs to."""
+    by_status = {each.status.upper(): each for each in responses}
+    return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
+
+
+# --- schemas ------------------------------------------------------------------------------------------------------
+
+
+def response_shape(response: Response, method: str, schemas: Schemas) -> Shape:
+    """What the data of one response looks like."""
+    if method == "HEAD" or not response.plain_types or response.status in ("204", "205", "304"):
+        return _NOTHING if response.status != "default" or response.media == {} else Shape(ANYTHING)
+    kind = response.plain_types[0]
+    schema = response.media[kind].child("schema")
+    if media.is_json(kind) or media.is_range(kind):
+        return Shape(ANYTHING) if schema.node is None else schemas.shape(schema)
+    return _TEXT if media.is_text(kind) else _BYTES
+
+
+def output_schema(responses: Iterable[Response], method: str, schemas: Schemas) -> Schema:
+    """What the data of any success looks like, as one self-contained schema."""
+    return schemas.bundle(any_of(_distinct(response_shape(each, method, schemas) for each in successes(responses))))
+
+
+def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
+    found: list[Shape] = []
+    for shape in shapes:
+        if shape not in found:
+            found.append(shape)
+    return found
+
+
+def any_of(shapes: list[Shape]) -> Shape:
+    """The union of shapes; one of anything is anything."""
+    if not shapes or any(shape.schema in ({}, True) for shape in shapes):
+        return Shape(ANYTHING)
+    if len(shapes) == 1:
+        return shapes[0]
+    uses = frozenset().union(*(shape.uses for shape in shapes))
+    return Shape({"anyOf": [shape.schema for shape in shapes]}, uses)
+
+
+def item_schema(responses: Iterable[Response], schemas: Schemas) -> Schema:
+    """What the data of one item of a stream looks like."""
+    shapes = [
+        _item_shape(kind, response.media[kind], schemas)
+        for response in successes(responses)
+        for kind in response.stream_types
+    ]
+    return schemas.bundle(any_of(_distinct(shapes)))
+
+
+def _item_shape(kind: str, place: Place, schemas: Schemas) -> Shape:
+    item, whole = place.child("itemSchema"), place.child("schema")
+    if media.bare(kind) == media.EVENT_STREAM:
+        return _event_shape(item if item.node is not None else whole, schemas)
+    if item.node is None:
+        target = _followed(whole, schemas)
+        if isinstance(target.node, dict) and target.node.get("type") == "array" and "items" in target.node:
+            item = target.child("items")
+    chosen = whole if item.node is None else item
+    return Shape(ANYTHING) if chosen.node is None else schemas.shape(chosen)
+
+
+def _event_shape(place: Place, schemas: Schemas) -> Shape:
+    """The data of a server-sent event: where the schema describes the event, the schema of its `data`."""
+    target = _followed(place, schemas)
+    node = target.node
+    if not isinstance(node, dict):
+        return Shape(ANYTHING)
+    for keyword in ("oneOf", "anyOf"):
+        if isinstance(node.get(keyword), list) and _describes_events(target.child(keyword), schemas):
+            parts = [_event_shape(each, schemas) for each in target.child(keyword).elements()]
+            return any_of(_distinct(parts))
+    if not _is_event(target):
+        return schemas.shape(place)
+    data = target.child("properties", "data")
+    content = data.child("contentSchema")
+    # That an event's data is a string is true of every event, and says nothing of what is in it.
+    return schemas.shape(content) if content.node is not None else Shape(ANYTHING)
+
+
+def _describes_events(variants: Place, schemas: Schemas) -> bool:
+    return all(_is_event(_followed(each, schemas)) for each in variants.elements())
+
+
+def _is_event(place: Place) -> bool:
+    """Whether a schema speaks of the event and not of its payload: `data` beside only the fields an event has."""
+    properties = place.child("properties").node
+    if not isinstance(properties, dict) or "data" not in properties:
+        return False
+    return set(properties) <= {"data", "event", "id", "retry", "comment"}
+
+
+def _followed(place: Place, schemas: Schemas) -> Place:
+    try:
+        return schemas.library.follow(place)
+    except BrokenReferenceError:
+        return Place(None, place.resource, place.pointer)
+
+
+def error_schemas(responses: Iterable[Response], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
+    """The declared failures; responses shared by many operations are described once."""
+    described: list[ErrorSchema] = []
+    for response in errors(responses):
+        key = id(response.place.node)
+        if key not in cache:
+            cache[key] = _error_body(response, schemas)
+        description = response.place.node.get("description") if isinstance(response.place.node, dict) else None
+        described.append(
+            ErrorSchema(
+                _ERROR_CODES.get(response.status, "EXECUTION_ERROR"),
+                description if isinstance(description, str) else "",
+                cache[key],
+                int(response.status) if response.status.isdecimal() else None,
+            )
+        )
+    return described
+
+
+def _error_body(response: Response, schemas: Schemas) -> Schema:
+    for kind in response.plain_types:
+        schema = response.media[kind].child("schema")
+        if media.is_json(kind) and schema.node is not None:
+            return schemas.bundle(schemas.shape(schema))
+    return {}

@@ -1,0 +1,230 @@
+"""Parameter objects of every version as one kind of value, and what each puts on the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from enfold.sources.openapi import styles
+from enfold.sources.openapi.document import Library, Place
+from enfold.sources.openapi.media import is_json
+from enfold.sources.openapi.operations import Found
+
+LOCATIONS: Final = ("path", "query", "querystring", "header", "cookie")
+
+# The document may not describe these (the content negotiation and the security do), and no caller may set the others:
+# they would change where the request goes, or where it ends.
+RESERVED_HEADERS: Final = frozenset(
+    {
+        "accept",
+        "authorization",
+        "connection",
+        "content-length",
+        "content-type",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
+_COLLECTION_STYLES: Final = {"ssv": "spaceDelimited", "pipes": "pipeDelimited", "tsv": "tabDelimited"}
+
+
+class MalformedOperationError(ValueError):
+    """An operation whose request cannot be built; it is left out of the import."""
+
+    def __init__(self, place: Place, why: str) -> None:
+        super().__init__(why)
+        self.where = place.where
+        self.why = why
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter: what it is called on the wire, and how its value is written there."""
+
+    name: str
+    location: str
+    place: Place  # the parameter object
+    schema: Place
+    required: bool
+    style: str
+    explode: bool
+    allow_reserved: bool = False
+    allow_empty: bool = False
+    content_type: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells parameters apart: location and name, whose case counts except in headers."""
+        return self.location, self.name.lower() if self.location == "header" else self.name
+
+
+def read_parameters(library: Library, version: str, found: Found) -> list[Parameter]:
+    """The parameters of an operation, those of its path item included, and one for each placeholder nobody declared."""
+    read: dict[tuple[str, str], Parameter] = {}
+    for place in _declared(found):
+        parameter = _read(library.follow(place), version)
+        if parameter is not None:
+            read[parameter.key] = parameter
+    placeholders = list(placeholder_names(found.path))
+    kept = [each for each in read.values() if each.location != "path" or each.name in placeholders]
+    return kept + list(_undeclared(found, placeholders, kept))
+
+
+def placeholder_names(path: str) -> Iterator[str]:
+    """The names in a path template; the operators of `{+name}` and `{name*}` are no part of them."""
+    for text in _PLACEHOLDER.findall(path.partition("#")[0]):
+        yield placeholder_name(text)
+
+
+def placeholder_name(text: str) -> str:
+    return text.lstrip("+#./;?&").rstrip("*") or text
+
+
+def _declared(found: Found) -> Iterator[Place]:
+    for owner in (found.item, found.place):
+        listed = owner.child("parameters")
+        if listed.node is not None and not isinstance(listed.node, list):
+            raise MalformedOperationError(listed, "parameters is a list")
+        yield from listed.elements()
+
+
+def _read(place: Place, version: str) -> Parameter | None:
+    """The parameter at a place; None for one that is part of a body, or that no caller may set."""
+    node = place.node
+    if not isinstance(node, dict):
+        raise MalformedOperationError(place, "a parameter is an object")
+    name, location = node.get("name"), node.get("in")
+    if not isinstance(name, str) or not isinstance(location, str):
+        raise MalformedOperationError(place, "a parameter needs a name and a location (`in`)")
+    if location in ("body", "formData"):
+        return None
+    if location not in LOCATIONS:
+        raise MalformedOperationError(place, f"there is no parameter location {location!r}")
+    if location == "header" and name.lower() in RESERVED_HEADERS:
+        return None
+    return _read_old(place, name, location) if version == "2.0" and "schema" not in node else _read_new(place)
+
+
+def _read_old(place: Place, name: str, location: str) -> Parameter:
+    style, explode = collection_style(place.node.get("collectionFormat"))
+    return Parameter(
+        name,
+        location,
+        place,
+        place,
+        required=_is_required(place.node),
+        style=style,
+        explode=explode,
+        allow_empty=place.node.get("allowEmptyValue") is True,
+    )
+
+
+def collection_style(collection_format: Any) -> tuple[str, bool]:
+    """The style and explode that 2.0's collectionFormat stands for; its default is csv, not multi."""
+    if collection_format == "multi":
+        return "form", True
+    return _COLLECTION_STYLES.get(str(collection_format), "form"), False
+
+
+def _read_new(place: Place) -> Parameter:
+    node = place.node
+    location = node["in"]
+    style = node.get("style")
+    if not isinstance(style, str):
+        style = "form" if location in ("query", "cookie") else "simple"
+    explode = node.get("explode")
+    content_type, schema = _content(place)
+    return Parameter(
+        node["name"],
+        location,
+        place,
+        schema,
+        required=_is_required(node),
+        style=style,
+        explode=explode if isinstance(explode, bool) else style in ("form", "cookie"),
+        allow_reserved=node.get("allowReserved") is True,
+        allow_empty=node.get("allowEmptyValue") is True,
+        content_type=content_type,
+    )
+
+
+def _is_required(node: dict[str, Any]) -> bool:
+    return node.get("required") is True or node.get("in") == "path"
+
+
+def _content(place: Place) -> tuple[str | None, Place]:
+    """The media type and schema of a parameter with `content`; else none, and the schema it has itself."""
+    for media_type, media in place.child("content").items():
+        return media_type, media.child("schema")
+    return ("application/x-www-form-urlencoded" if place.node["in"] == "querystring" else None), place.child("schema")
+
+
+def _undeclared(found: Found, placeholders: list[str], declared: list[Parameter]) -> Iterator[Parameter]:
+    """A required scalar for each placeholder without a parameter; in the query part of a path, queries are declared."""
+    path, _, query = found.path.partition("#")[0].partition("?")
+    known = {each.name for each in declared if each.location == "path"}
+    in_query = {each.name for each in declared if each.location == "query"} & set(placeholder_names(query))
+    for name in dict.fromkeys(placeholders):
+        if name not in known and not (name in in_query and name not in placeholder_names(path)):
+            node = {"name": name, "in": "path", "required": True, "schema": {"type": ["string", "number", "boolean"]}}
+            place = Place(node, found.place.resource, found.place.pointer)
+            yield Parameter(name, "path", place, place.child("schema"), required=True, style="simple", explode=False)
+
+
+# --- on the wire --------------------------------------------------------------------------------------------------
+
+
+def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
+    """The text a path parameter puts in the place of its placeholder."""
+    put = styles.encode_reserved_in_path if parameter.allow_reserved else styles.encode
+    if keeps_slashes:
+        put = styles.encode_path_rest
+    if parameter.content_type is not None:
+        return put(content_text(parameter.content_type, value))
+    text = styles.expand_path(parameter.name, value, parameter.style, parameter.explode, put)
+    # As a whole segment these would mean another path.
+    return text.replace(".", "%2E") if text in (".", "..") and parameter.style == "simple" else text
+
+
+def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
+    """The encoded pairs a query parameter adds to the query string."""
+    put = styles.encode_reserved_in_query if parameter.allow_reserved else styles.encode
+    if parameter.content_type is not None:
+        return [(styles.encode(parameter.name), put(content_text(parameter.content_type, value)))]
+    pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, put)
+    # What must be there is there, though it be empty.
+    return pairs or ([(styles.encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
+
+
+def querystring_text(parameter: Parameter, value: Any) -> str:
+    """The whole query string, as the media type of a `querystring` parameter writes it."""
+    if parameter.content_type == "application/x-www-form-urlencoded":
+        return styles.form_text(value) if isinstance(value, dict) else styles.scalar_text(value)
+    return styles.encode(content_text(str(parameter.content_type), value))
+
+
+def header_text(parameter: Parameter, value: Any) -> str | None:
+    if parameter.content_type is not None:
+        return content_text(parameter.content_type, value)
+    return styles.expand_header(value, parameter.style, parameter.explode)
+
+
+def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
+    """The cookies, `name=value` each."""
+    if parameter.content_type is not None:
+        return [f"{parameter.name}={styles.encode(content_text(parameter.content_type, value))}"]
+    put = styles.encode_reserved_in_cookie if parameter.allow_reserved else styles.encode
+    return styles.expand_cookie(parameter.name, value, parameter.style, parameter.explode, put)
+
+
+def content_text(content_type: str, value: Any) -> str:
+    return styles.json_text(value) if is_json(content_type) else styles.scalar_text(value)

@@ -1,0 +1,234 @@
+"""Arguments into a request: path, query, headers, cookies and body, exactly as the document asks. No I/O."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.sources.openapi import media, parameters
+from enfold.sources.openapi.bodies import FilePart, write_body
+from enfold.sources.openapi.inputs import Inputs, Kind
+from enfold.sources.openapi.parameters import Parameter
+from enfold.sources.openapi.styles import join_pairs
+
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
+_PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
+_UNSENDABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_COOKIE_END: Final = re.compile(r"[\x00-\x1f\x7f;]")
+
+
+class Outgoing(msgspec.Struct):
+    """A request about to be sent; the target is exactly what goes on the wire."""
+
+    method: str
+    origin: str
+    path: str
+    query: list[str]
+    headers: list[tuple[str, str]]
+    cookies: list[str]
+    content: bytes | None = None
+
+    @property
+    def target(self) -> str:
+        query = "&".join(self.query)
+        return f"{self.path}?{query}" if query else self.path
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}{self.target}"
+
+
+class RequestBuilder:
+    """Builds the requests of one operation; what does not depend on arguments is prepared once."""
+
+    def __init__(self, method: str, path: str, base: str, inputs: Inputs) -> None:
+        self._method = method
+        self._inputs = inputs
+        parts = urlsplit(base)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        path, _, query = path.partition("#")[0].partition("?")
+        self._path = _template(f"{parts.path.rstrip('/')}{path}")
+        self._query = _template(query)
+        self._in_path = _by_name(inputs, "path")
+        # A query parameter may stand in the path's own query, and is then not added again.
+        self._in_template = {name for name, _ in self._query if name and name not in self._in_path}
+        self._others = [
+            (name, each.location, each.parameter)
+            for name, each in inputs.arguments.items()
+            if each.parameter is not None and each.location != "path"
+        ]
+        self._has_body = bool(inputs.kinds)
+
+    def build(self, arguments: Mapping[str, Any]) -> Outgoing:
+        """The request for these arguments; a CallError says what cannot be sent."""
+        query = self._filled(self._query, arguments)
+        request = Outgoing(
+            self._method, self._origin, self._filled(self._path, arguments), [query] if query else [], [], []
+        )
+        for name, location, parameter in self._others:
+            value = arguments.get(name)
+            if value is not None:
+                self._place(request, location, parameter, value)
+        if self._has_body:
+            self._write_body(request, arguments)
+        return request
+
+    def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> str:
+        """A template with its placeholders filled in."""
+        return "".join(self._piece(name, text, arguments) for name, text in template)
+
+    def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
+        if not name:
+            return text
+        found = self._in_path.get(name)
+        if found is None:  # a query parameter that stands in the path's own query
+            return _joined_values(self._query_parameter(name), arguments)
+        argument, parameter = found
+        if arguments.get(argument) is None:
+            raise _missing(argument)
+        return parameters.path_text(parameter, arguments[argument], keeps_slashes=text.startswith("{+"))
+
+    def _query_parameter(self, name: str) -> tuple[str, Parameter]:
+        return next((argument, each) for argument, _, each in self._others if each.name == name)
+
+    def _place(self, request: Outgoing, location: str, parameter: Parameter, value: Any) -> None:
+        if location == "query":
+            if parameter.name not in self._in_template:
+                pairs = parameters.query_pairs(parameter, value)
+                if pairs:
+                    request.query.append(join_pairs(pairs))
+        elif location == "querystring":
+            request.query.append(parameters.querystring_text(parameter, value))
+        elif location == "header":
+            text = parameters.header_text(parameter, value)
+            if text is not None:
+                request.headers.append((parameter.name, _sendable(parameter, text, _UNSENDABLE)))
+        else:
+            cookies = parameters.cookie_texts(parameter, value)
+            request.cookies += [_sendable(parameter, each, _COOKIE_END) for each in cookies]
+
+    # --- body
+
+    def _write_body(self, request: Outgoing, arguments: Mapping[str, Any]) -> None:
+        given = self._body_fields(arguments)
+        whole, chosen = self._of("whole"), self._of("type")
+        wanted = arguments.get(chosen) if chosen else None
+        if whole is not None and whole in arguments and not given:
+            kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
+            self._set(request, kind, arguments[whole])
+        elif given or (self._inputs.needs_body and self._is_spread()):
+            kind = _kind_for_fields(self._inputs.kinds, given, wanted)
+            _check_required(kind, given, self._inputs)
+            self._set(request, kind, given)
+        elif self._inputs.needs_body:
+            raise _missing(whole or "body")
+
+    def _set(self, request: Outgoing, kind: Kind, value: Any) -> None:
+        files = kind.fields.files if kind.fields is not None else frozenset()
+        request.content, content_type = write_body(kind.media, value, files)
+        request.headers.append(("Content-Type", content_type))
+
+    def _is_spread(self) -> bool:
+        return self._inputs.kinds[0].fields is not None
+
+    def _of(self, location: str) -> str | None:
+        return next((name for name, each in self._inputs.arguments.items() if each.location == location), None)
+
+    def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that are fields of the body; those nobody declared belong to a body that takes any."""
+        known = self._inputs.arguments
+        return {
+            known[name].name if name in known else name: value
+            for name, value in arguments.items()
+            if name not in known or known[name].location == "body"
+        }
+
+
+def _template(path: str) -> list[tuple[str, str]]:
+    """A template as pieces: literal text, or the name of a placeholder and how it was written."""
+    pieces: list[tuple[str, str]] = []
+    for index, text in enumerate(_PLACEHOLDER.split(path)):
+        if index % 2:
+            pieces.append((parameters.placeholder_name(text), f"{{{text}}}"))
+        elif text:
+            pieces.append(("", quote(text, safe=_PATH_SAFE)))
+    return pieces
+
+
+def _by_name(inputs: Inputs, location: str) -> dict[str, tuple[str, Parameter]]:
+    return {
+        each.name: (name, each.parameter)
+        for name, each in inputs.arguments.items()
+        if each.location == location and each.parameter is not None
+    }
+
+
+def _joined_values(found: tuple[str, Parameter], arguments: Mapping[str, Any]) -> str:
+    """The values of a query parameter whose name the template has written already."""
+    argument, parameter = found
+    return ",".join(value for _, value in parameters.query_pairs(parameter, arguments.get(argument)))
+
+
+def _sendable(parameter: Parameter, text: str, unsendable: re.Pattern[str]) -> str:
+    """A text that cannot end the header it stands in."""
+    if unsendable.search(text):
+        details = {"argument": parameter.name, "reason": "constraint", "expected": "text without control characters"}
+        raise CallError("VALIDATION_ERROR", f'Argument "{parameter.name}" has characters a header cannot hold', details)
+    return text
+
+
+def _missing(argument: str) -> CallError:
+    details = {"argument": argument, "reason": "missing", "expected": None}
+    return CallError("VALIDATION_ERROR", f'Argument "{argument}" is missing', details)
+
+
+def _check_required(kind: Kind, given: Mapping[str, Any], inputs: Inputs) -> None:
+    """What the schema could not require, because the whole body may be left out."""
+    required = kind.fields.required if kind.fields is not None else frozenset()
+    for name, argument in inputs.arguments.items():
+        if argument.location == "body" and argument.name in required and argument.name not in given:
+            raise _missing(name)
+
+
+def _kind_for_fields(kinds: tuple[Kind, ...], given: Mapping[str, Any], wanted: str | None) -> Kind:
+    """The kind of body that has these fields: the one asked for, else the first that can hold them all."""
+    plain = [each for each in kinds if each.fields is not None]
+    for each in plain:
+        if each.media.type == wanted:
+            return each
+    has_bytes = any(map(_is_bytes, given.values()))
+    for each in plain:
+        fields = each.fields
+        if fields is not None and set(given) <= set(fields.properties) and (fields.files or not has_bytes):
+            return each
+    return plain[0]
+
+
+def _kind_for_value(kinds: tuple[Kind, ...], value: Any, wanted: str | None) -> Kind:
+    """The kind of body a value is: the one asked for, else by what it looks like, else the first."""
+    for each in kinds:
+        if each.media.type == wanted:
+            return each
+    if _is_bytes(value):
+        fits = [each for each in kinds if not media.is_json(each.media.type)]
+    elif isinstance(value, str):
+        fits = [each for each in kinds if not media.is_json(each.media.type) or _says_text(each)]
+    else:
+        fits = [each for each in kinds if media.has_fields(each.media.type)]
+    return fits[0] if fits else kinds[0]
+
+
+def _is_bytes(value: Any) -> bool:
+    """Whether a value is content that only this process can hand over."""
+    return isinstance(value, (bytes, bytearray, FilePart, os.PathLike))
+
+
+def _says_text(kind: Kind) -> bool:
+    node = kind.media.schema.node
+    return not isinstance(node, dict) or not node or node.get("type") == "string"

@@ -1,0 +1,398 @@
+"""Schema objects of every OpenAPI version into JSON Schema 2020-12, self-contained, one direction at a time.
+
+A definition is converted once and shared by every operation that reaches it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
+
+Schema: TypeAlias = dict[str, Any]
+Direction: TypeAlias = Literal["input", "output"]
+
+ANYTHING: Final[Schema] = {}
+
+_TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
+_LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A place of the document that could not be honoured, and why."""
+
+    where: str
+    why: str
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """A converted schema whose references name definitions, and the names it uses."""
+
+    schema: Any
+    uses: frozenset[str] = frozenset()
+
+
+class Schemas:
+    """The schemas of one document as seen in one direction: read-only properties are no input, write-only no output."""
+
+    def __init__(self, library: Library, version: str, direction: Direction) -> None:
+        self.library = library
+        self.problems: list[Problem] = []
+        self._is_old = version in ("2.0", "3.0")
+        self._is_input = direction == "input"
+        self._hidden = _HIDDEN[direction]
+        self._names: dict[int, str] = {}
+        self._places: dict[str, Place] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._closures: dict[frozenset[str], Schema] = {}
+
+    def shape(self, place: Place) -> Shape:
+        """The schema at a place; one that cannot be read counts as `{}`."""
+        uses: set[str] = set()
+        try:
+            return Shape(self._convert(place.node, place.resource, place, uses), frozenset(uses))
+        except RecursionError:
+            self._report(place, "the schema is nested too deeply")
+            return Shape(ANYTHING)
+
+    def bundle(self, shape: Shape) -> Schema:
+        """The schema with every definition it reaches, so that it stands alone."""
+        root = self._inlined(shape)
+        definitions = self._closure(root.uses)
+        return {**root.schema, "$defs": definitions} if definitions else root.schema
+
+    def definition(self, name: str) -> Shape:
+        """A definition by the name that references use, converted when first needed."""
+        found = self._shapes.get(name)
+        if found is None:
+            place = self._places[name]
+            found = self._shapes[name] = self.shape(place)
+        return found
+
+    def is_hidden(self, place: Place) -> bool:
+        """Whether a property is of the other direction only."""
+        node = place.node
+        if not isinstance(node, dict):
+            return False
+        if node.get(self._hidden) is True:
+            return True
+        if "$ref" not in node:
+            return False
+        target = self._follow(place)
+        return target is not None and isinstance(target.node, dict) and target.node.get(self._hidden) is True
+
+    # --- definitions
+
+    def _inlined(self, shape: Shape) -> Shape:
+        """A schema that is only a reference gives way to what it names: readers like to see the type at the root."""
+        while isinstance(shape.schema, dict) and set(shape.schema) == {"$ref"}:
+            shape = self.definition(shape.schema["$ref"].removeprefix("#/$defs/"))
+        return shape if isinstance(shape.schema, dict) else Shape({} if shape.schema else {"not": {}})
+
+    def _closure(self, uses: frozenset[str]) -> Schema:
+        known = self._closures.get(uses)
+        if known is None:
+            known = self._closures[uses] = {name: self.definition(name).schema for name in sorted(self._reached(uses))}
+        return known
+
+    def _reached(self, uses: Iterable[str]) -> set[str]:
+        reached: set[str] = set()
+        waiting = list(uses)
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(self.definition(name).uses - reached)
+        return reached
+
+    def _name(self, target: Place) -> str:
+        known = self._names.get(id(target.node))
+        if known is None:
+            known = _definition_name(target)
+            if known in self._places:
+                known = f"{known}_{hashlib.sha256(f'{target.resource.uri}{target.where}'.encode()).hexdigest()[:8]}"
+            self._names[id(target.node)] = known
+            self._places[known] = target
+        return known
+
+    def _follow(self, place: Place) -> Place | None:
+        try:
+            return self.library.follow(place)
+        except BrokenReferenceError:
+            return None
+
+    def _report(self, place: Place, why: str) -> None:
+        self.problems.append(Problem(place.where, why))
+
+    # --- conversion
+
+    def _convert(self, node: Any, base: Resource, at: Place, uses: set[str]) -> Any:
+        if isinstance(node, bool):
+            return node
+        if not isinstance(node, dict):
+            self._report(at, f"a schema is an object, not {type(node).__name__}")
+            return ANYTHING
+        base = self.library.own_resource(node, base)
+        ref = node.get("$ref", node.get("$dynamicRef", node.get("$recursiveRef")))
+        if isinstance(ref, str):
+            return self._reference(ref, node, base, at, uses)
+        return self._keywords(node, base, at, uses)
+
+    def _reference(self, ref: str, node: Schema, base: Resource, at: Place, uses: set[str]) -> Any:
+        try:
+            target = self.library.resolve(ref, base)
+            self.library.follow(target)  # a circle of nothing but references means nothing
+        except BrokenReferenceError as error:
+            self._report(at, str(error))
+            return self._siblings(node, base, at, uses)
+        if not isinstance(target.node, dict):
+            return self._convert(target.node, target.resource, target, uses)
+        name = self._name(target)
+        uses.add(name)
+        result = {"$ref": f"#/$defs/{name}", **self._siblings(node, base, at, uses)}
+        if node.get("nullable") is True:
+            _allow_null(result)
+        return result
+
+    def _siblings(self, node: Schema, base: Resource, at: Place, uses: set[str]) -> Schema:
+        """What stands beside a reference: since 3.1 it counts, before that only what describes does."""
+        rest = {key: value for key, value in node.items() if key not in _REFERENCES}
+        if self._is_old:
+            rest = {key: value for key, value in rest.items() if key in _DESCRIBING}
+        converted: Schema = self._keywords(rest, base, at, uses) if rest else {}
+        return converted
+
+    def _keywords(self, node: Schema, base: Resource, at: Place, uses: set[str]) -> Schema:
+        result: Schema = {}
+        for key, value in node.items():
+            if key in _SCHEMAS:
+                result[key] = self._convert(value, base, at, uses)
+            elif key in _SCHEMA_LISTS:
+                if isinstance(value, list) and value:
+                    result[key] = self._each(value, base, at, uses)
+            elif key in _SCHEMA_MAPS:
+                if isinstance(value, dict):
+                    result[key] = self._named(value, base, at, uses, hides=key == "properties")
+            elif key == "items":
+                self._items(node, value, result, base, at, uses)
+            else:
+                self._plain(key, value, result, at)
+        self._finish(node, result, at)
+        # An untouched schema is shared with the document: most of a large one is.
+        return node if _is_same(node, result) else result
+
+    def _each(self, values: list[Any], base: Resource, at: Place, uses: set[str]) -> list[Any]:
+        converted = [self._convert(each, base, at, uses) for each in values]
+        return values if all(map(_is, converted, values)) else converted
+
+    def _named(self, values: Schema, base: Resource, at: Place, uses: set[str], *, hides: bool) -> Schema:
+        converted = {
+            name: self._convert(each, base, at, uses)
+            for name, each in values.items()
+            if not (hides and self.is_hidden(Place(each, base)))
+        }
+        return values if _is_same(values, converted) else converted
+
+    def _items(self, node: Schema, value: Any, result: Schema, base: Resource, at: Place, uses: set[str]) -> None:
+        if isinstance(value, list):  # the tuple form of older drafts
+            result["prefixItems"] = self._each(value, base, at, uses)
+            if "additionalItems" in node:
+                result["items"] = self._convert(node["additionalItems"], base, at, uses)
+        else:
+            result["items"] = self._convert(value, base, at, uses)
+
+    def _plain(self, key: str, value: Any, result: Schema, at: Place) -> None:
+        fits = _ASSERTIONS.get(key)
+        if fits is None:
+            return  # extensions, and what only OpenAPI knows (xml, discriminator, nullable, example …)
+        if fits(value):
+            result[key] = value
+        elif key not in ("required", "exclusiveMinimum", "exclusiveMaximum", "readOnly", "writeOnly", "type"):
+            self._report(at, f"{key} has a value that means nothing there")
+
+    def _finish(self, node: Schema, result: Schema, at: Place) -> None:
+        self._type(node, result, at)
+        if "required" in result:
+            self._required(node, result)
+        self._examples(node, result)
+        for limit in ("Minimum", "Maximum"):
+            _exclusive_limit(node, result, limit)
+        if node.get("format") == "byte":
+            result.setdefault("contentEncoding", "base64")
+        if node.get("nullable") is True:
+            _allow_null(result)
+
+    def _examples(self, node: Schema, result: Schema) -> None:
+        """Examples help who writes an input; in an output they are only weight."""
+        examples = node.get("examples", [node["example"]] if "example" in node else None)
+        if self._is_input and isinstance(examples, list) and not _mentions_reference(examples):
+            result["examples"] = examples
+
+    def _type(self, node: Schema, result: Schema, at: Place) -> None:
+        said = node.get("type")
+        if said is None:
+            return
+        names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        known = [name for name in names if isinstance(name, str) and name in _TYPES]
+        if "file" in names:
+            result.update(type="string", format="binary")
+        elif len(known) != len(names) or not known:
+            self._report(at, f"there is no type {said!r}")
+            result.pop("type", None)
+        else:
+            result["type"] = said
+
+    def _required(self, node: Schema, result: Schema) -> None:
+        declared = node.get("properties")
+        shown = result.get("properties", {})
+        if isinstance(declared, dict):
+            result["required"] = [name for name in result["required"] if name in shown or name not in declared]
+        if not result["required"]:
+            del result["required"]
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _is_same(node: Schema, result: Schema) -> bool:
+    return len(node) == len(result) and all(key in node and node[key] is value for key, value in result.items())
+
+
+def _mentions_reference(value: Any) -> bool:
+    """Whether example data holds a `$ref`: whoever resolves references in our schemas would stumble over it."""
+    if isinstance(value, dict):
+        return "$ref" in value or any(map(_mentions_reference, value.values()))
+    return isinstance(value, list) and any(map(_mentions_reference, value))
+
+
+def _allow_null(result: Schema) -> None:
+    said = result.get("type")
+    if said is None and _COMPOSING.intersection(result):
+        whole = {key: value for key, value in result.items() if key not in _DESCRIBING}
+        for key in whole:
+            del result[key]
+        result["anyOf"] = [whole, {"type": "null"}]
+        return
+    if isinstance(said, str) and said != "null":
+        result["type"] = [said, "null"]
+    elif isinstance(said, list) and "null" not in said:
+        result["type"] = [*said, "null"]
+    if "enum" in result and None not in result["enum"]:
+        result["enum"] = [*result["enum"], None]
+
+
+def _exclusive_limit(node: Schema, result: Schema, limit: str) -> None:
+    """Before 3.1 `exclusiveMinimum` was a boolean beside `minimum`."""
+    if node.get(f"exclusive{limit}") is True and limit.lower() in result:
+        result[f"exclusive{limit}"] = result.pop(limit.lower())
+
+
+def _definition_name(target: Place) -> str:
+    """A name from where the schema stands: its own in the components, else the path to it."""
+    keys = [key for key in target.pointer if key not in ("components", "schemas", "definitions", "$defs")]
+    if not target.resource.is_root:
+        keys.insert(0, urlsplit(target.resource.uri).path.rsplit("/", 1)[-1].rsplit(".", 1)[0])
+    return _LEGAL.sub("_", "_".join(keys))[:100] or "root"
+
+
+# --- keywords -----------------------------------------------------------------------------------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_full_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _is_names_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_names, value.values()))
+
+
+def _is_anything(_value: Any) -> bool:
+    return True
+
+
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_DESCRIBING: Final = frozenset({"title", "description", "default", "deprecated", "example", "examples"})
+_COMPOSING: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+_SCHEMAS: Final = frozenset(
+    {
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
+_ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {
+    "type": _is_anything,  # read with care elsewhere
+    "enum": _is_full_list,
+    "const": _is_anything,
+    "title": _is_text,
+    "description": _is_text,
+    "default": _is_anything,
+    "deprecated": _is_bool,
+    "format": _is_text,
+    "pattern": _is_text,
+    "contentEncoding": _is_text,
+    "contentMediaType": _is_text,
+    "multipleOf": _is_positive,
+    "uniqueItems": _is_bool,
+    "required": _is_names,
+    "dependentRequired": _is_names_by_name,
+    **dict.fromkeys(("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _is_number),
+    **dict.fromkeys(
+        (
+            "maxContains",
+            "maxItems",
+            "maxLength",
+            "maxProperties",
+            "minContains",
+            "minItems",
+            "minLength",
+            "minProperties",
+        ),
+        _is_count,
+    ),
+}

@@ -1,0 +1,245 @@
+"""Security schemes: which credentials a request carries, and where in it they stand. Tokens are fetched elsewhere."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.sources.openapi import styles
+from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.schemas import Problem
+
+Credential: TypeAlias = str | tuple[str, str] | Mapping[str, str] | Callable[[], Any]
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
+
+
+class ClientCredentials(msgspec.Struct, frozen=True):
+    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address himself."""
+
+    token_url: str
+    client_id: str
+    client_secret: str
+    scopes: str = ""
+    is_trusted: bool = False
+
+
+class Tokens(Protocol):
+    """Where access tokens come from."""
+
+    async def token(self, grant: ClientCredentials) -> str: ...
+
+
+class Scheme(msgspec.Struct, frozen=True):
+    """A security scheme of the document: the place where its credential stands, and how it is written there."""
+
+    name: str
+    kind: str  # header, query, cookie, basic, bearer, oauth2, other
+    parameter: str = ""
+    token_url: str | None = None
+    prefix: str = ""
+
+
+class Carried(msgspec.Struct):
+    """What the credentials add to a request."""
+
+    headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    query: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    cookies: list[str] = msgspec.field(default_factory=list)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_schemes(library: Library, version: str, problems: list[Problem]) -> dict[str, Scheme]:
+    """The security schemes of a document; those we cannot do are problems."""
+    root = library.place()
+    listed = root.child("securityDefinitions") if version == "2.0" else root.child("components", "securitySchemes")
+    schemes: dict[str, Scheme] = {}
+    for name, place in listed.items():
+        try:
+            scheme = _read(name, library.follow(place))
+        except BrokenReferenceError as error:
+            problems.append(Problem(place.where, str(error)))
+            continue
+        if scheme is None:
+            problems.append(Problem(place.where, f"the security scheme {name} is of a kind we cannot do"))
+        else:
+            schemes[name] = scheme
+    return schemes
+
+
+def _read(name: str, place: Place) -> Scheme | None:
+    node = place.node if isinstance(place.node, dict) else {}
+    kind = str(node.get("type", "")).lower()
+    if kind == "apikey" and node.get("in") in ("header", "query", "cookie") and isinstance(node.get("name"), str):
+        return Scheme(name, node["in"], node["name"])
+    if kind == "basic":  # 2.0
+        return Scheme(name, "basic")
+    if kind == "http":
+        return _read_http(name, str(node.get("scheme", "")))
+    if kind == "oauth2":
+        return Scheme(name, "oauth2", token_url=_token_url(place))
+    return Scheme(name, "bearer") if kind == "openidconnect" else None
+
+
+def _read_http(name: str, said: str) -> Scheme | None:
+    known = said.lower()
+    if known in ("basic", "bearer"):
+        return Scheme(name, known)
+    if known in ("", "digest", "mutual", "hoba", "negotiate"):  # these answer a challenge; no fixed text does
+        return None
+    return Scheme(name, "other", prefix=said)
+
+
+def _token_url(place: Place) -> str | None:
+    flow = place.child("flows", "clientCredentials", "tokenUrl").node
+    old = place.node.get("tokenUrl") if place.node.get("flow") == "application" else None
+    return next((each for each in (flow, old) if isinstance(each, str)), None)
+
+
+def read_requirements(library: Library, found: Found) -> tuple[tuple[str, ...], ...]:
+    """The alternatives of an operation: each a set of schemes that are needed together; `()` is one that needs none."""
+    for owner in (found.place, library.place()):
+        said = owner.node.get("security")
+        if isinstance(said, list):
+            return tuple(tuple(each) for each in said if isinstance(each, dict))
+    return ()
+
+
+# --- credentials --------------------------------------------------------------------------------------------------
+
+
+def gather_credentials(
+    given: Mapping[str, Credential] | None, schemes: Iterable[str], namespace: str, environment: Mapping[str, str]
+) -> dict[str, Credential]:
+    """The credentials by scheme: the given ones with `${NAME}` filled in, else those of the environment."""
+    found: dict[str, Credential] = {}
+    for name in schemes:
+        credential = _filled((given or {}).get(name), environment)
+        if credential is None:
+            credential = _from_environment(name, namespace, environment)
+        if credential is not None:
+            found[name] = credential
+    return found
+
+
+def environment_name(scheme: str, namespace: str) -> str:
+    """The variable that holds a scheme's credential: `ENFOLD_GITHUB_TOKEN` for the scheme `token` in `github`."""
+    words = ("enfold", namespace, scheme)
+    return "_".join(_NOT_A_NAME.sub("_", word).strip("_") for word in words if word).upper()
+
+
+def _filled(credential: Credential | None, environment: Mapping[str, str]) -> Credential | None:
+    if isinstance(credential, str):
+        return _text(credential, environment)
+    if isinstance(credential, Mapping):
+        return {key: _text(value, environment) for key, value in credential.items()}
+    if isinstance(credential, (tuple, list)):
+        user, password = (_text(each, environment) for each in credential)
+        return user, password
+    return credential
+
+
+def _text(text: str, environment: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise ValueError(f"The credential needs the environment variable {match[1]}, which is not set")
+        return environment[match[1]]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _from_environment(scheme: str, namespace: str, environment: Mapping[str, str]) -> Credential | None:
+    name = environment_name(scheme, namespace)
+    if environment.get(name):
+        return environment[name]
+    parts = {part: environment.get(f"{name}_{part.upper()}") for part in _PARTS}
+    return {part: value for part, value in parts.items() if value} or None
+
+
+_PARTS: Final = ("username", "password", "client_id", "client_secret", "scopes", "token_url")
+
+
+# --- applying -----------------------------------------------------------------------------------------------------
+
+
+class Security:
+    """The credentials of a source, laid on requests as their operations require."""
+
+    def __init__(self, schemes: Mapping[str, Scheme], credentials: Mapping[str, Credential], tokens: Tokens) -> None:
+        self._schemes = schemes
+        self._credentials = credentials
+        self._tokens = tokens
+
+    def choose(self, requirements: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+        """The first alternative we have all credentials for; none at all where there is no such."""
+        for names in requirements:
+            if names and all(name in self._credentials and name in self._schemes for name in names):
+                return names
+        return ()
+
+    def supplied(self, names: Iterable[str]) -> set[tuple[str, str]]:
+        """The parameters that the chosen schemes fill in: location and name, a header's in lower case."""
+        schemes = [self._schemes[name] for name in names]
+        return {
+            (each.kind, each.parameter.lower() if each.kind == "header" else each.parameter)
+            for each in schemes
+            if each.parameter
+        }
+
+    async def carried(self, names: Iterable[str]) -> Carried:
+        """What the chosen schemes add to a request."""
+        carried = Carried()
+        for name in names:
+            scheme, credential = self._schemes[name], self._credentials[name]
+            _put(scheme, await self._value(scheme, credential), carried)
+        return carried
+
+    async def _value(self, scheme: Scheme, credential: Credential) -> str:
+        if callable(credential):
+            given = credential()
+            credential = await given if hasattr(given, "__await__") else given
+        if isinstance(credential, str):
+            return _basic(*credential.split(":", 1)) if scheme.kind == "basic" and ":" in credential else credential
+        if isinstance(credential, tuple):
+            return _basic(*credential)
+        return await self._from_parts(scheme, credential if isinstance(credential, Mapping) else {})
+
+    async def _from_parts(self, scheme: Scheme, parts: Mapping[str, str]) -> str:
+        if "client_id" in parts:
+            return await self._tokens.token(_grant(scheme, parts))
+        if "username" in parts or "password" in parts:
+            return _basic(parts.get("username", ""), parts.get("password", ""))
+        return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
+
+
+def _grant(scheme: Scheme, parts: Mapping[str, str]) -> ClientCredentials:
+    scopes = parts.get("scopes") or parts.get("scope") or ""
+    own = parts.get("token_url")
+    url = own or scheme.token_url or ""
+    return ClientCredentials(
+        url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None
+    )
+
+
+def _basic(user: str, password: str = "") -> str:
+    return b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _put(scheme: Scheme, value: str, carried: Carried) -> None:
+    if scheme.kind == "header":
+        carried.headers.append((scheme.parameter, value))
+    elif scheme.kind == "query":
+        carried.query.append((styles.encode(scheme.parameter), styles.encode(value)))
+    elif scheme.kind == "cookie":
+        carried.cookies.append(f"{scheme.parameter}={value}")
+    else:
+        prefix = {"basic": "Basic", "other": scheme.prefix}.get(scheme.kind, "Bearer")
+        carried.headers.append(("Authorization", f"{prefix} {value}"))

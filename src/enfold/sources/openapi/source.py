@@ -1,0 +1,252 @@
+"""`from_openapi`: the operations of a document, each with the handler that calls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, Self, TypeAlias
+
+from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
+from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
+from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
+from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
+from enfold.sources.openapi.loading import Loader
+from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
+from enfold.sources.openapi.parameters import MalformedOperationError
+from enfold.sources.openapi.report import ImportReport
+from enfold.sources.openapi.schemas import Problem, Schema
+from enfold.sources.openapi.security import Credential, Security, gather_credentials, read_schemes
+from enfold.sources.openapi.servers import Servers
+from enfold.sources.openapi.tokens import TokenStore
+
+Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
+
+_QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
+
+
+class ImportedOperations:
+    """The operations of a document: an iterable of them, the report, and the client they share."""
+
+    def __init__(self, operations: list[Operation], report: ImportReport, client: HTTPClient) -> None:
+        self._operations = operations
+        self._client = client
+        self.report = report
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._operations)
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __repr__(self) -> str:
+        return f"<ImportedOperations {len(self)}>"
+
+    async def aclose(self) -> None:
+        """Close the connections; a client the user gave stays his."""
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def from_openapi(
+    document: Mapping[str, Any] | str | bytes | os.PathLike[str],
+    *,
+    namespace: str = "",
+    base_url: str | None = None,
+    credentials: Mapping[str, Credential] | None = None,
+    client: Any = None,
+    include: Filter | None = None,
+    exclude: Filter | None = None,
+    rename: Mapping[str, str] | None = None,
+    allow_hosts: str | Iterable[str] = (),
+    normalize: Normalize | None = None,
+    timeout: float | Literal["default"] | None = "default",
+    limits: Limits | None = None,
+    server_variables: Mapping[str, str] | None = None,
+    private_headers: Iterable[str] = (),
+) -> ImportedOperations:
+    """The operations of an OpenAPI document: data, a path, an address, or its text.
+
+    `credentials` maps a security scheme to its key or token, a (user, password), client credentials, or a function
+    that gives one; `${NAME}` in it is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme
+    it does not name. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
+    `rename` maps a name, an operationId or `METHOD /path` to the new name.
+    """
+    allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
+    bounds = limits or Limits()
+    loader = Loader(allowed, bounds.document_bytes, base_url)
+    loaded = loader.load(document)
+    version = read_version(loaded.root)
+    library = Library(loaded.root, loaded.uri, loader.part, version)
+    servers = Servers(
+        library,
+        version,
+        address=loaded.uri,
+        base_url=base_url,
+        variables=server_variables or {},
+        allow_hosts=allowed,
+    )
+    http = HTTPClient(servers.reach, bounds, client)
+    tokens = TokenStore(http, servers.reach, servers.base)
+    problems: list[Problem] = []
+    schemes = read_schemes(library, version, problems)
+    known = gather_credentials(credentials, schemes, namespace, os.environ)
+    security = Security(schemes, known, tokens)
+    shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers))
+    shared.problems += problems
+    importer = _Importer(shared, namespace, Policy(normalize=normalize), timeout)
+    return importer.run(_filter(include, exclude), rename or {})
+
+
+class _Importer:
+    """One import: operations found, read, named and made; what goes wrong with one is told of that one."""
+
+    def __init__(
+        self, shared: Shared, namespace: str, policy: Policy, timeout: float | Literal["default"] | None
+    ) -> None:
+        self._shared = shared
+        self._namespace = namespace
+        self._policy = policy
+        self._timeout = timeout
+        self._skipped: list[Problem] = []
+
+    def run(self, keeps: Callable[[OperationSpec], bool], rename: Mapping[str, str]) -> ImportedOperations:
+        found = find_operations(self._shared.library, self._skipped)
+        blueprints = [each for each in map(self._read, found) if each is not None]
+        parts = [(each, streams) for each in blueprints for streams in _kinds(each)]
+        wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
+        names = give_names(wanted)
+        operations: list[Operation] = []
+        for (blueprint, streams), original, name in zip(parts, wanted, names, strict=True):
+            new = _renamed(rename, name, original.original, blueprint.found)
+            operation = self._operation(blueprint, new, original.original, streams=streams)
+            if keeps(operation.spec):
+                operations.append(operation)
+        _check_unique(operations)
+        imported = [operation.spec.id for operation in operations]
+        report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints))
+        return ImportedOperations(operations, report, self._shared.client)
+
+    def _read(self, found: Found) -> Blueprint | None:
+        try:
+            return read_blueprint(self._shared, found)
+        except (MalformedOperationError, BrokenReferenceError) as error:
+            self._skipped.append(Problem(found.title, str(error)))
+        except (TypeError, AttributeError, KeyError, RecursionError) as error:
+            # Something stands where nobody expected it: one operation less, not no operations.
+            self._skipped.append(Problem(found.title, f"it cannot be read: {error}"))
+        return None
+
+    def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
+        call = Call(self._shared, blueprint, streams=streams)
+        found, node = blueprint.found, blueprint.found.place.node
+        by_status = call.has_several_answers and self._policy.normalize in (None, "repair")
+        spec = OperationSpec(
+            name=name,
+            namespace=self._namespace,
+            type=_type(found.method, streams=streams),
+            title=node.get("summary") if isinstance(node.get("summary"), str) else None,
+            description=described(found),
+            tags=_tags(node),
+            input_schema=lambda: self._made(call.input_schema, found, {"type": "object"}),
+            output_schema=lambda: self._made(call.output_schema, found, {}),
+            error_schemas=call.error_schemas(),
+            idempotent=found.method in IDEMPOTENT,
+            destructive=found.method == "DELETE",
+            resumable=streams and found.method == "GET",
+            timeout=None if streams else self._timeout,  # a stream lasts as long as it is listened to
+            meta=_meta(found, name, original),
+        )
+        handler = call.items if streams else call.answer_by_status if by_status else call.answer
+        # An answer that its own status has repaired must not be bent to the schema of another.
+        policy = Policy(normalize="off") if by_status else self._policy
+        return Operation(spec, handler, policy=policy)
+
+    def _made(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:
+        """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""
+        try:
+            return make()
+        except (TypeError, AttributeError, KeyError, ValueError, RecursionError) as error:
+            self._shared.problems.append(Problem(found.title, f"a schema cannot be read and counts as {{}}: {error}"))
+            return otherwise
+
+    def _degraded(self, operations: list[Operation], blueprints: list[Blueprint]) -> list[Problem]:
+        for operation in operations:
+            _ = operation.spec.input_schema, operation.spec.output_schema
+        refused = {each.base: self._shared.servers.refusal(each.base) for each in blueprints}
+        servers = [Problem(base or "servers", why) for base, why in refused.items() if why is not None]
+        return [*servers, *self._shared.problems, *self._shared.inputs.problems, *self._shared.outputs.problems]
+
+
+def _kinds(blueprint: Blueprint) -> Iterator[bool]:
+    """Whether it streams: once for the answer, once for the stream, where there is such."""
+    if blueprint.gives_answer:
+        yield False
+    if blueprint.gives_stream:
+        yield True
+
+
+def _type(method: str, *, streams: bool) -> OperationType:
+    if streams:
+        return OperationType.SUBSCRIPTION
+    return OperationType.QUERY if method in _QUERIES else OperationType.MUTATION
+
+
+def _tags(node: dict[str, Any]) -> list[str]:
+    listed = node.get("tags")
+    return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+
+
+def _meta(found: Found, name: str, original: str) -> dict[str, Any]:
+    meta: dict[str, Any] = {"method": found.method, "path": found.path}
+    if name != original:
+        meta["original_name"] = original
+    if found.place.node.get("deprecated") is True:
+        meta["deprecated"] = True
+    return meta
+
+
+def _renamed(rename: Mapping[str, str], name: str, original: str, found: Found) -> str:
+    return next((rename[key] for key in (name, original, found.title) if key in rename), name)
+
+
+def _check_unique(operations: list[Operation]) -> None:
+    seen: set[str] = set()
+    for operation in operations:
+        if operation.spec.id in seen:
+            raise ValueError(f"Two operations would be called {operation.spec.id}: rename one of them")
+        seen.add(operation.spec.id)
+
+
+# --- filters ------------------------------------------------------------------------------------------------------
+
+
+def _filter(include: Filter | None, exclude: Filter | None) -> Callable[[OperationSpec], bool]:
+    wanted = _predicate(include) if include is not None else None
+    unwanted = _predicate(exclude) if exclude is not None else None
+
+    def keeps(spec: OperationSpec) -> bool:
+        return (wanted is None or wanted(spec)) and not (unwanted is not None and unwanted(spec))
+
+    return keeps
+
+
+def _predicate(given: Filter) -> Callable[[OperationSpec], bool]:
+    if callable(given):
+        return given
+    patterns = [given] if isinstance(given, str) else list(given)
+    return lambda spec: any(fnmatchcase(text, pattern) for pattern in patterns for text in _matched(spec))
+
+
+def _matched(spec: OperationSpec) -> Iterator[str]:
+    """The texts a pattern may match."""
+    yield spec.name
+    yield spec.id
+    yield str(spec.meta.get("original_name", spec.name))
+    yield f"{spec.meta['method']} {spec.meta['path']}"
+    yield from (f"#{tag}" for tag in spec.tags)

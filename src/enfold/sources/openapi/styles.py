@@ -1,0 +1,228 @@
+"""Parameter values as text, by the tables of OpenAPI 3.2 and RFC 6570: style, explode, allowReserved. No I/O.
+
+`expand_*` answers what to put on the wire, or None where the value is undefined and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+
+Encode: TypeAlias = Callable[[str], str]
+
+RESERVED: Final = ":/?#[]@!$&'()*+,;="
+_TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
+# A fragment sign would end the request; in a path, so would a question mark, and a slash would begin another segment.
+_RESERVED_IN_QUERY: Final = RESERVED.replace("#", "")
+_RESERVED_IN_PATH: Final = _RESERVED_IN_QUERY.replace("?", "").replace("/", "")
+
+_DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+
+
+def encode(text: str) -> str:
+    """Percent-encode all but unreserved characters."""
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def encode_reserved_in_query(text: str) -> str:
+    """Reserved expansion: reserved characters and percent-encoded triples pass as they are."""
+    return _encode_around_triples(text, _RESERVED_IN_QUERY)
+
+
+def encode_reserved_in_path(text: str) -> str:
+    return _encode_around_triples(text, _RESERVED_IN_PATH)
+
+
+def encode_reserved_in_cookie(text: str) -> str:
+    """As in a query, but a semicolon would begin another cookie."""
+    return _encode_around_triples(text, _RESERVED_IN_QUERY.replace(";", ""))
+
+
+def encode_path_rest(text: str) -> str:
+    """For `{+rest}`: as in a path, but slashes stay."""
+    return _encode_around_triples(text, _RESERVED_IN_PATH + "/")
+
+
+def as_it_is(text: str) -> str:
+    return text
+
+
+def _encode_around_triples(text: str, safe: str) -> str:
+    parts = _TRIPLE.split(text)
+    return "".join(part if index % 2 else quote(part, safe=safe) for index, part in enumerate(parts))
+
+
+def scalar_text(value: Any) -> str:
+    """A value as the wire has it: JSON words for booleans, whole floats as integers, JSON text for what is nested."""
+    if isinstance(value, str):
+        return value
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if value is None:
+        return ""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return value.decode() if isinstance(value, bytes) else json_text(value)
+
+
+def json_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _members(value: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(str(key), each) for key, each in value.items() if each is not None]
+
+
+def _elements(value: list[Any]) -> list[Any]:
+    return [each for each in value if each is not None]
+
+
+def _is_undefined(value: Any) -> bool:
+    """RFC 6570: null, and a list or object without a defined member, are as if they were not there."""
+    if isinstance(value, dict):
+        return not _members(value)
+    if isinstance(value, (list, tuple)):
+        return not _elements(list(value))
+    return value is None
+
+
+# --- path ---------------------------------------------------------------------------------------------------------
+
+
+def expand_path(name: str, value: Any, style: str, explode: bool, put: Encode) -> str:
+    """The text for a placeholder of a path."""
+    if _is_undefined(value):
+        return ""
+    if style == "matrix":
+        return _matrix(name, value, explode, put)
+    if style == "label":
+        return "." + _joined(value, explode, put, separator="." if explode else ",")
+    if style in _DELIMITERS:  # only 2.0 has these in a path
+        return encode(_DELIMITERS[style]).join(put(scalar_text(each)) for each in _flat(value))
+    return _joined(value, explode, put, separator=",")
+
+
+def _matrix(name: str, value: Any, explode: bool, put: Encode) -> str:
+    key = encode(name)
+    if isinstance(value, dict) and explode:
+        return "".join(f";{put(member)}={put(scalar_text(each))}" for member, each in _members(value))
+    if isinstance(value, list) and explode:
+        return "".join(f";{key}={put(scalar_text(each))}" for each in _elements(value))
+    text = _joined(value, explode=False, put=put, separator=",")
+    return f";{key}={text}" if text else f";{key}"
+
+
+def _joined(value: Any, explode: bool, put: Encode, separator: str) -> str:
+    if isinstance(value, dict) and explode:
+        return separator.join(f"{put(member)}={put(scalar_text(each))}" for member, each in _members(value))
+    return separator.join(put(scalar_text(each)) for each in _flat(value))
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """The value as a row of scalars: names and values of an object in turn."""
+    if isinstance(value, dict):
+        for member, each in _members(value):
+            yield member
+            yield each
+    elif isinstance(value, list):
+        yield from _elements(value)
+    else:
+        yield value
+
+
+# --- query and urlencoded bodies ----------------------------------------------------------------------------------
+
+
+def expand_query(
+    name: str, value: Any, style: str, explode: bool, put: Encode, put_name: Encode = encode
+) -> list[tuple[str, str]]:
+    """The encoded pairs of a query string; their delimiters are part of neither."""
+    if _is_undefined(value):
+        return []
+    key = put_name(name)
+    if style == "deepObject" and isinstance(value, (dict, list)):
+        return [(put_name(path), put(scalar_text(each))) for path, each in _deep(name, value)]
+    if isinstance(value, list) and explode:
+        return [(key, put(scalar_text(each))) for each in _elements(value)]
+    if isinstance(value, dict) and explode:
+        return [pair for member, each in _members(value) for pair in _member_pairs(member, each, put)]
+    delimiter = encode(_DELIMITERS[style]) if style in _DELIMITERS else ","
+    return [(key, delimiter.join(put(scalar_text(each)) for each in _flat(value)))]
+
+
+def _member_pairs(member: str, value: Any, put: Encode) -> list[tuple[str, str]]:
+    """A member of an exploded object; a list of scalars in it is a repeated name."""
+    key = put(member)
+    if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
+        return [(key, put(scalar_text(each))) for each in _elements(value)]
+    return [(key, put(scalar_text(value)))]
+
+
+def _deep(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The leaves of a nested value as `a[b][c]`; the items of a list are numbered, which servers read most widely."""
+    if isinstance(value, dict):
+        for member, each in _members(value):
+            yield from _deep(f"{path}[{member}]", each)
+    elif isinstance(value, list):
+        for index, each in enumerate(_elements(value)):
+            yield from _deep(f"{path}[{index}]", each)
+    else:
+        yield path, value
+
+
+def join_pairs(pairs: list[tuple[str, str]]) -> str:
+    return "&".join(f"{name}={value}" for name, value in pairs)
+
+
+# --- header -------------------------------------------------------------------------------------------------------
+
+
+def expand_header(value: Any, style: str, explode: bool) -> str | None:
+    """A header's value: never percent-encoded."""
+    if _is_undefined(value):
+        return None
+    separator = _DELIMITERS.get(style, ",")
+    return _joined(value, explode, as_it_is, separator)
+
+
+# --- cookie -------------------------------------------------------------------------------------------------------
+
+
+def expand_cookie(name: str, value: Any, style: str, explode: bool, put: Encode) -> list[str]:
+    """The cookies of one parameter: `form` writes it like a query, `cookie` (3.2) like RFC 6265, unescaped."""
+    if _is_undefined(value):
+        return []
+    if style != "cookie":
+        return [join_pairs(expand_query(name, value, "form", explode, put))]
+    if isinstance(value, dict) and explode:
+        return [f"{member}={scalar_text(each)}" for member, each in _members(value)]
+    if isinstance(value, list) and explode:
+        return [f"{name}={scalar_text(each)}" for each in _elements(value)]
+    return [f"{name}={_joined(value, explode=False, put=as_it_is, separator=',')}"]
+
+
+# --- forms --------------------------------------------------------------------------------------------------------
+
+
+def encode_form(text: str) -> str:
+    """Percent-encode for a form: a space is a plus sign."""
+    return quote(text, safe=" ", errors="surrogatepass").replace(" ", "+")
+
+
+def form_text(value: dict[str, Any]) -> str:
+    """An object as `application/x-www-form-urlencoded`: lists repeat their name, what is nested is JSON text."""
+    return join_pairs([pair for name, each in _members(value) for pair in form_pairs(name, each)])
+
+
+def form_pairs(name: str, value: Any) -> list[tuple[str, str]]:
+    """One field of a form without an encoding of its own: each item of a list, what is nested as JSON text."""
+    if value is None:
+        return []
+    items = _elements(value) if isinstance(value, list) else [value]
+    return [(encode_form(name), encode_form(scalar_text(each))) for each in items]

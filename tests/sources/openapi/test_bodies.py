@@ -1,0 +1,275 @@
+"""Request bodies of every declared type, as they come over a real socket."""
+
+from __future__ import annotations
+
+import base64
+from email.message import EmailMessage
+from email.parser import BytesParser
+from email.policy import HTTP
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from enfold import CallError
+
+if TYPE_CHECKING:
+    from tests.sources.openapi.conftest import Connect, RawServer, Received, Serve, Words
+
+PET = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}},
+    "required": ["name"],
+}
+
+
+def content(**types: Any) -> dict[str, Any]:
+    """A request body; `application_json=schema` stands for the type with its slash."""
+    return {"content": {name.replace("_", "/", 1): {"schema": schema} for name, schema in types.items()}}
+
+
+def parts_of(received: Received) -> dict[str, EmailMessage]:
+    """The parts of a multipart body, read by the standard library."""
+    head = f"Content-Type: {received.header('content-type')}\r\n\r\n".encode()
+    message = BytesParser(EmailMessage, policy=HTTP).parsebytes(head + received.body)
+    found = {}
+    for part in message.iter_parts():
+        assert isinstance(part, EmailMessage)
+        found[str(part.get_param("name", header="content-disposition"))] = part
+    return found
+
+
+@pytest.fixture
+async def server(serve: Serve, http: Words) -> RawServer:
+    return await serve(lambda _: http.reply({}))
+
+
+async def send(server: RawServer, connect: Connect, http: Words, body: Any, arguments: Any, **more: Any) -> Received:
+    document = http.document({"requestBody": body}, method="post", **more)
+    await connect(document, base_url=server.url).execute("x", arguments)
+    return server.received[-1]
+
+
+async def test_the_fields_of_a_plain_object_are_arguments(server: RawServer, connect: Connect, http: Words) -> None:
+    received = await send(server, connect, http, http.json_body(PET), {"name": "Rex", "tags": ["a"]})
+    assert received.header("content-type") == "application/json"
+    assert msgspec.json.decode(received.body) == {"name": "Rex", "tags": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ({"type": "string"}, "text"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, {"a": 1}),
+        ({"oneOf": [PET, {"type": "integer"}]}, 5),
+        ({}, None),
+    ],
+    ids=["array", "string", "map", "choice", "anything"],
+)
+async def test_a_body_that_is_no_plain_object_is_one_argument(
+    server: RawServer, connect: Connect, http: Words, schema: Any, value: Any
+) -> None:
+    received = await send(server, connect, http, http.json_body(schema), {"body": value})
+    assert msgspec.json.decode(received.body) == value
+
+
+@pytest.mark.parametrize(("required", "body", "type"), [(True, b"{}", "application/json"), (False, b"", None)])
+async def test_a_required_body_without_fields_is_an_empty_object_and_an_optional_one_is_none(
+    server: RawServer, connect: Connect, http: Words, required: bool, body: bytes, type: str | None
+) -> None:
+    schema = {"type": "object", "properties": {"note": {"type": "string"}}}
+    received = await send(server, connect, http, http.json_body(schema, required=required), {})
+    assert (received.body, received.header("content-type")) == (body, type)
+
+
+async def test_an_optional_body_that_is_begun_needs_its_required_fields(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    with pytest.raises(CallError) as caught:
+        await send(server, connect, http, http.json_body(PET, required=False), {"tags": []})
+    assert caught.value.details == {"argument": "name", "reason": "missing", "expected": None}
+
+
+@pytest.mark.parametrize("type", ["application/merge-patch+json", "application/vnd.api+json; charset=utf-8"])
+async def test_other_json_types_are_sent_under_their_own_name(
+    server: RawServer, connect: Connect, http: Words, type: str
+) -> None:
+    received = await send(server, connect, http, {"required": True, "content": {type: {"schema": PET}}}, {"name": "a"})
+    assert (received.header("content-type"), received.body) == (type, b'{"name":"a"}')
+
+
+async def test_xml_and_text_are_sent_as_given(server: RawServer, connect: Connect, http: Words) -> None:
+    received = await send(server, connect, http, content(application_xml=PET), {"body": "<a>ü</a>"})
+    assert (received.header("content-type"), received.body) == ("application/xml", "<a>ü</a>".encode())
+
+
+async def test_a_yaml_body_is_written_as_json_which_is_yaml(server: RawServer, connect: Connect, http: Words) -> None:
+    received = await send(server, connect, http, content(application_yaml=PET), {"name": "a"})
+    assert (received.header("content-type"), received.body) == ("application/yaml", b'{"name":"a"}')
+
+
+@pytest.mark.parametrize("given", [b"\x00\xff", base64.b64encode(b"\x00\xff").decode(), {"data": b"\x00\xff"}], ids=str)
+async def test_binary_content_comes_from_bytes_or_base64(
+    server: RawServer, connect: Connect, http: Words, given: Any
+) -> None:
+    body = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+    received = await send(server, connect, http, body, {"body": given})
+    assert (received.header("content-type"), received.body) == ("application/octet-stream", b"\x00\xff")
+
+
+async def test_json_lines_are_written_from_a_list(server: RawServer, connect: Connect, http: Words) -> None:
+    body = {"content": {"application/jsonl": {"itemSchema": {"type": "object"}}}}
+    received = await send(server, connect, http, body, {"body": [{"a": 1}, {"a": 2}]})
+    assert received.body == b'{"a":1}\n{"a":2}\n'
+
+
+# --- forms
+
+
+FORM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "count": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "meta": {"type": "object", "additionalProperties": True},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "arguments", "expected"),
+    [
+        ({}, {"name": "a b&c", "count": 2}, b"name=a+b%26c&count=2"),
+        ({}, {"tags": ["a", "b"]}, b"tags=a&tags=b"),
+        ({}, {"meta": {"k": 1}}, b"meta=%7B%22k%22%3A1%7D"),
+        ({"tags": {"style": "form", "explode": False}}, {"tags": ["a", "b"]}, b"tags=a,b"),
+        ({"meta": {"style": "deepObject"}}, {"meta": {"k": {"l": 1}}}, b"meta%5Bk%5D%5Bl%5D=1"),
+    ],
+    ids=["text", "list", "object", "joined", "deep"],
+)
+async def test_a_form_is_encoded_as_its_fields_say(
+    server: RawServer, connect: Connect, http: Words, encoding: Any, arguments: Any, expected: bytes
+) -> None:
+    body = {"content": {"application/x-www-form-urlencoded": {"schema": FORM, "encoding": encoding}}}
+    received = await send(server, connect, http, body, arguments)
+    assert received.body == expected
+    assert received.header("content-type") == "application/x-www-form-urlencoded"
+
+
+async def test_form_data_of_version_2_is_one_form(server: RawServer, connect: Connect, http: Words) -> None:
+    parameters = [
+        {"name": "a", "in": "formData", "type": "string", "required": True},
+        {"name": "b", "in": "formData", "type": "array", "items": {"type": "string"}},
+    ]
+    document = http.document({"parameters": parameters}, method="post", version="2.0")
+    await connect(document, base_url=server.url).execute("x", {"a": "1", "b": ["x", "y"]})
+    assert server.received[0].body == b"a=1&b=x,y"
+
+
+UPLOAD = {
+    "type": "object",
+    "properties": {
+        "note": {"type": "string"},
+        "info": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        "photo": {"type": "string", "format": "binary"},
+        "more": {"type": "array", "items": {"type": "string", "format": "binary"}},
+    },
+    "required": ["photo"],
+}
+
+
+@pytest.mark.parametrize("kind", ["bytes", "path", "base64", "object"])
+async def test_a_file_is_a_real_part_with_name_and_type(
+    server: RawServer, connect: Connect, http: Words, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "cat.png"
+    file.write_bytes(b"\x89PNG")
+    given: dict[str, Any] = {
+        "bytes": b"\x89PNG",
+        "path": file,
+        "base64": base64.b64encode(b"\x89PNG").decode(),
+        "object": {"data": base64.b64encode(b"\x89PNG").decode(), "filename": "cat.png", "content_type": "image/x"},
+    }
+    media = {"schema": UPLOAD, "encoding": {"photo": {"contentType": "image/png, image/jpeg"}}}
+    body = {"required": True, "content": {"multipart/form-data": media}}
+    received = await send(server, connect, http, body, {"photo": given[kind], "note": "hi", "info": {"a": 1}})
+    parts = parts_of(received)
+    assert parts["photo"].get_payload(decode=True) == b"\x89PNG"
+    assert parts["photo"].get_filename() == ("photo" if kind in ("bytes", "base64") else "cat.png")
+    assert parts["photo"].get_content_type() == ("image/x" if kind == "object" else "image/png")
+    assert (parts["note"].get_payload(), parts["note"].get_filename()) == ("hi", None)
+    assert (parts["info"].get_content_type(), parts["info"].get_payload()) == ("application/json", '{"a":1}')
+
+
+async def test_each_file_of_a_list_is_a_part_and_no_name_can_break_out_of_its_header(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    body = {"content": {"multipart/form-data": {"schema": UPLOAD}}}
+    files = [{"data": b"1", "filename": 'a"\r\nX-Evil: 1'}, b"2"]
+    received = await send(server, connect, http, body, {"photo": b"0", "more": files})
+    assert received.body.count(b'name="more"; filename=') == 2
+    assert b'filename="a%22%0D%0AX-Evil: 1"' in received.body
+
+
+async def test_a_file_of_version_2_makes_the_form_multipart(server: RawServer, connect: Connect, http: Words) -> None:
+    parameters = [{"name": "f", "in": "formData", "type": "file", "required": True}]
+    document = http.document({"parameters": parameters}, method="post", version="2.0")
+    await connect(document, base_url=server.url).execute("x", {"f": b"data"})
+    assert parts_of(server.received[0])["f"].get_payload(decode=True) == b"data"
+
+
+async def test_text_is_never_taken_for_a_path_of_this_machine(
+    server: RawServer, connect: Connect, http: Words, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden")
+    body = {"content": {"multipart/form-data": {"schema": UPLOAD}}}
+    received = await send(server, connect, http, body, {"photo": str(secret)})
+    assert b"hidden" not in received.body
+
+
+# --- several types
+
+
+async def test_of_several_types_json_is_first_and_another_can_be_asked_for(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    body = {"required": True, **content(**{"application_x-www-form-urlencoded": PET, "application_json": PET})}
+    assert (await send(server, connect, http, body, {"name": "a"})).body == b'{"name":"a"}'
+    asked = {"name": "a", "content_type": "application/x-www-form-urlencoded"}
+    assert (await send(server, connect, http, body, asked)).body == b"name=a"
+
+
+async def test_the_argument_decides_between_fields_and_raw_content(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    body = {"required": True, **content(application_json=PET, text_csv={"type": "string"})}
+    assert (await send(server, connect, http, body, {"name": "a"})).header("content-type") == "application/json"
+    assert (await send(server, connect, http, body, {"body": "a,b"})).header("content-type") == "text/csv"
+
+
+async def test_an_object_that_may_be_json_is_not_asked_for_as_xml(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    body = {"required": True, **content(application_xml=PET, application_json=PET)}
+    registry = connect(http.document({"requestBody": body}, method="post"), base_url=server.url)
+    assert list(registry.get_spec("x").input_schema["properties"]) == ["name", "tags"]
+
+
+async def test_a_file_chooses_the_type_that_has_files(server: RawServer, connect: Connect, http: Words) -> None:
+    body = {"required": True, **content(**{"application_json": UPLOAD, "multipart_form-data": UPLOAD})}
+    received = await send(server, connect, http, body, {"photo": b"1"})
+    assert str(received.header("content-type")).startswith("multipart/form-data; boundary=")
+
+
+async def test_fields_beyond_the_declared_ones_go_along_where_the_document_allows_them(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    schema = {**PET, "additionalProperties": {"type": "integer"}}
+    received = await send(server, connect, http, http.json_body(schema), {"name": "a", "age": 3})
+    assert msgspec.json.decode(received.body) == {"name": "a", "age": 3}
+    with pytest.raises(CallError, match="Unknown argument"):
+        await send(server, connect, http, http.json_body(PET), {"name": "a", "age": 3})

@@ -1,0 +1,116 @@
+"""The arguments of an operation: names kept, clashes told apart, bodies spread or whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enfold.sources.openapi import from_openapi
+
+if TYPE_CHECKING:
+    from tests.sources.openapi.conftest import Connect, Serve, Words
+
+TEXT = {"type": "string"}
+
+
+def parameter(location: str, name: str = "id") -> dict[str, Any]:
+    return {"name": name, "in": location, "required": location == "path", "schema": TEXT}
+
+
+def properties(document: Any) -> list[str]:
+    (operation,) = from_openapi(document)
+    return list(operation.spec.input_schema["properties"])
+
+
+@pytest.mark.parametrize(
+    ("locations", "expected"),
+    [
+        (["query", "path"], ["id", "id_query"]),
+        (["header", "query"], ["id", "id_header"]),
+        (["cookie", "header"], ["id", "id_cookie"]),
+        (["path", "query", "header", "cookie"], ["id", "id_query", "id_header", "id_cookie"]),
+    ],
+    ids=str,
+)
+def test_where_a_name_repeats_the_first_location_keeps_it(
+    http: Words, locations: list[str], expected: list[str]
+) -> None:
+    path = "/x/{id}" if "path" in locations else "/x"
+    body = http.json_body({"type": "object", "properties": {"id": TEXT}})
+    parameters = [parameter(location) for location in locations]
+    assert properties(http.document({"parameters": parameters}, path=path)) == expected
+    with_body = http.document({"parameters": parameters, "requestBody": body}, path=path, method="post")
+    assert properties(with_body) == [*expected, "id_body"]
+
+
+def test_a_name_somebody_really_has_is_not_taken_by_a_suffix(http: Words) -> None:
+    parameters = [parameter("path"), parameter("query"), parameter("query", "id_query")]
+    assert properties(http.document({"parameters": parameters}, path="/x/{id}")) == ["id", "id_query_", "id_query"]
+
+
+async def test_each_of_equal_names_goes_to_its_own_place(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply({}))
+    operation = {
+        "parameters": [parameter(each) for each in ("path", "query", "header", "cookie")],
+        "requestBody": http.json_body({"type": "object", "properties": {"id": TEXT}}),
+    }
+    registry = connect(http.document(operation, path="/x/{id}", method="post"), base_url=server.url)
+    arguments = {"id": "p", "id_query": "q", "id_header": "h", "id_cookie": "c", "id_body": "b"}
+    await registry.execute("x", arguments)
+    received = server.received[0]
+    assert (received.target, received.header("id"), received.header("cookie"), received.body) == (
+        "/x/p?id=q",
+        "h",
+        "id=c",
+        b'{"id":"b"}',
+    )
+
+
+def test_a_parameter_of_the_operation_replaces_that_of_its_path(http: Words) -> None:
+    document = http.document({"parameters": [{**parameter("query"), "schema": {"type": "integer"}}]})
+    document["paths"]["/x"]["parameters"] = [parameter("query"), parameter("header", "H")]
+    (operation,) = from_openapi(document)
+    assert operation.spec.input_schema["properties"] == {"id": {"type": "integer"}, "H": TEXT}
+
+
+def test_a_path_parameter_without_a_place_in_the_path_is_no_argument(http: Words) -> None:
+    assert properties(http.document({"parameters": [parameter("path", "nowhere")]})) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"properties": {"a": TEXT}}, ["a"]),
+        ({"allOf": [{"$ref": "#/components/schemas/A"}, {"properties": {"b": TEXT}}]}, ["a", "b"]),
+        ({"$ref": "#/components/schemas/A", "description": "d"}, ["a"]),
+        ({"type": ["object", "null"], "properties": {"a": TEXT}}, ["a"]),
+        ({"properties": {"a": TEXT, "b": TEXT}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, ["a", "b"]),
+        ({"type": "object"}, ["body"]),
+        ({"type": "object", "additionalProperties": TEXT}, ["body"]),
+        ({"oneOf": [{"$ref": "#/components/schemas/A"}]}, ["body"]),
+        ({"allOf": [{"$ref": "#/components/schemas/A"}, {"oneOf": [{"properties": {"b": TEXT}}]}]}, ["body"]),
+        ({"type": "array", "items": TEXT}, ["body"]),
+        (True, ["body"]),
+        ({"allOf": [{"$ref": "#/components/schemas/Circle"}]}, ["body"]),
+        ({"properties": {"r": {**TEXT, "readOnly": True}, "a": TEXT}, "required": ["r"]}, ["a"]),
+        ({"properties": {"a": TEXT}, "required": ["a", "undeclared"]}, ["a", "undeclared"]),
+    ],
+    ids=str,
+)
+def test_only_a_plain_object_is_spread_into_arguments(http: Words, schema: Any, expected: list[str]) -> None:
+    circle = {"allOf": [{"$ref": "#/components/schemas/Circle"}], "properties": {"a": TEXT}}
+    components = {"schemas": {"A": {"type": "object", "properties": {"a": TEXT}}, "Circle": circle}}
+    document = http.document({"requestBody": http.json_body(schema)}, method="post", components=components)
+    assert properties(document) == expected
+
+
+def test_required_fields_are_required_only_with_a_required_body(http: Words) -> None:
+    schema = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["a"]}
+
+    def required(is_required: bool) -> Any:
+        body = http.json_body(schema, required=is_required)
+        (operation,) = from_openapi(http.document({"requestBody": body}, method="post"))
+        return operation.spec.input_schema.get("required")
+
+    assert (required(True), required(False)) == (["a"], None)

@@ -1,0 +1,182 @@
+"""What parameters put on the wire, read from a real socket."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enfold import CallError
+
+if TYPE_CHECKING:
+    from tests.sources.openapi.conftest import Connect, Received, Serve, Words
+
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "openapi" / "param-style-vectors.json"
+VECTORS: list[dict[str, Any]] = json.loads(SHARED.read_text())["vectors"] if SHARED.exists() else []
+
+ARRAY = {"type": "array", "items": {"type": "string"}}
+OBJECT = {"type": "object", "additionalProperties": True}
+COLORS = ["blue", "black", "brown"]
+RGB = {"R": 100, "G": 200, "B": 150}
+
+# location, how it is written, value, what the wire has
+TABLE: list[tuple[str, dict[str, Any], Any, str]] = [
+    ("path", {"style": "matrix"}, "", ";color"),
+    ("path", {"style": "matrix"}, COLORS, ";color=blue,black,brown"),
+    ("path", {"style": "matrix", "explode": True}, RGB, ";R=100;G=200;B=150"),
+    ("path", {"style": "label"}, "", "."),
+    ("path", {"style": "label"}, COLORS, ".blue,black,brown"),
+    ("path", {"style": "label", "explode": True}, COLORS, ".blue.black.brown"),
+    ("path", {"style": "label", "explode": True}, RGB, ".R=100.G=200.B=150"),
+    ("path", {"style": "simple"}, "a b/c", "a%20b%2Fc"),
+    ("path", {"style": "simple"}, "..", "%2E%2E"),
+    ("path", {"style": "simple", "explode": True}, COLORS, "blue,black,brown"),
+    ("path", {"allowReserved": True}, "a:b@c/d", "a:b@c%2Fd"),
+    ("path", {}, 2.0, "2"),
+    ("path", {}, -0.5, "-0.5"),
+    ("query", {}, "", "color="),
+    ("query", {"explode": False}, RGB, "color=R,100,G,200,B,150"),
+    ("query", {"explode": False}, ["a,b", "c"], "color=a%2Cb,c"),
+    ("query", {"style": "spaceDelimited"}, COLORS, "color=blue%20black%20brown"),
+    ("query", {"style": "spaceDelimited", "explode": True}, COLORS, "color=blue&color=black&color=brown"),
+    ("query", {"style": "pipeDelimited", "explode": True}, COLORS, "color=blue&color=black&color=brown"),
+    ("query", {"style": "deepObject"}, {"a": {"b": 1}, "c": True}, "color%5Ba%5D%5Bb%5D=1&color%5Bc%5D=true"),
+    ("query", {"style": "deepObject"}, {"a": [1, {"b": 2}]}, "color%5Ba%5D%5B0%5D=1&color%5Ba%5D%5B1%5D%5Bb%5D=2"),
+    ("query", {}, [1, None, False], "color=1&color=false"),
+    ("query", {}, [], ""),
+    ("query", {"allowEmptyValue": True}, [], "color="),
+    ("query", {}, {"a": {"b": [1]}}, "a=%7B%22b%22%3A%5B1%5D%7D"),
+    ("query", {"allowReserved": True}, "a/b?c=d&e%20f#g", "color=a/b?c=d&e%20f%23g"),
+    ("query", {"content": {"application/json": {}}}, {"a": [1, None]}, "color=%7B%22a%22%3A%5B1%2Cnull%5D%7D"),
+    ("header", {}, COLORS, "blue,black,brown"),
+    ("header", {"explode": True}, RGB, "R=100,G=200,B=150"),
+    ("header", {}, 1.5, "1.5"),
+    ("cookie", {}, COLORS, "color=blue&color=black&color=brown"),
+    ("cookie", {}, "a b;c", "color=a%20b%3Bc"),
+    ("cookie", {"explode": False}, COLORS, "color=blue,black,brown"),
+    ("cookie", {"style": "cookie"}, "a b", "color=a b"),
+    ("cookie", {"style": "cookie"}, COLORS, "color=blue; color=black; color=brown"),
+]  # fmt: skip
+
+OLD_TABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("query", {"collectionFormat": "pipes"}, "color=blue%7Cblack%7Cbrown"),
+    ("query", {"collectionFormat": "multi"}, "color=blue&color=black&color=brown"),
+    ("query", {}, "color=blue,black,brown"),
+    ("path", {"collectionFormat": "pipes"}, "blue%7Cblack%7Cbrown"),
+    ("path", {}, "blue,black,brown"),
+    ("header", {"collectionFormat": "tsv"}, "blue\tblack\tbrown"),
+]
+
+
+def on_the_wire(received: Received, location: str) -> str | None:
+    parts = {"path": received.path.removeprefix("/x/"), "query": received.query}
+    return parts.get(location) if location in parts else received.header("cookie" if location == "cookie" else "color")
+
+
+@pytest.mark.parametrize(("location", "written", "value", "expected"), TABLE, ids=str)
+async def test_a_parameter_is_written_by_the_tables_of_the_specification(
+    serve: Serve, connect: Connect, http: Words, location: str, written: dict[str, Any], value: Any, expected: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    parameter = {"name": "color", "in": location, "required": location == "path", "schema": {}, **written}
+    path = "/x/{color}" if location == "path" else "/x"
+    registry = connect(http.document({"parameters": [parameter]}, path=path), base_url=server.url)
+    await registry.execute("x", {"color": value})
+    assert on_the_wire(server.received[0], location) == expected
+
+
+@pytest.mark.parametrize(("location", "written", "expected"), OLD_TABLE, ids=str)
+async def test_a_list_of_version_2_is_written_by_its_collection_format(
+    serve: Serve, connect: Connect, http: Words, location: str, written: dict[str, Any], expected: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    parameter = {"name": "color", "in": location, "required": location == "path", **ARRAY, **written}
+    path = "/x/{color}" if location == "path" else "/x"
+    registry = connect(http.document({"parameters": [parameter]}, path=path, version="2.0"), base_url=server.url)
+    await registry.execute("x", {"color": COLORS})
+    assert on_the_wire(server.received[0], location) == expected
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
+async def test_the_published_vectors_hold_on_the_wire(
+    serve: Serve, connect: Connect, http: Words, vector: dict[str, Any]
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    operation = {"parameters": vector["parameters"]}
+    document = http.document(operation, path=vector["path"], version=vector["openapi"])
+    arguments = {_argument(name): value for name, value in vector["args"].items()}
+    await connect(document, base_url=server.url).execute("x", arguments)
+    received, expected = server.received[0], vector["expect"]
+    assert received.path == expected.get("path", received.path)
+    assert received.query == expected.get("query", "")
+    assert received.header("cookie") == expected.get("cookie")
+    assert {name: received.header(name) for name in expected.get("headers", {})} == expected.get("headers", {})
+
+
+def _argument(name: str) -> str:
+    location, colon, rest = name.partition(":")
+    return f"{rest}_{location}" if colon else name
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "target"),
+    [
+        ("/a/{b}:{verb}", {"b": "1", "verb": "go"}, "/a/1:go"),
+        ("/a?kind=x", {}, "/a?kind=x"),
+        ("/a?kind={b}", {"b": "1&2"}, "/a?kind=1%262"),
+        ("/a#second", {}, "/a"),
+        ("/a/{+rest}", {"rest": "b/c d"}, "/a/b/c%20d"),
+        ("/ä b", {}, "/%C3%A4%20b"),
+        ("a", {}, "/a"),
+    ],
+)
+async def test_a_placeholder_nobody_declared_is_a_required_argument(
+    serve: Serve, connect: Connect, http: Words, path: str, arguments: dict[str, str], target: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    registry = connect(http.document({}, path=path), base_url=server.url)
+    assert registry.get_spec("x").input_schema.get("required", []) == list(arguments)
+    await registry.execute("x", arguments)
+    assert server.received[0].target == target
+
+
+async def test_the_base_path_and_a_query_that_stands_in_the_path_come_first(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    operation = {"parameters": [{"name": "q", "in": "query", "schema": {"type": "integer"}}]}
+    registry = connect(http.document(operation, path="/a?b=c"), base_url=f"{server.url}/base/")
+    await registry.execute("x", {"q": 1})
+    assert server.received[0].target == "/base/a?b=c&q=1"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ({"name": "h", "in": "header"}, "a\r\nX-Evil: 1"),
+        ({"name": "h", "in": "cookie", "style": "cookie"}, "a; evil=1"),
+        ({"name": "h", "in": "cookie", "style": "cookie"}, "a;evil=1"),
+        ({"name": "h", "in": "cookie", "style": "cookie"}, "a\nb"),
+    ],
+    ids=["header", "cookie", "cookie-tight", "cookie-line"],
+)
+async def test_a_value_that_would_end_its_header_is_refused(
+    serve: Serve, connect: Connect, http: Words, parameter: dict[str, Any], value: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    registry = connect(
+        http.document({"parameters": [{**parameter, "schema": {"type": "string"}}]}), base_url=server.url
+    )
+    with pytest.raises(CallError) as caught:
+        await registry.execute("x", {"h": value})
+    assert (caught.value.code, caught.value.details["argument"]) == ("VALIDATION_ERROR", "h")
+    assert server.received == []
+
+
+async def test_headers_that_steer_the_request_are_no_arguments(connect: Connect, http: Words) -> None:
+    names = ["Accept", "Content-Type", "Authorization", "Host", "Content-Length", "Transfer-Encoding", "X-A"]
+    parameters = [{"name": name, "in": "header", "schema": {"type": "string"}} for name in names]
+    registry = connect(http.document({"parameters": parameters}), base_url="http://127.0.0.1:9")
+    assert list(registry.get_spec("x").input_schema["properties"]) == ["X-A"]

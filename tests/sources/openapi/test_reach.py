@@ -1,0 +1,284 @@
+"""Where requests may go: servers and variables, redirects, references; everything else is refused with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from enfold import CallError
+from enfold.sources.openapi import Limits, from_openapi
+from enfold.sources.openapi.servers import Reach
+
+if TYPE_CHECKING:
+    from tests.sources.openapi.conftest import Connect, Received, Serve, Words
+
+KEY: dict[str, Any] = {"components": {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}}
+SECURED: dict[str, Any] = {"security": [{"key": []}]}
+
+
+async def refused(call: Any) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await call
+    return caught.value
+
+
+# --- servers
+
+
+@pytest.mark.parametrize(
+    ("server", "variables", "path"),
+    [
+        ("{root}/v1", {}, "/v1/x"),
+        ("{root}/v1/", {}, "/v1/x"),
+        ("{root}/{version}", {"version": {"default": "v2"}}, "/v2/x"),
+        ("{root}/{version}", {"version": {"enum": ["v3", "v4"]}}, "/v3/x"),
+    ],
+    ids=["path", "slash", "default", "enum"],
+)
+async def test_the_first_server_of_a_document_in_hand_is_used(
+    serve: Serve, connect: Connect, http: Words, server: str, variables: Any, path: str
+) -> None:
+    running = await serve(lambda _: http.reply({}))
+    url = server.replace("{root}", running.url)
+    document = http.document({}, servers=[{"url": url, "variables": variables}, {"url": "http://other"}])
+    await connect(document).execute("x", {})
+    assert running.received[0].path == path
+
+
+async def test_a_server_variable_can_be_given_and_is_checked(serve: Serve, connect: Connect, http: Words) -> None:
+    running = await serve(lambda _: http.reply({}))
+    server = {"url": f"{running.url}/{{v}}", "variables": {"v": {"enum": ["a", "b"], "default": "a"}}}
+    document = http.document({}, servers=[server])
+    await connect(document, server_variables={"v": "b"}).execute("x", {})
+    assert running.received[0].path == "/b/x"
+    with pytest.raises(ValueError, match="one of a, b, not c"):
+        connect(document, server_variables={"v": "c"})
+
+
+async def test_version_2_has_host_and_base_path(serve: Serve, connect: Connect, http: Words) -> None:
+    running = await serve(lambda _: http.reply({}))
+    host = running.url.removeprefix("http://")
+    document = http.document({}, version="2.0", host=host, basePath="/v2", schemes=["http"])
+    await connect(document).execute("x", {})
+    assert running.received[0].path == "/v2/x"
+
+
+async def test_a_base_url_stands_in_for_the_documents_own_server_everywhere(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    running = await serve(lambda _: http.reply({}))
+    document = http.document({"servers": [{"url": "https://api.test/v2"}]}, servers=[{"url": "https://api.test/v1"}])
+    await connect(document, base_url=running.url).execute("x", {})
+    assert running.received[0].path == "/v2/x"
+
+
+async def test_a_relative_server_of_an_operation_is_relative_to_the_base(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    running = await serve(lambda _: http.reply({}))
+    document = http.document({"servers": [{"url": "/other"}]})
+    await connect(document, base_url=f"{running.url}/v1").execute("x", {})
+    assert running.received[0].path == "/other/x"
+
+
+async def test_a_server_elsewhere_is_refused_unless_allowed_and_gets_no_credentials(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    home, elsewhere = await serve(lambda _: http.reply({})), await serve(lambda _: http.reply({}))
+    document = http.document({**SECURED, "servers": [{"url": elsewhere.url}]}, **KEY)
+    options: dict[str, Any] = {"base_url": home.url, "credentials": {"key": "secret"}}
+    error = await refused(connect(document, **options).execute("x", {}))
+    assert "pass allow_hosts=" in error.message
+    await connect(document, **options, allow_hosts=[elsewhere.url.removeprefix("http://")]).execute("x", {})
+    assert (len(home.received), elsewhere.received[0].header("x-key")) == (0, None)
+
+
+async def test_a_document_without_servers_needs_a_base_url(connect: Connect, http: Words) -> None:
+    error = await refused(connect(http.document({})).execute("x", {}))
+    assert error.message == "The document does not say where its server is: pass base_url"
+
+
+# --- documents by address
+
+
+async def in_thread(work: Any) -> Any:
+    """Reading a document waits: beside a server of the same loop it needs a thread of its own."""
+    import asyncio
+
+    return await asyncio.to_thread(work)
+
+
+async def test_a_document_from_an_address_is_served_where_it_came_from(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    document = http.document({}, servers=[{"url": "v1"}])
+    server = await serve(lambda received: http.reply(document if received.path == "/api/openapi.json" else {}))
+    registry = await in_thread(lambda: connect(f"{server.url}/api/openapi.json"))
+    await registry.execute("x", {})
+    assert server.received[-1].path == "/api/v1/x"
+
+
+async def test_a_document_from_an_address_cannot_send_us_elsewhere(serve: Serve, connect: Connect, http: Words) -> None:
+    elsewhere = await serve(lambda _: http.reply({}))
+    document = http.document({}, servers=[{"url": elsewhere.url}])
+    server = await serve(lambda _: http.reply(document))
+    registry = await in_thread(lambda: connect(server.url))
+    assert "another host" in (await refused(registry.execute("x", {}))).message
+    assert elsewhere.received == []
+
+
+async def test_references_to_other_hosts_and_to_files_are_refused_from_an_address(
+    serve: Serve, connect: Connect, http: Words, tmp_path: Path
+) -> None:
+    (tmp_path / "secret.json").write_text('{"type": "string"}')
+    elsewhere = await serve(lambda _: http.reply({"type": "string"}))
+    refs = [f"{elsewhere.url}/a.json", (tmp_path / "secret.json").as_uri(), "/parts/own.json"]
+    properties = {str(index): {"$ref": ref} for index, ref in enumerate(refs)}
+    schema = {"type": "object", "properties": properties}
+    document = http.document({"requestBody": http.json_body(schema)}, method="post")
+    server = await serve(lambda received: http.reply({"type": "integer"} if "parts" in received.path else document))
+    imported = await in_thread(lambda: from_openapi(server.url))
+    found = await in_thread(lambda: next(iter(imported)).spec.input_schema["properties"])
+    assert (found["0"], found["1"]) == ({}, {})
+    assert "$ref" in found["2"]
+    assert elsewhere.received == []
+    assert [each.why.rpartition(": ")[2] for each in imported.report.degraded][-1] == (
+        "only a document that is a file itself may refer to files"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda _: {"allow_hosts": "127.0.0.1"},
+        lambda url: {"allow_hosts": [url.removeprefix("http://")]},
+        lambda url: {"allow_hosts": [url]},
+    ],
+    ids=["a name", "with its port", "an origin"],
+)
+async def test_references_to_an_allowed_host_are_read(
+    serve: Serve, http: Words, options: Callable[[str], dict[str, Any]]
+) -> None:
+    elsewhere = await serve(lambda _: http.reply({"type": "string"}))
+    document = http.document({"responses": http.json_response({"$ref": f"{elsewhere.url}/a.json"})})
+    imported = from_openapi(document, base_url="http://127.0.0.1:9", **options(elsewhere.url))
+    assert await in_thread(lambda: next(iter(imported)).spec.output_schema) == {"type": "string"}
+
+
+def test_an_allowed_name_does_not_allow_plain_text_after_an_encrypted_connection() -> None:
+    reach = Reach("https://api.test", ["cdn.test"])
+    assert reach.refusal("https://cdn.test/a") is None
+    assert "another host" in str(reach.refusal("http://cdn.test/a"))
+    assert Reach("https://api.test", ["http://cdn.test"]).refusal("http://cdn.test/a") is None
+
+
+def test_a_refusal_shows_no_secret_of_the_address() -> None:
+    assert str(Reach("http://a").refusal("http://me:secret@b/x?key=secret")).startswith("http://b/x is on another host")
+
+
+async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(serve: Serve, http: Words) -> None:
+    elsewhere = await serve(lambda _: http.reply(http.document({})))
+    server = await serve(lambda _: http.reply(b"", status="302 Found", headers={"Location": elsewhere.url}))
+    with pytest.raises(LookupError, match="another host"):
+        await in_thread(lambda: from_openapi(server.url))
+    with pytest.raises(LookupError, match="over the limit of 10 bytes"):
+        await in_thread(lambda: from_openapi(elsewhere.url, limits=Limits(document_bytes=10)))
+
+
+# --- redirects
+
+
+def redirecting(http: Words, status: str, location: str) -> Any:
+    def answer(received: Received) -> bytes:
+        if received.path == "/x":
+            return http.reply(b"", status=status, headers={"Location": location})
+        return http.reply({"method": received.method, "body": received.body.decode()})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "body"),
+    [
+        ("307 Temporary", "POST", '{"a":1}'),
+        ("308 Permanent", "POST", '{"a":1}'),
+        ("301 Moved", "GET", ""),
+        ("302 Found", "GET", ""),
+        ("303 See Other", "GET", ""),
+    ],
+)
+async def test_a_redirect_of_the_same_origin_is_followed_and_only_307_and_308_keep_the_method(
+    serve: Serve, connect: Connect, http: Words, status: str, method: str, body: str
+) -> None:
+    server = await serve(redirecting(http, status, "/y?b=2"))
+    operation = {**SECURED, "requestBody": http.json_body({}), "responses": http.json_response({})}
+    registry = connect(
+        http.document(operation, method="post", **KEY), base_url=server.url, credentials={"key": "secret"}
+    )
+    envelope = await registry.execute("x", {"body": {"a": 1}})
+    assert envelope.data == {"method": method, "body": body}
+    assert (server.received[1].target, server.received[1].header("x-key")) == ("/y?b=2", "secret")
+
+
+async def test_a_redirect_elsewhere_is_refused(serve: Serve, connect: Connect, http: Words) -> None:
+    elsewhere = await serve(lambda _: http.reply({}))
+    server = await serve(redirecting(http, "307 Temporary", f"{elsewhere.url}/y"))
+    error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.code, error.details["status"]) == ("EXECUTION_ERROR", 307)
+    assert "A redirect was refused" in error.message
+    assert elsewhere.received == []
+
+
+async def test_a_redirect_to_an_allowed_host_leaves_credentials_behind(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    elsewhere = await serve(lambda _: http.reply({}))
+    server = await serve(redirecting(http, "307 Temporary", f"{elsewhere.url}/y"))
+    parameter = {"name": "sid", "in": "cookie", "schema": {"type": "string"}}
+    registry = connect(
+        http.document({**SECURED, "parameters": [parameter]}, **KEY),
+        base_url=server.url,
+        credentials={"key": "secret"},
+        allow_hosts=[elsewhere.url],
+    )
+    await registry.execute("x", {"sid": "1"})
+    received = elsewhere.received[0]
+    assert (received.header("x-key"), received.header("cookie")) == (None, None)
+
+
+async def test_a_circle_of_redirects_ends(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(redirecting(http, "307 Temporary", "/x"))
+    error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.message, len(server.received)) == ("More than 5 redirects", 6)
+
+
+@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://a/b", "http://[broken", "//evil.test/x"])
+async def test_a_redirect_that_is_no_address_of_ours_is_refused(
+    serve: Serve, connect: Connect, http: Words, location: str
+) -> None:
+    server = await serve(redirecting(http, "302 Found", location))
+    error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert "refused" in error.message
+
+
+# --- files
+
+
+def test_a_file_refers_to_files_beside_it_but_only_to_documents(tmp_path: Path, http: Words) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "pet.yaml").write_text("type: object\nproperties: {owner: {$ref: '../own.json#/Owner'}}\n")
+    (tmp_path / "own.json").write_text('{"Owner": {"type": "string"}}')
+    (tmp_path / "secret").write_text("password: 1")
+    properties = {"pet": {"$ref": "parts/pet.yaml"}, "secret": {"$ref": "secret"}}
+    schema = {"type": "object", "properties": properties}
+    main = tmp_path / "openapi.json"
+    main.write_bytes(msgspec.json.encode(http.document({"responses": http.json_response(schema)})))
+    imported = from_openapi(main)
+    found = next(iter(imported)).spec.output_schema
+    assert found["properties"] == {"pet": {"$ref": "#/$defs/pet"}, "secret": {}}
+    assert found["$defs"]["pet"]["properties"]["owner"] == {"$ref": "#/$defs/own_Owner"}
+    assert "secret is no .json, .yaml or .yml file" in str(imported.report)

@@ -1,0 +1,291 @@
+"""Responses as envelopes, failures as CallErrors: status, headers, content, limits, retries, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from enfold import CallError, Context, HTTPResponseMeta, OperationRegistry
+from enfold.sources.openapi import Limits, from_openapi
+
+if TYPE_CHECKING:
+    from tests.sources.openapi.conftest import Connect, Received, Serve, Words
+
+ITEM = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+QUICK = Limits(retries=0)
+
+
+async def failure(call: Any) -> CallError:
+    with pytest.raises(CallError) as caught:
+        await call
+    return caught.value
+
+
+async def test_a_success_is_an_envelope_with_status_headers_and_type(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    answer = http.reply({"id": 1}, status="201 Created", headers={"X-A": "1", "x-a": "2", "Set-Cookie": "s=1"})
+    server = await serve(lambda _: answer)
+    document = http.document({"responses": http.json_response(ITEM, "201")})
+    envelope = await connect(document, base_url=server.url).execute("x", {})
+    assert isinstance(envelope.meta, HTTPResponseMeta)
+    assert (envelope.data, envelope.meta.status_code, envelope.meta.content_type) == (
+        {"id": 1},
+        201,
+        "application/json",
+    )
+    assert envelope.meta.headers["set-cookie"] == "s=1"
+    assert envelope.meta.headers["x-a"] in ("1, 2", "2")
+    assert "set-cookie" not in envelope.to_wire()["meta"]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "data"),
+    [
+        (b'{"a": 1}', "application/json", {"a": 1}),
+        (b'\xef\xbb\xbf{"a": 1}', "application/json; charset=utf-8", {"a": 1}),
+        ('{"a": "ü"}'.encode("utf-16"), "application/json; charset=utf-16", {"a": "ü"}),
+        (b'{"a": 1}', "application/problem+json", {"a": 1}),
+        ("grün".encode("latin-1"), "text/plain; charset=latin-1", "grün"),
+        (b"<a/>", "application/xml", "<a/>"),
+        (b"\x89PNG", "image/png", b"\x89PNG"),
+        (b"", "text/plain", ""),
+        (b"", "application/json", None),
+        (b"", None, None),
+        (b'{"a": 1}', None, {"a": 1}),
+        (b"words", None, "words"),
+        (b"\xff\xfe", None, b"\xff\xfe"),
+        (b"a", "text/plain; charset=nonsense", "a"),
+    ],
+    ids=str,
+)
+async def test_content_is_json_text_or_bytes_by_its_type(
+    serve: Serve, connect: Connect, http: Words, content: bytes, content_type: str | None, data: Any
+) -> None:
+    server = await serve(lambda _: http.reply(content, content_type=content_type))
+    document = http.document({"responses": {"200": {"description": "", "content": {"*/*": {}}}}})
+    assert (await connect(document, base_url=server.url).execute("x", {})).data == data
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "205 Reset Content", "304 Not Modified"])
+async def test_a_status_without_a_body_gives_nothing(serve: Serve, connect: Connect, http: Words, status: str) -> None:
+    server = await serve(
+        lambda _: f"HTTP/1.1 {status}\r\n\r\n".encode() if "205" not in status else http.reply(b"", status=status)
+    )
+    document = http.document({"responses": {status[:3]: {"description": ""}}})
+    envelope = await connect(document, base_url=server.url).execute("x", {})
+    assert (envelope.data, envelope.warnings) == (None, ())
+
+
+async def test_json_called_text_is_still_read_where_json_was_promised(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    server = await serve(lambda _: http.reply({"id": 1}, content_type="text/plain"))
+    document = http.document({"responses": http.json_response(ITEM)})
+    assert (await connect(document, base_url=server.url).execute("x", {})).data == {"id": 1}
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/html"])
+async def test_something_else_than_the_promised_json_is_kept_with_a_warning(
+    serve: Serve, connect: Connect, http: Words, content_type: str
+) -> None:
+    server = await serve(lambda _: http.reply(b"<html>down</html>", content_type=content_type))
+    document = http.document({"responses": http.json_response(ITEM)})
+    envelope = await connect(document, base_url=server.url).execute("x", {})
+    assert envelope.data == "<html>down</html>"
+    assert envelope.warnings
+
+
+async def test_the_schema_of_the_actual_status_counts(serve: Serve, connect: Connect, http: Words) -> None:
+    other = {"type": "object", "properties": {"task": {"type": "string"}}}
+    responses = {**http.json_response(ITEM), **http.json_response(other, "202")}
+    status = ["200 OK"]
+    server = await serve(lambda _: http.reply({"id": 1, "task": "t"}, status=status[0]))
+    registry = connect(http.document({"responses": responses}), base_url=server.url)
+    assert (await registry.execute("x", {})).data == {"id": 1}
+    status[0] = "202 Accepted"
+    envelope = await registry.execute("x", {})
+    assert (envelope.data, [each.path for each in envelope.warnings]) == ({"task": "t"}, ["/id"])
+
+
+# --- failures
+
+
+async def test_an_error_status_is_an_error_with_its_facts(serve: Serve, connect: Connect, http: Words) -> None:
+    problem = {"title": "gone", "detail": "no such pet"}
+    server = await serve(lambda _: http.reply(problem, status="404 Not Found", content_type="application/problem+json"))
+    error = await failure(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.code, error.message, error.retryable) == ("EXECUTION_ERROR", "HTTP 404: Not Found", False)
+    assert error.details == {
+        "status": 404,
+        "reason": "Not Found",
+        "content_type": "application/problem+json",
+        "body": problem,
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [("429 Too Many Requests", "RESOURCE_EXHAUSTED"), ("503 Service Unavailable", "UNAVAILABLE")]
+)
+async def test_a_server_that_asks_for_patience_is_told_with_its_wait(
+    serve: Serve, connect: Connect, http: Words, status: str, code: str
+) -> None:
+    server = await serve(lambda _: http.reply({}, status=status, headers={"Retry-After": "7"}))
+    error = await failure(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.code, error.details["retry_after"], error.retryable) == (code, 7.0, True)
+    assert len(server.received) == 1
+
+
+async def test_a_large_error_page_is_cut(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply(b"x" * 100_000, status="500 Oops", content_type="text/html"))
+    error = await failure(connect(http.document({}), base_url=server.url, limits=QUICK).execute("x", {}))
+    assert len(error.details["body"]) == 16_384
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "decompressed"])
+async def test_a_response_over_the_limit_is_refused(
+    serve: Serve, connect: Connect, http: Words, is_packed: bool
+) -> None:
+    content = b" " * 50_000
+    packed = http.reply(gzip.compress(content), headers={"Content-Encoding": "gzip"})
+    server = await serve(lambda _: packed if is_packed else http.reply(content))
+    limits = Limits(response_bytes=10_000)
+    error = await failure(connect(http.document({}), base_url=server.url, limits=limits).execute("x", {}))
+    assert error.code == "PAYLOAD_TOO_LARGE"
+
+
+async def test_a_request_over_the_limit_is_never_sent(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply({}))
+    document = http.document({"requestBody": http.json_body({"type": "string"})}, method="post")
+    registry = connect(document, base_url=server.url, limits=Limits(request_bytes=10))
+    assert (await failure(registry.execute("x", {"body": "x" * 20}))).code == "PAYLOAD_TOO_LARGE"
+    assert server.received == []
+
+
+async def test_compressed_content_that_is_broken_is_an_error(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply(b"nonsense", headers={"Content-Encoding": "gzip"}))
+    error = await failure(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.code, "decompressed" in error.message) == ("EXECUTION_ERROR", True)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"], ids=["none", "garbage", "cut"]
+)  # fmt: skip
+async def test_a_connection_that_breaks_off_is_unavailable(
+    serve: Serve, connect: Connect, http: Words, answer: bytes
+) -> None:
+    async def broken() -> Any:
+        if answer:
+            yield answer
+
+    server = await serve(lambda _: broken())
+    registry = connect(http.document({}, method="post"), base_url=server.url)
+    error = await failure(registry.execute("x", {}))
+    assert (error.code, error.retryable) == ("UNAVAILABLE", False)
+    assert len(server.received) == 1
+
+
+async def test_a_host_that_cannot_be_reached_is_unavailable(connect: Connect, http: Words) -> None:
+    error = await failure(connect(http.document({}), base_url="http://127.0.0.1:9", limits=QUICK).execute("x", {}))
+    assert (error.code, error.retryable) == ("UNAVAILABLE", True)
+
+
+# --- retries, time
+
+
+@pytest.mark.parametrize(("method", "calls"), [("get", 3), ("put", 3), ("delete", 3), ("post", 1), ("patch", 1)])
+async def test_only_idempotent_methods_are_tried_again(
+    serve: Serve, connect: Connect, http: Words, method: str, calls: int
+) -> None:
+    server = await serve(lambda _: http.reply({}, status="502 Bad Gateway"))
+    error = await failure(connect(http.document({}, method=method), base_url=server.url).execute("x", {}))
+    assert (error.details["status"], len(server.received)) == (502, calls)
+
+
+async def test_a_retry_that_succeeds_is_a_success(serve: Serve, connect: Connect, http: Words) -> None:
+    answers = [http.reply({}, status="503 Busy", headers={"Retry-After": "0"}), http.reply({"a": 1})]
+    server = await serve(lambda _: answers.pop(0))
+    document = http.document({"responses": http.json_response({})})
+    assert (await connect(document, base_url=server.url).execute("x", {})).data == {"a": 1}
+
+
+@pytest.mark.parametrize(("method", "retryable"), [("get", True), ("post", False)])
+async def test_a_call_that_takes_too_long_times_out_and_closes_its_connection(
+    serve: Serve, connect: Connect, http: Words, method: str, retryable: bool
+) -> None:
+    async def never(_: Received) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    server = await serve(never)
+    registry = connect(http.document({}, method=method), base_url=server.url, timeout=0.1)
+    error = await failure(registry.execute("x", {}))
+    assert (error.code, error.retryable) == ("TIMEOUT", retryable)
+    await asyncio.wait_for(server.closed.wait(), 5)
+
+
+async def test_a_cancelled_call_closes_its_connection(serve: Serve, connect: Connect, http: Words) -> None:
+    asked = asyncio.Event()
+
+    async def never(_: Received) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    server = await serve(never)
+    call = asyncio.create_task(connect(http.document({}), base_url=server.url).execute("x", {}, Context()))
+    await asked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.wait_for(server.closed.wait(), 5)
+
+
+def test_each_loop_gets_connections_of_its_own(http: Words) -> None:
+    async def once() -> int:
+        server = http.Server(lambda _: http.reply({}))
+        await server.start()
+        async with from_openapi(http.document({}), base_url=server.url) as imported:
+            registry = OperationRegistry()
+            registry.register_all(imported)
+            await registry.execute("x", {})
+        await server.stop()
+        return len(server.received)
+
+    assert [asyncio.run(once()), asyncio.run(once())] == [1, 1]
+
+
+# --- what is asked for
+
+
+async def test_the_accept_header_names_what_the_responses_declare_json_first(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    content: dict[str, Any] = {"text/csv": {}, "application/json": {}}
+    responses = {
+        "200": {"description": "", "content": content},
+        "400": {"description": "", "content": {"application/problem+json": {}}},
+    }
+    await connect(http.document({"responses": responses}), base_url=server.url).execute("x", {})
+    assert server.received[0].header("accept") == "application/json, text/csv;q=0.9, application/problem+json;q=0.8"
+
+
+async def test_no_cookie_of_an_answer_is_sent_with_the_next_call(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply({}, headers={"Set-Cookie": "session=alice; Path=/"}))
+    registry = connect(http.document({}), base_url=server.url)
+    await registry.execute("x", {})
+    await registry.execute("x", {})
+    assert [each.header("cookie") for each in server.received] == [None, None]
+
+
+async def test_a_client_of_the_user_keeps_its_own_headers(serve: Serve, connect: Connect, http: Words) -> None:
+    import httpx2
+
+    server = await serve(lambda _: http.reply({}))
+    async with httpx2.AsyncClient(headers={"X-Mine": "1"}) as client:
+        await connect(http.document({}), base_url=server.url, client=client).execute("x", {})
+    assert server.received[0].header("x-mine") == "1"

@@ -1,0 +1,72 @@
+"""YAML 1.2 as JSON data: what old loaders turn into something else stays what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from enfold.errors import FormatError
+from enfold.sources.openapi.document import read_document
+from enfold.sources.openapi.yaml12 import read_yaml
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("NO", "NO"), ("yes", "yes"), ("on", "on"), ("16:9", "16:9"), ("2020-01-01", "2020-01-01"),
+        ("2020-01-01T00:00:00Z", "2020-01-01T00:00:00Z"), ("1e-08", 1e-08), ("=", "="), ("0o17", 15), ("0x1F", 31),
+        ("010", 10), ("1_000", "1_000"), ("-5", -5), ("+5", 5), ("1.", 1.0), (".5", 0.5), ("1e999", "1e999"),
+        (".inf", ".inf"), (".nan", ".nan"), ("~", None), ("", None), ("Null", None), ("TRUE", True), ("false", False),
+        ('"12"', "12"), ("'true'", "true"), ("!!str 12", "12"), ("!!int 12", 12), ("!custom 12", "12"), ("9" * 500, "9" * 500),
+    ],
+)  # fmt: skip
+def test_a_scalar_is_what_the_core_schema_says(text: str, value: Any) -> None:
+    assert read_yaml(f"a: {text}".encode()) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("200: a\ntrue: b\n1.0: c\n~: d", {"200": "a", "true": "b", "1.0": "c", "~": "d"}),
+        ("a: &x {b: 1}\nc: *x", {"a": {"b": 1}, "c": {"b": 1}}),
+        ("a: &x {b: 1, c: 2}\nd: {<<: *x, c: 3}", {"a": {"b": 1, "c": 2}, "d": {"c": 3, "b": 1}}),
+        ("a: &x {b: 1}\ny: &y {b: 2, c: 2}\nd: {<<: [*x, *y]}", {"a": {"b": 1}, "y": {"b": 2, "c": 2}, "d": {"b": 1, "c": 2}}),
+        ("&k key: 1\nb: *k", {"key": 1, "b": "key"}),
+        ("---\na: 1\n---\nb: 2", {"a": 1}),
+        ("- a\n- [b, {c: d}]", ["a", ["b", {"c": "d"}]]),
+        ("", None),
+    ],
+    ids=["keys", "alias", "merge", "merges", "anchored key", "first document", "lists", "empty"],
+)  # fmt: skip
+def test_structures_become_json(text: str, value: Any) -> None:
+    assert read_yaml(text.encode()) == value
+
+
+def test_a_byte_order_mark_and_json_are_read_too() -> None:
+    assert read_document(b"\xef\xbb\xbfa: 1") == {"a": 1}
+    assert read_document(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "Not YAML"),
+        ("a: *nobody", "no finished anchor"),
+        ("a: &a [*a]", "no finished anchor"),
+        ("? {a: 1}\n: b", "must be a scalar"),
+        ("[" * 600, "nested deeper"),
+        ("a: \x01", "Not YAML"),
+    ],
+    ids=["open", "unknown alias", "alias in itself", "complex key", "deep", "control"],
+)
+def test_what_cannot_be_json_is_refused_with_a_sentence(text: str, why: str) -> None:
+    with pytest.raises(FormatError, match=why):
+        read_yaml(text.encode())
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
+    with pytest.raises(FormatError, match="aliases"):
+        read_yaml("\n".join(lines).encode())
