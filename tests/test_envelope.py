@@ -209,9 +209,21 @@ def test_what_is_not_json_is_a_format_error(text: bytes | str) -> None:
         from_wire(text)
 
 
-def test_text_that_claims_to_be_base64_and_is_not_is_a_format_error() -> None:
-    with pytest.raises(FormatError):
-        from_wire({"data": "!!", "meta": {"source": "http", "dataEncoding": "base64"}})
+def test_text_that_claims_to_be_base64_and_is_not_stays_as_it_came() -> None:
+    envelope = from_wire({"data": "!!", "meta": {"source": "http", "dataEncoding": "base64"}})
+    assert envelope.data == "!!"
+    assert [(warning.code, warning.path) for warning in envelope.warnings] == [("envelope_meta", "/meta/dataEncoding")]
+
+
+def test_a_resource_without_an_address_is_kept_as_text() -> None:
+    wire = {"type": "resource", "resource": {"text": "x"}}
+    block = content_block(wire)
+    assert isinstance(block, TextContent)
+    assert json.loads(block.text) == wire
+
+
+def test_unwrap_takes_the_wire_form_too() -> None:
+    assert unwrap({"data": 3, "meta": {"source": "local"}}) == 3
 
 
 def test_is_error_answers_for_every_kind() -> None:

@@ -1,10 +1,12 @@
+import copy
+import pickle
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from enfold import AccessControl, Context, OperationSpec
+from enfold import AccessControl, Context, Identity, OperationSpec
 from enfold.operation import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
 
 
@@ -148,3 +150,27 @@ def test_a_context_tells_its_listener_of_progress_and_messages() -> None:
 def test_an_env_exists_only_inside_a_call() -> None:
     with pytest.raises(RuntimeError, match="only inside a call"):
         _ = Context().env
+
+
+def test_a_spec_can_be_copied_and_pickled() -> None:
+    original = operation_from_function(lambda x: x, name="f").spec
+    assert pickle.loads(pickle.dumps(spec())) == spec()  # noqa: S301  # our own bytes
+    assert copy.deepcopy(original) == original
+
+
+def test_equal_numbers_make_equal_digests() -> None:
+    assert spec(timeout=60).digest == spec(timeout=60.0).digest
+    assert spec(meta={"a": {1, 2, 3}}).digest == spec(meta={"a": {3, 2, 1}}).digest
+
+
+@pytest.mark.parametrize("timeout", ["5", 0, -1, True, float("nan")], ids=repr)
+def test_a_timeout_that_is_none_is_refused_at_once(timeout: Any) -> None:
+    with pytest.raises(ValueError, match="A timeout is a number of seconds"):
+        spec(timeout=timeout)
+
+
+def test_an_access_rule_that_would_let_everybody_in_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs its resource_type"):
+        AccessControl(resource_action="read", resource_id="id")
+    assert AccessControl(required_scopes="task:write").required_scopes == ("task:write",)  # type: ignore[arg-type]  # as users write it
+    assert Identity("me", scopes="admin").scopes == {"admin"}  # type: ignore[arg-type]  # as users write it

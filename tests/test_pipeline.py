@@ -1,3 +1,4 @@
+import json
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from enfold import (
     OperationSpec,
     ResponseEnvelope,
     TextContent,
+    cast,
     http_envelope,
     mcp_envelope,
 )
@@ -237,3 +239,24 @@ async def test_what_still_fails_an_independent_validator_has_a_warning() -> None
     failing = {"/" + "/".join(map(str, e.instance_path)) for e in jsonschema_rs.iter_errors(schema, envelope.data)}
     assert failing == {"/n", "/"}
     assert sorted(told(envelope)) == [("constraint", "/n"), ("missing", "/m")]
+
+
+TYPEBOX_CASES: list[tuple[dict[str, Any], Any]] = [
+    ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}]}, [1]),
+    ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, 5),
+    ({"items": {"type": "integer"}}, 5),
+    ({"type": "string", "maxLength": 1}, "😀"),
+    (ITEM, {"id": 1, "extra": 2}),
+]
+
+
+@pytest.mark.parametrize(("schema", "value"), TYPEBOX_CASES, ids=str)
+async def test_the_typebox_policy_is_exactly_cast(schema: dict[str, Any], value: Any) -> None:
+    envelope = await finish(value, schema, normalize="typebox")
+    assert envelope.data == cast(schema, value)
+    assert bool(envelope.warnings) == (envelope.data != value)
+
+
+async def test_what_an_mcp_result_carries_beside_its_data_is_made_plain_too() -> None:
+    envelope = await finish(mcp_envelope(1, structured_content=Item(1, "x"), _meta={"when": Item(2, "y")}), {})
+    assert json.loads(envelope.to_bytes())["meta"]["structuredContent"] == {"id": 1, "note": "x"}

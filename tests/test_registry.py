@@ -164,7 +164,15 @@ async def test_views_are_live_and_compose() -> None:
 
 def test_a_view_in_which_two_would_have_one_id_says_so() -> None:
     with pytest.raises(ValueError, match=r"Two operations would be called shop\.clear"):
-        shop().rename({"shop.add": "shop.clear"}).list()
+        shop().rename({"shop.add": "shop.clear"})
+
+
+def test_what_is_registered_later_and_has_no_place_in_a_view_is_left_out_of_it() -> None:
+    ops = shop()
+    view = ops.mount("a.b.c.d").rename({"a.b.c.d.shop.add": "a.b.c.d.shop.plus"})
+    ops.register(lambda: 1, name="x", namespace="too.deep")
+    ops.register(lambda: 1, name="plus")
+    assert [spec.name for spec in view.list()] == ["plus", "clear", "count"]
 
 
 def test_a_watcher_hears_of_every_change_until_it_stops() -> None:

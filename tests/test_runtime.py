@@ -510,3 +510,135 @@ sys.exit(f"loaded: {heavy}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# what must not go wrong
+
+
+async def test_a_context_may_be_used_for_several_calls() -> None:
+    ops = registry()
+    heard: list[Any] = []
+
+    @ops.query
+    def add(x: int, context: Context) -> int:
+        context.progress(x)
+        return x + 1
+
+    @ops.query
+    async def nested(x: int, context: Context) -> int:
+        return int((await context.env.t.add({"x": x})).data)
+
+    context = Context(notify=heard.append, identity=Identity("ann"))
+    assert (await ops.execute("t.add", {"x": 1}, context)).data == 2
+    assert (await ops.execute("t.nested", {"x": 1}, context)).data == 2
+    results = await asyncio.gather(*(ops.execute("t.add", {"x": x}, context) for x in range(20)))
+    assert [envelope.data for envelope in results] == list(range(1, 21))
+    await asyncio.sleep(0)
+    assert len(heard) == 21
+
+
+async def test_a_thousand_calls_at_once_are_all_answered() -> None:
+    ops = registry()
+
+    @ops.query
+    async def echo(x: int) -> int:
+        await asyncio.sleep(0)
+        return x
+
+    results = await asyncio.gather(*(ops.execute("t.echo", {"x": x}) for x in range(1000)))
+    assert [envelope.data for envelope in results] == list(range(1000))
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["thread", "in place"])
+async def test_a_handler_that_wants_to_end_the_program_ends_its_own_call(inline: bool) -> None:
+    ops = registry()
+
+    @ops.query(inline=inline)
+    def leave() -> None:
+        sys.exit(3)
+
+    assert await code_of(ops, "t.leave", {}) == "EXECUTION_ERROR"
+
+
+async def test_a_call_whose_time_is_over_is_not_run_at_all() -> None:
+    ops, ran = registry(), []
+
+    @ops.mutation
+    def charge() -> None:
+        ran.append("def")
+
+    @ops.mutation
+    async def charge_later() -> None:
+        ran.append("async")
+
+    for name in ("t.charge", "t.charge_later"):
+        assert await code_of(ops, name, {}, Context(timeout=0)) == "TIMEOUT"
+    assert ran == []
+
+
+async def test_cancelling_a_def_reaches_the_call_it_waits_for() -> None:
+    ops, started, ended = registry(), asyncio.Event(), asyncio.Event()
+
+    @ops.query
+    async def long() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    @ops.query
+    def outer(context: Context) -> None:
+        context.env.t.long({})
+
+    task = asyncio.ensure_future(ops.execute("t.outer", {}))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await ended.wait()
+
+
+async def test_what_a_handler_cancels_itself_is_its_own_failure() -> None:
+    ops = registry()
+
+    @ops.query
+    async def own() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+    assert await code_of(ops, "t.own", {}) == "EXECUTION_ERROR"
+
+
+async def test_a_def_run_in_place_calls_others_in_place() -> None:
+    ops = registry()
+
+    @ops.query
+    def one() -> int:
+        return 1
+
+    @ops.query(inline=True)
+    def two(context: Context) -> int:
+        return int(context.env.t.one({}).data) + 1
+
+    assert (await ops.execute("t.two", {})).data == 2
+
+
+async def test_a_failure_inside_is_told_under_the_callers_own_id() -> None:
+    ops = registry()
+    shared = CallError("SOLD_OUT", "None left")
+
+    @ops.query
+    async def inner() -> None:
+        raise shared
+
+    @ops.query
+    async def outer(context: Context) -> None:
+        await context.env.t.inner({})
+
+    for _ in range(2):
+        context = Context()
+        with pytest.raises(CallError) as caught:
+            await ops.execute("t.outer", {}, context)
+        assert caught.value.request_id == context.request_id

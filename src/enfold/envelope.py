@@ -126,6 +126,8 @@ def content_block(value: Any) -> ContentBlock:
 
 def _read_block(value: Mapping[str, Any]) -> ContentBlock:
     kind = _BLOCK_TYPES[value["type"]]
+    if kind is EmbeddedResource and not isinstance(value["resource"]["uri"], str):
+        raise TypeError("a resource has an address")
     fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
     block: Any = msgspec.convert({key: item for key, item in value.items() if key in fields}, kind)
     extra = {key: item for key, item in value.items() if key not in fields}
@@ -231,6 +233,8 @@ def http_envelope(
     private_headers: Iterable[str] = (),
 ) -> ResponseEnvelope[T]:
     """Wrap an HTTP response; header names become lower-case, repeated ones are joined with `, `."""
+    if isinstance(data, bytearray | memoryview):
+        data = cast(T, bytes(data))
     joined = _join_headers(headers.items() if isinstance(headers, Mapping) else headers)
     kind = joined.get("content-type", "") if content_type is None else content_type
     private = tuple(name.lower() for name in private_headers)
@@ -272,8 +276,10 @@ def _is_source(source: object) -> bool:
     return isinstance(source, str) and source in SOURCES
 
 
-def unwrap(envelope: ResponseEnvelope[T], *, raise_on_error: bool = False) -> T:
+def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error: bool = False) -> T:
     """The data alone; with `raise_on_error` a result that tells of a failure is raised as a CallError."""
+    if not isinstance(envelope, ResponseEnvelope):
+        envelope = cast(ResponseEnvelope[T], from_wire(envelope))
     if raise_on_error and envelope.is_error:
         raise CallError("EXECUTION_ERROR", error_text(envelope), _error_details(envelope))
     return envelope.data
@@ -361,7 +367,7 @@ def from_wire(wire: Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
         raise FormatError("Not an envelope: it needs `data` and a `meta` whose `source` is local, http or mcp")
     fields = dict(value["meta"])
     meta, malformed = _read_meta(fields)
-    data = _read_data(value["data"], fields)
+    data = _read_data(value["data"], fields, malformed)
     return ResponseEnvelope(data, meta, _read_warnings(value, malformed))
 
 
@@ -372,13 +378,14 @@ def _parse(text: bytes | str) -> Any:
         raise FormatError(f"Not JSON: {error}") from error
 
 
-def _read_data(data: Any, meta: Mapping[str, Any]) -> Any:
+def _read_data(data: Any, meta: Mapping[str, Any], malformed: list[str]) -> Any:
     if meta.get("source") != "http" or meta.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
     try:
         return binascii.a2b_base64(data, strict_mode=True)
-    except ValueError as error:
-        raise FormatError("The data says it is base64 text, and is not") from error
+    except ValueError:
+        malformed.append("dataEncoding")  # It only says so: the text stays as it came.
+        return data
 
 
 def _read_warnings(value: Mapping[str, Any], malformed: list[str]) -> tuple[ResultWarning, ...]:
@@ -430,14 +437,8 @@ _META_READERS: Final[dict[str, Any]] = {"local": _read_local, "http": _read_http
 
 # --- schemas ------------------------------------------------------------------------------------------------------
 
-_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "audience": {"type": "array", "items": {"enum": ["user", "assistant"]}},
-        "priority": {"type": "number"},
-        "lastModified": {"type": "string"},
-    },
-}
+# What a server says of its blocks passes as it came: audience, priority, lastModified, or something newer.
+_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {"type": "object"}
 
 
 def _block_schema(kind: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

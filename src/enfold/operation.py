@@ -49,7 +49,7 @@ class Identity(msgspec.Struct, frozen=True):
     on_behalf_of: str | None = None
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "scopes", frozenset(self.scopes))
+        msgspec.structs.force_setattr(self, "scopes", frozenset(_words(self.scopes)))
 
 
 class AccessControl(msgspec.Struct, frozen=True):
@@ -63,12 +63,19 @@ class AccessControl(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in ("required_scopes", "required_scopes_any"):
-            msgspec.structs.force_setattr(self, name, tuple(getattr(self, name)))
+            msgspec.structs.force_setattr(self, name, tuple(_words(getattr(self, name))))
+        if self.resource_type is None and (self.resource_action or self.resource_id):
+            raise ValueError("An access rule on a resource needs its resource_type")
 
     @property
     def is_open(self) -> bool:
         """Whether nothing at all is required."""
         return not (self.required_scopes or self.required_scopes_any or self.resource_type)
+
+
+def _words(given: str | Iterable[str]) -> Iterable[str]:
+    """One word, or several: a single scope is not a list of its letters."""
+    return (given,) if isinstance(given, str) else given
 
 
 OPEN: Final = AccessControl()
@@ -85,7 +92,7 @@ def read_access(access: AccessControl | Mapping[str, Any] | None) -> AccessContr
         raise ValueError(f"Unknown access rule {unknown[0]!r}: use {', '.join(AccessControl.__struct_fields__)}")
     try:
         return msgspec.convert(dict(access), AccessControl)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"Wrong access rule: {error}") from error
 
 
@@ -185,7 +192,7 @@ class OperationSpec:
         put(self, "type", kind)
         put(self, "title", title)
         put(self, "description", description)
-        put(self, "tags", tuple(tags))
+        put(self, "tags", tuple(_words(tags)))
         put(self, "_input_schema", {"type": "object"} if input_schema is None else input_schema)
         put(self, "_output_schema", {} if output_schema is None else output_schema)
         put(self, "error_schemas", tuple(_read_error_schema(error) for error in error_schemas))
@@ -193,7 +200,7 @@ class OperationSpec:
         put(self, "idempotent", kind is OperationType.QUERY if idempotent is None else idempotent)
         put(self, "destructive", destructive)
         put(self, "resumable", resumable)
-        put(self, "timeout", _default_timeout(kind) if timeout == "default" else timeout)
+        put(self, "timeout", _default_timeout(kind) if timeout == "default" else _read_timeout(timeout))
         put(self, "values", values)
         put(self, "meta", dict(meta or {}))
         put(self, "_digest", None)
@@ -241,7 +248,7 @@ class OperationSpec:
     def digest(self) -> str:
         """The SHA-256 of the spec's canonical JSON: equal specs have equal digests, in every process."""
         if self._digest is None:
-            text = msgspec.json.encode(self.to_dict(), order="deterministic", enc_hook=str)
+            text = msgspec.json.encode(_canonical(self.to_dict()), order="deterministic")
             object.__setattr__(self, "_digest", _sha256(text))
         return str(self._digest)
 
@@ -254,6 +261,9 @@ class OperationSpec:
     def __repr__(self) -> str:
         return f"<OperationSpec {self.id} ({self.type.value})>"
 
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], OperationSpec], tuple[dict[str, Any]]]:
+        return OperationSpec.from_dict, (self.to_dict(),)
+
     def replace(self, **changes: Any) -> OperationSpec:
         """A copy with some fields changed; schemas not yet made stay unmade."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
@@ -264,7 +274,7 @@ class OperationSpec:
         """The spec as JSON data."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
         schemas = {"input_schema": self.input_schema, "output_schema": self.output_schema}
-        wire: dict[str, Any] = msgspec.to_builtins({**fields, **schemas}, enc_hook=str)
+        wire: dict[str, Any] = msgspec.to_builtins({**fields, **schemas}, enc_hook=str, order="deterministic")
         return wire
 
     @classmethod
@@ -291,6 +301,23 @@ _PLAIN_FIELDS: Final = (
     "values",
     "meta",
 )
+
+
+def _canonical(value: Any) -> Any:
+    """JSON data in which equal numbers are written alike."""
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _read_timeout(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"A timeout is a number of seconds above zero, or None, not {timeout!r}")
+    return float(timeout)
 
 
 def _read_type(value: OperationType | str) -> OperationType:
@@ -406,15 +433,19 @@ class Context:
     __slots__ = (
         "_call_deadline",
         "_cancelled",
+        "_carry",
         "_deadline",
         "_env",
+        "_event_id",
+        "_is_taken",
         "_make_env",
         "_notify",
+        "_origin",
         "_parent",
         "_request_id",
-        "event_id",
         "identity",
         "inline",
+        "is_in_place",
         "last_event_id",
         "meta",
         "parent_request_id",
@@ -441,12 +472,16 @@ class Context:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._call_deadline: float | None = None
         self.last_event_id = last_event_id
-        self.event_id: str | None = None
+        self._event_id: str | None = None
         self._notify = notify
+        self._carry: Callable[[Notify, Progress | LogMessage], object] | None = None
         self.inline = inline
+        self.is_in_place = False  # whether a `def` is being run in place, and so what it calls, too
         self.meta = meta
         self.recording: Recording | None = None  # set by a surface whose caller asked for provenance
         self._cancelled = False
+        self._is_taken = False  # whether a call has begun under this very context
+        self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
         self._parent: Context | None = None
         self._make_env: Callable[[Context], Env] | None = None
         self._env: Env | None = None
@@ -469,7 +504,9 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the caller has given up or the time is over: a `def` in a thread looks here now and then."""
-        return self._cancelled or self.remaining() == 0.0 or (self._parent is not None and self._parent.cancelled)
+        if self._cancelled or self.remaining() == 0.0:
+            return True
+        return any(context is not None and context.cancelled for context in (self._parent, self._origin))
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -485,33 +522,67 @@ class Context:
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell the caller how far the call is; without a listener nothing happens."""
-        if self._notify is not None:
-            self._notify(Progress(progress, total, message))
+        self._tell(Progress(progress, total, message))
 
     def log(self, message: str, level: str = "info", data: Any = None) -> None:
         """Tell the caller something on the way."""
-        if self._notify is not None:
-            self._notify(LogMessage(message, level, data))
+        self._tell(LogMessage(message, level, data))
 
-    def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> None:
-        """Begin a call under this context: its own time limit, and the registry its env calls into."""
-        self._call_deadline = None if timeout is None else time.monotonic() + timeout
-        if self._make_env is not make_env:
-            self._make_env, self._env = make_env, None
+    def _tell(self, message: Progress | LogMessage) -> None:
+        if self._notify is None:
+            return
+        if self._carry is None:
+            self._notify(message)
+        else:
+            self._carry(self._notify, message)
+
+    @property
+    def event_id(self) -> str | None:
+        """The id of the item that is yielded next, by which a client can resume."""
+        return self._event_id
+
+    @event_id.setter
+    def event_id(self, value: str | None) -> None:
+        self._event_id = value
+        if self._origin is not None:
+            self._origin.event_id = value
+
+    def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
+        """Begin a call: its context is this one, or, where that is taken by another call, one like it."""
+        context = self._like_this() if self._is_taken else self
+        context._is_taken = True
+        context._call_deadline = None if timeout is None else time.monotonic() + timeout
+        context._make_env = make_env
+        return context
+
+    def _like_this(self) -> Context:
+        another = Context(
+            request_id=self.request_id,
+            parent_request_id=self.parent_request_id,
+            identity=self.identity,
+            last_event_id=self.last_event_id,
+            notify=self._notify,
+            inline=self.inline,
+            meta=self.meta,
+        )
+        another._deadline = self._deadline
+        another._parent = self._parent
+        another._origin = self
+        another.recording = self.recording
+        return another
 
     def notify_through(self, carry: Callable[[Notify, Progress | LogMessage], object]) -> None:
         """Send progress and log messages by another way, such as from a worker thread to the loop."""
-        notify = self._notify
-
-        def carried(message: Progress | LogMessage) -> None:
-            if notify is not None:
-                carry(notify, message)
-
-        self._notify = notify and carried
+        self._carry = carry
 
     def child(self) -> Context:
         """The context of a call made inside this one: same caller, the time that is left, this call as its parent."""
-        nested = Context(parent_request_id=self.request_id, identity=self.identity, inline=self.inline, meta=self.meta)
+        nested = Context(
+            parent_request_id=self.request_id,
+            identity=self.identity,
+            inline=self.inline or self.is_in_place,
+            meta=self.meta,
+        )
         left = self.remaining()
         nested._deadline = None if left is None else time.monotonic() + left
         nested._parent = self

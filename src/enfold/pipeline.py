@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from enfold.envelope import (
     HTTPResponseMeta,
@@ -69,7 +70,8 @@ class _SlowPath:
     def clean_check(self) -> Callable[[Any], bool]:
         if not self._has_schema():
             return is_plain
-        # What is valid is already what `cast` and `off` give, but for their own view of extras and defaults.
+        if self._policy.normalize == "typebox":
+            return _never  # What `cast` leaves alone is its own affair: it has another view of some schemas.
         return self._schema().is_clean
 
     def finish(self, result: Any) -> ResponseEnvelope[Any]:
@@ -84,8 +86,7 @@ class _SlowPath:
             blocks = result if isinstance(result, list | tuple) else [result]
             return mcp_envelope([block.to_wire() for block in blocks], content=blocks)
         if is_response_envelope(result):
-            envelope = from_wire(result)
-            return msgspec.structs.replace(envelope, data=_plain_data(envelope))
+            return _plain_envelope(from_wire(result))
         return local_envelope(to_plain(result), self._spec.id)
 
     def _checked(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
@@ -135,10 +136,24 @@ class _SlowPath:
         return self._compiled
 
 
+def _never(result: Any) -> bool:  # noqa: ARG001  # in the place of a check
+    return False
+
+
 def _is_content(result: Any) -> bool:
     if isinstance(result, list | tuple):
         return bool(result) and all(is_content_block(item) for item in result)
     return is_content_block(result)
+
+
+def _plain_envelope(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+    meta = envelope.meta
+    if isinstance(meta, MCPResponseMeta):
+        structured, extensions = (
+            part if part is UNSET else to_plain(part) for part in (meta.structured_content, meta._meta)
+        )
+        meta = msgspec.structs.replace(meta, structured_content=structured, _meta=extensions)
+    return msgspec.structs.replace(envelope, data=_plain_data(envelope), meta=meta)
 
 
 def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:

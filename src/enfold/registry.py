@@ -11,6 +11,7 @@ from enfold.access import check_access, may_list
 from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_wire
 from enfold.errors import CallError
+from enfold.log import log
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -430,8 +431,8 @@ class View(Registry):
         self._base = base
         self._shown = shown
         self._policy = policy
-        self._seen = -1
-        self._entries: dict[str, Runner] = {}
+        self._seen = base.version
+        self._entries = self._derive(self._refuse)
 
     @property
     def version(self) -> int:
@@ -443,17 +444,29 @@ class View(Registry):
     def _runners(self) -> Mapping[str, Runner]:
         if self._seen != self._base.version:
             self._seen = self._base.version
-            self._entries = self._derive()
+            self._entries = self._derive(self._leave_out)
         return self._entries
 
-    def _derive(self) -> dict[str, Runner]:
+    def _refuse(self, problem: str) -> None:
+        raise ValueError(problem)
+
+    def _leave_out(self, problem: str) -> None:
+        """What is registered later and has no place in the view must not take the others' away."""
+        log("enfold.registry", "warning", "%s: left out", problem)
+
+    def _derive(self, told: Callable[[str], None]) -> dict[str, Runner]:
         entries: dict[str, Runner] = {}
         for runner in self._base._runners().values():
-            spec = self._shown(runner.spec)
+            try:
+                spec = self._shown(runner.spec)
+            except ValueError as error:  # an id too long under a prefix
+                told(str(error))
+                continue
             if spec is None:
                 continue
             if spec.id in entries:
-                raise ValueError(f"Two operations would be called {spec.id} in this view")
+                told(f"Two operations would be called {spec.id} in this view")
+                continue
             same = spec is runner.spec and self._policy is INHERIT
             entries[spec.id] = runner if same else runner.under(spec, self._policy)
         return entries

@@ -6,6 +6,7 @@ A coroutine that never waits is driven by hand, so that a `def` run in place nee
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,8 @@ from enfold.operation import Context, Operation, OperationSpec, OperationType, P
 from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from enfold.env import Env
     from enfold.pipeline import Finish
     from enfold.threads import Threads
@@ -81,9 +84,10 @@ class Runner:
         if self.spec.type is OperationType.SUBSCRIPTION:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a subscription: subscribe to it")
         arguments = self._read(input)
-        if context is not None or self._wants_context:
-            context = self._entered(context)
+        started = time.monotonic()
         try:
+            if context is not None or self._wants_context:
+                context = self._entered(context)
             result = self._start(arguments, context) if self._is_async else await self._run_def(arguments, context)
             if type(result) is types.CoroutineType:
                 try:
@@ -91,13 +95,13 @@ class Runner:
                 except StopIteration as done:
                     result = done.value
                 else:
-                    result = await self._within_time(_resume(result, waits_for), context)
+                    result = await self._within_time(_resume(result, waits_for), context, started)
             elif hasattr(result, "__await__"):
-                result = await self._within_time(result, context)
+                result = await self._within_time(result, context, started)
             envelope = self._finish(result)
         except CallError as error:
             raise self._recorded(self._told(error, context), input, context) from error.__cause__
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a handler that wants to end the program ends its own call
             raise self._recorded(self._failed(error, context), input, context) from error
         if context is None or context.recording is None:
             return envelope
@@ -108,9 +112,10 @@ class Runner:
         if self.spec.type is not OperationType.SUBSCRIPTION:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a {self.spec.type.value}: execute it")
         arguments = self._read(input)
-        context = self._entered(context)
+        context = context or Context()
         items: AsyncIterator[Any] | None = None
         try:
+            context = self._entered(context)
             items = await self._within_time(_open_stream(self._start(arguments, context)), context)
             while True:
                 try:
@@ -120,7 +125,7 @@ class Runner:
                 yield self._finish(item)
         except CallError as error:
             raise self._told(error, context) from error.__cause__
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # as above
             raise self._failed(error, context) from error
         finally:
             context.cancel()
@@ -134,8 +139,10 @@ class Runner:
         return self._finish(result)
 
     def _entered(self, context: Context | None) -> Context:
-        context = context or Context()
-        context.enter(self.spec.timeout, self._make_env)
+        """The context of this call; one whose time is over before it begins is not run at all."""
+        context = (context or Context()).enter(self.spec.timeout, self._make_env)
+        if context.remaining() == 0.0:
+            raise self._timed_out()
         return context
 
     def _start(self, arguments: Any, context: Context | None) -> Any:
@@ -145,13 +152,11 @@ class Runner:
             arguments[self._context_parameter] = context
         return self._handler(**arguments)  # type: ignore[misc]  # as above
 
-    async def _within_time(self, awaitable: Any, context: Context | None) -> Any:
+    async def _within_time(self, awaitable: Any, context: Context | None, started: float = 0.0) -> Any:
         """Wait as long as the call may take; only a handler that really waits comes here and pays for a timer."""
         import asyncio
 
-        limit = self.spec.timeout if context is None else context.remaining()
-        if limit is None:
-            return await awaitable
+        limit = context.remaining() if context is not None else self._left_since(started)
         timer = asyncio.timeout(limit)
         try:
             async with timer:
@@ -160,16 +165,23 @@ class Runner:
             if timer.expired():
                 raise self._timed_out() from None
             raise
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                # Nobody gave up on this call: the handler waited for something that was cancelled.
+                raise RuntimeError("what the handler waited for was cancelled") from error
             if context is not None:
                 context.cancel()
             raise
+
+    def _left_since(self, started: float) -> float | None:
+        return None if self.spec.timeout is None else self.spec.timeout - (time.monotonic() - started)
 
     async def _run_def(self, arguments: Any, context: Context | None) -> Any:
         if context is None:
             return self._start(arguments, None)
         if self._inline or context.inline:
-            context.wait_for = drive
+            context.wait_for, context.is_in_place = drive, True
             return self._start(arguments, context)
         return await self._run_in_thread(arguments, context)
 
@@ -177,20 +189,33 @@ class Runner:
         import asyncio
 
         loop = asyncio.get_running_loop()
+        nested: list[Future[Any]] = []
+
+        def wait_for(call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
+            del needs_loop  # The loop is there, and the call runs on it.
+            nested.append(asyncio.run_coroutine_threadsafe(call, loop))
+            return nested[-1].result()
+
+        context.wait_for = wait_for
         context.notify_through(loop.call_soon_threadsafe)
-        context.wait_for = lambda call, _: asyncio.run_coroutine_threadsafe(call, loop).result()
         threads = self._threads()
         pending = threads.run(lambda: self._start(arguments, context), loop)
         if pending is None:
             raise CallError("RESOURCE_EXHAUSTED", f"All {threads.limit} worker threads are busy")
-        return await self._within_time(pending, context)
+        try:
+            return await self._within_time(pending, context)
+        finally:
+            # Whoever gives up on a `def` gives up on what it waits for.
+            for call in nested:
+                call.cancel()
 
     def _timed_out(self) -> CallError:
         message = f"{self.spec.id} took longer than it may"
         return CallError("TIMEOUT", message, retryable=self.spec.idempotent)
 
     def _told(self, error: CallError, context: Context | None) -> CallError:
-        if error.request_id is None and context is not None:
+        """The error under the id that this caller got, whatever call inside it failed."""
+        if context is not None:
             error.request_id = context.request_id
         return error
 
@@ -199,21 +224,23 @@ class Runner:
             error.provenance = context.recording.failed(self.spec, input, error)
         return error
 
-    def _failed(self, error: Exception, context: Context | None) -> CallError:
+    def _failed(self, error: BaseException, context: Context | None) -> CallError:
         """What the caller hears of an unexpected exception; the stack goes to our log, under the same request id."""
-        request_id = (context or Context()).request_id
-        log("enfold", "error", "%s failed (request %s)", self.spec.id, request_id, error=error)
+        context = context or Context()
+        request_id = context.request_id
+        of = f" of {context.parent_request_id}" if context.parent_request_id else ""
+        log("enfold", "error", "%s failed (request %s%s)", self.spec.id, request_id, of, error=error)
         told = CallError("EXECUTION_ERROR", self._message(error))
         told.request_id = request_id
         return told
 
-    def _message(self, error: Exception) -> str:
+    def _message(self, error: BaseException) -> str:
         if not self._policy.expose_errors:
             return f"Operation {self.spec.id} failed"
         return _text(error)[:MAX_MESSAGE]
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure

@@ -74,7 +74,8 @@ def _set(future: Future[Any], result: Any, error: BaseException | None) -> None:
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):
-        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    elif isinstance(error, StopIteration) or not isinstance(error, Exception):
+        # These mean something else to the loop than to a handler: an end of it, or of the whole program.
+        future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:
         future.set_exception(error)
