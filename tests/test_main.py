@@ -88,7 +88,7 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
     words = ["serve", SHOP, "--port", "0", "--tokens", str(ROOT / "examples" / "shop" / "tokens.json")]
     with subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        said = [server.stderr.readline() for _ in range(6)]
+        said = [server.stderr.readline() for _ in range(7)]
         base = said[1].split()[1].removesuffix("/functions/{id}")
         try:
             with urlopen(f"{base}/functions/shop.add?x=1&y=2", timeout=30) as reply:  # noqa: S310  # our own server
@@ -99,4 +99,4 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
         finally:
             server.kill()
     assert said[0] == "Enfold serves 7 operations\n"
-    assert "2 identities" in said[4]
+    assert "2 identities" in said[5]

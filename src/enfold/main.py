@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from errno import EADDRINUSE
 from pathlib import Path
@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from enfold.errors import CallError, code_row
 from enfold.log import silence
-from enfold.operation import Policy
-from enfold.registry import OperationRegistry, Registry
+from enfold.operation import Context, Policy
+from enfold.registry import OperationRegistry, Registry, View
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from asyncio import AbstractEventLoop
     from socket import socket
 
+    from enfold.config import ConfiguredRegistry
+    from enfold.envelope import ResponseEnvelope
     from enfold.provenance import Recorder
+    from enfold.surfaces.http import HTTPApp
     from enfold.tokens import Tokens
 
 __all__ = ["main", "run"]
@@ -27,7 +31,8 @@ __all__ = ["main", "run"]
 USAGE: Final = """\
 usage: enfold COMMAND TARGET [options]
 
-  serve     serve the operations over HTTP
+  serve     serve the operations over HTTP, and as an MCP server at /mcp
+  mcp       serve the operations as an MCP server on the standard streams
   cgi       answer one request as a CGI program
   call      run one operation from the shell
   list      list the operations
@@ -37,7 +42,8 @@ usage: enfold COMMAND TARGET [options]
   prov      show, verify and draw records of provenance
   doctor    say what is installed and what is missing
 
-A target is app.py, app.py:ops, package.module or package.module:ops. `enfold COMMAND --help` says more."""
+A target is app.py, app.py:ops, package.module, package.module:ops, or a configuration: enfold.toml, or the mcpServers
+JSON of an editor. `enfold COMMAND --help` says more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,6 +128,54 @@ def _first_is_target(words: list[str], registry: Registry | None, command: str) 
     return _load(words[0]), words[1:]
 
 
+def _is_config(target: str) -> bool:
+    if not target.endswith((".json", ".toml")):
+        return False
+    from enfold.config import is_config
+
+    return is_config(target)
+
+
+def _on_target(options: Namespace, registry: Registry | None, command: Callable[[Registry], int]) -> int:
+    if registry is None and _is_config(options.target):
+        return _with_config(options.target, command)
+    return command(registry or _load(options.target))
+
+
+def _with_config(path: str, command: Callable[[Registry], int]) -> int:
+    """Run a command on the sources of a configuration: they live in a loop, the command beside it in a thread."""
+    import asyncio
+
+    from enfold.config import open_config
+
+    async def run() -> int:
+        async with open_config(path, os.environ) as registry:
+            _say_states(registry)
+            return await asyncio.to_thread(command, _FromThread(registry, asyncio.get_running_loop()))
+
+    return asyncio.run(run())
+
+
+def _say_states(registry: ConfiguredRegistry) -> None:
+    for state in registry.states:
+        if state.why:
+            print(f"{state.name}: {state.state} ({state.why})", file=sys.stderr)
+
+
+class _FromThread(View):
+    """A registry whose sources live in a loop of another thread."""
+
+    def __init__(self, registry: Registry, loop: AbstractEventLoop) -> None:
+        super().__init__(registry, lambda spec: spec)
+        self._loop = loop
+
+    def call_now(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        from asyncio import run_coroutine_threadsafe
+
+        context.inline = False
+        return run_coroutine_threadsafe(self.call(operation_id, input, context), self._loop).result()
+
+
 # --- commands without argparse, which start fast ------------------------------------------------------------------
 
 
@@ -133,6 +187,8 @@ def _call(words: list[str], registry: Registry | None) -> int:
         print(CALL_USAGE.replace("usage: call ", "usage: enfold call TARGET "))
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     silence()
+    if registry is None and _is_config(words[0]):
+        return _with_config(words[0], lambda found: to_command_line(found, words[1:], recorder=_recorder))
     found, rest = _first_is_target(words, registry, "call")
     return to_command_line(found, rest, recorder=_recorder)
 
@@ -169,6 +225,44 @@ def _said(command: Callable[[], int]) -> int:
         return command()
     except SystemExit as error:
         raise _SaidError(error.code) from None
+
+
+def _mcp(words: list[str], registry: Registry | None) -> int:
+    if registry is None and words and words[-1] == "--install-json":
+        _print_json(_editor_entry(words[0]))
+        return 0
+    if registry is None and words and _is_config(words[0]):
+        return _mcp_of_config(words[0])
+    found, rest = _first_is_target(words, registry, "mcp")
+    if rest:
+        raise CallError("VALIDATION_ERROR", f"mcp does not know {rest[0]!r}: it takes a target and --install-json")
+    from enfold.surfaces.mcp import serve_stdio
+
+    serve_stdio(found)
+    return 0
+
+
+def _mcp_of_config(path: str) -> int:
+    import asyncio
+
+    from enfold.config import open_config
+    from enfold.surfaces.mcp import run_stdio
+
+    async def run() -> None:
+        async with open_config(path, os.environ) as registry:
+            _say_states(registry)
+            await run_stdio(registry)
+
+    asyncio.run(run())
+    return 0
+
+
+def _editor_entry(target: str) -> dict[str, Any]:
+    """What an editor's configuration needs to start this server."""
+    place, colon, name = target.partition(":")
+    path = Path(place)
+    where = f"{path.resolve()}{colon}{name}" if path.exists() else target
+    return {"mcpServers": {path.stem: {"command": sys.executable, "args": ["-m", "enfold", "mcp", where]}}}
 
 
 def _cgi(words: list[str], registry: Registry | None) -> int:
@@ -229,7 +323,11 @@ def _list(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
 
     options = _parse("list", words, registry, "List the operations.", add)
-    specs = (registry or _load(options.target)).list()
+    return _on_target(options, registry, lambda found: _print_list(found, options))
+
+
+def _print_list(registry: Registry, options: Namespace) -> int:
+    specs = registry.list()
     if options.json:
         _print_json([spec.to_dict() for spec in specs])
         return 0
@@ -249,9 +347,13 @@ def _inspect(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
 
     options = _parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
-    if registry is None and options.target.endswith((".json", ".yaml", ".yml")):
+    is_document = registry is None and options.target.endswith((".json", ".yaml", ".yml"))
+    if is_document and not _is_config(options.target):
         return _inspect_document(options)
-    found = registry or _load(options.target)
+    return _on_target(options, registry, lambda found: _print_specs(found, options))
+
+
+def _print_specs(found: Registry, options: Namespace) -> int:
     specs = found.list() if options.operation is None else [found.find(options.operation)]
     _print_json([spec.to_dict() for spec in specs] if options.operation is None else specs[0].to_dict())
     return 0
@@ -286,9 +388,12 @@ def _openapi(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--title", default="Enfold")
 
     options = _parse("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", add)
-    found = registry or _load(options.target)
-    _print_json(to_openapi(found, format=options.format, title=options.title, everything=True))
-    return 0
+
+    def show(found: Registry) -> int:
+        _print_json(to_openapi(found, format=options.format, title=options.title, everything=True))
+        return 0
+
+    return _on_target(options, registry, show)
 
 
 def _print_json(value: Any) -> None:
@@ -300,7 +405,7 @@ def _print_json(value: Any) -> None:
 
 EXTRAS: Final = {
     "http": "uvicorn",
-    "mcp": "mcp",
+    "mcp": "httpx2",
     "openapi": "httpx2",
     "nats": "nats",
     "websocket": "websockets",
@@ -343,8 +448,11 @@ def _serve(words: list[str], registry: Registry | None) -> int:
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
+    if registry is None and _is_config(options.target):
+        return _serve_config(options, tokens, is_local=is_local)
     found = registry or _load(options.target)
-    return _serve_registry(found, options, tokens, is_local=is_local)
+    serving = _Serving(found, options, tokens, is_local=is_local)
+    return serving.run(serving.serve())
 
 
 def _add_serve_options(parser: ArgumentParser) -> None:
@@ -386,36 +494,73 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _serve_registry(registry: Registry, options: Namespace, tokens: Tokens | None, *, is_local: bool) -> int:
-    try:
-        import uvicorn
-    except ImportError:
-        raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
-    from enfold.surfaces.http import to_http
+def _serve_config(options: Namespace, tokens: Tokens | None, *, is_local: bool) -> int:
+    from enfold.config import open_config
 
-    app = to_http(
+    async def serve() -> None:
+        async with open_config(options.target, os.environ) as registry:
+            _say_states(registry)
+            await _Serving(registry, options, tokens, is_local=is_local).serve()
+
+    return _Serving(OperationRegistry(), options, tokens, is_local=is_local).run(serve())
+
+
+class _Serving:
+    """One registry being served: the apps put together, and the server that runs them."""
+
+    def __init__(self, registry: Registry, options: Namespace, tokens: Tokens | None, *, is_local: bool) -> None:
         # Beyond this machine the words of an unexpected exception are for our log alone.
-        registry if is_local else registry.with_policy(Policy(expose_errors=False)),
-        format=options.format,
-        tokens=tokens,
-        allowed_hosts=options.allow_host,
-        allowed_origins=options.allow_origin,
-        max_body=options.max_body,
-        recorder=_recorder(_given(options)) if options.provenance else None,
-    )
+        self._registry = registry if is_local else registry.with_policy(Policy(expose_errors=False))
+        self._options = options
+        self._tokens = tokens
+        try:
+            import uvicorn
+        except ImportError:
+            raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
+        self._config = uvicorn.Config(
+            self._app(), log_level="warning", timeout_graceful_shutdown=30, server_header=False
+        )
 
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: list[Any] | None = None) -> None:
-            app.stop()  # Streams have no end of their own: without this the server would wait for them.
-            await super().shutdown(sockets)
+    def _app(self) -> HTTPApp:
+        from enfold.surfaces.http import to_http
+        from enfold.surfaces.mcp import to_mcp
 
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=30, server_header=False)
-    listening = _bind(options.host, options.port)
-    _say_where(registry, options, tokens, listening.getsockname()[1])
-    server = Server(config)
-    with suppress(KeyboardInterrupt):  # uvicorn passes it on after it has shut down; it is how one ends a server.
-        server.run(sockets=[listening])
-    return 0 if server.started else code_row("UNAVAILABLE").exit_code
+        shared: dict[str, Any] = {
+            "tokens": self._tokens,
+            "allowed_hosts": self._options.allow_host,
+            "allowed_origins": self._options.allow_origin,
+            "max_body": self._options.max_body,
+        }
+        recorder = _recorder(_given(self._options)) if self._options.provenance else None
+        self._mcp = to_mcp(self._registry, format=self._options.format, **shared)
+        self._http = to_http(
+            self._registry, format=self._options.format, mounts={"/mcp": self._mcp}, recorder=recorder, **shared
+        )
+        return self._http
+
+    def run(self, serving: Coroutine[Any, Any, None]) -> int:
+        import asyncio
+
+        runner = asyncio.Runner(loop_factory=self._config.get_loop_factory())
+        with suppress(KeyboardInterrupt), runner:  # It is how one ends a server, which has shut down by now.
+            runner.run(serving)
+        return 0
+
+    async def serve(self) -> None:
+        import uvicorn
+
+        serving = self
+
+        class Server(uvicorn.Server):
+            async def shutdown(self, sockets: list[Any] | None = None) -> None:
+                # Streams have no end of their own: without this the server would wait for them.
+                serving._mcp.stop()
+                serving._http.stop()
+                await super().shutdown(sockets)
+
+        listening = _bind(self._options.host, self._options.port)
+        _say_where(self._registry, self._options, self._tokens, listening.getsockname()[1])
+        await Server(self._config).serve(sockets=[listening])
 
 
 def _given(options: Namespace) -> dict[str, str]:
@@ -446,6 +591,7 @@ def _say_where(registry: Registry, options: Namespace, tokens: Tokens | None, po
         f"Enfold serves {len(registry)} operations",
         f"  calls     {base}/functions/{{id}}",
         f"  document  {base}/openapi.json",
+        f"  MCP       {base}/mcp",
         f"  health    {base}/healthz",
         f"  tokens    {f'{len(tokens)} identities' if tokens else 'none: whoever reaches this address may call'}",
         "Press Ctrl-C to stop.",
@@ -455,6 +601,7 @@ def _say_where(registry: Registry, options: Namespace, tokens: Tokens | None, po
 
 COMMANDS: Final[dict[str, Callable[[list[str], Registry | None], int]]] = {
     "serve": _serve,
+    "mcp": _mcp,
     "cgi": _cgi,
     "call": _call,
     "list": _list,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import msgspec
 
@@ -254,6 +254,13 @@ def _below(warning: ResultWarning, index: int) -> ResultWarning:
     return msgspec.structs.replace(warning, path=f"/{index}{warning.path}")
 
 
+@runtime_checkable
+class Living(Protocol):
+    """A source whose operations come and go: it keeps the registry that has taken them up to date."""
+
+    def follow(self, registry: OperationRegistry) -> None: ...
+
+
 class OperationRegistry(Registry):
     """One registry of typed operations."""
 
@@ -335,7 +342,7 @@ class OperationRegistry(Registry):
         self._put(Operation(runner.spec, handler, policy=runner.operation.policy))
 
     def register_all(self, operations: Iterable[Operation]) -> None:
-        """Register all of them, or, where one clashes, none."""
+        """Register all of them, or, where one clashes, none; a source that lives goes on to tell of its changes."""
         batch = list(operations)
         seen: set[str] = set(self._entries)
         for operation in batch:
@@ -345,6 +352,8 @@ class OperationRegistry(Registry):
         for operation in batch:
             self._entries[operation.spec.id] = self._run(operation)
         self._changed()
+        if isinstance(operations, Living):
+            operations.follow(self)
 
     def unregister(self, operation_id: str) -> Operation:
         runner = self._entries.pop(operation_id, None)

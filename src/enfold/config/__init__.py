@@ -1,0 +1,15 @@
+"""Configuration files, `enfold.toml` and the `mcpServers` JSON of editors, and the registry of all their sources."""
+
+from enfold.config.opening import ConfiguredRegistry, SourceState, open_config, open_sources
+from enfold.config.reading import Config, SourceEntry, is_config, read_config
+
+__all__ = [
+    "Config",
+    "ConfiguredRegistry",
+    "SourceEntry",
+    "SourceState",
+    "is_config",
+    "open_config",
+    "open_sources",
+    "read_config",
+]

@@ -1,0 +1,265 @@
+"""The sources of a configuration, opened together: one that is down does not stop the others, is tried again, and shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from enfold.config.reading import Config, SourceEntry, access_of, patterns, policy_of, read_config
+from enfold.errors import CallError
+from enfold.operation import Operation
+from enfold.registry import OperationRegistry
+
+__all__ = ["ConfiguredRegistry", "SourceState", "open_config", "open_sources"]
+
+log: Final = logging.getLogger("enfold.config")
+
+PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
+FIRST_WAIT: Final = 1.0
+LONGEST_WAIT: Final = 60.0
+LOOK: Final = 2.0  # seconds between two looks at a source that was up
+
+
+class SourceState(msgspec.Struct, frozen=True):
+    """How a source is at this moment."""
+
+    name: str
+    state: Literal["starting", "up", "down"]
+    why: str = ""
+    operations: int = 0
+
+
+class ConfiguredRegistry(OperationRegistry):
+    """The operations of all sources of a file, as they come and go; `states` shows how each source is."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(**config.policy)
+        self.config = config
+        self._keepers = [_Keeper(source, config, self) for source in config.sources]
+
+    @property
+    def states(self) -> list[SourceState]:
+        return [keeper.state for keeper in self._keepers]
+
+
+def open_config(
+    path: str | Path, environ: Mapping[str, str], *, patience: float = PATIENCE
+) -> AbstractAsyncContextManager[ConfiguredRegistry]:
+    """Open every source of a file: `async with open_config("mcp.json", os.environ) as registry`.
+
+    A file that is wrong raises at once. Sources that are not up within `patience` seconds come later, by themselves.
+    """
+    return open_sources(read_config(path, environ), patience=patience)
+
+
+@asynccontextmanager
+async def open_sources(config: Config, *, patience: float = PATIENCE) -> AsyncIterator[ConfiguredRegistry]:
+    """The same for a configuration that has been read already."""
+    registry = ConfiguredRegistry(config)
+    keepers = registry._keepers
+    tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
+    try:
+        tries = [asyncio.create_task(keeper.tried.wait()) for keeper in keepers]
+        if tries:
+            await asyncio.wait(tries, timeout=patience)
+        for waiting in tries:
+            waiting.cancel()
+        yield registry
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Keeper:
+    """Keeps one source open: tries until it is, registers what it gives, and connects again when it was lost."""
+
+    def __init__(self, source: SourceEntry, config: Config, registry: OperationRegistry) -> None:
+        self._source = source
+        self._config = config
+        self._registry = registry
+        self._opened: Any = None
+        self._why = ""
+        self.tried = asyncio.Event()
+
+    @property
+    def state(self) -> SourceState:
+        name = self._source.name
+        if self._opened is not None and getattr(self._opened, "is_up", True):
+            return SourceState(name, "up", "", len(self._opened))
+        if not self.tried.is_set():
+            return SourceState(name, "starting")
+        return SourceState(name, "down", self._why or "the connection was lost")
+
+    async def keep(self) -> None:
+        wait = FIRST_WAIT
+        while True:
+            try:
+                async with _opened(self._source, self._config, self._registry) as operations:
+                    self._opened, wait = operations, FIRST_WAIT
+                    self.tried.set()
+                    await self._watch(operations)
+            except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
+                self._told(error)
+            finally:
+                self._opened = None
+                self.tried.set()
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, LONGEST_WAIT)
+
+    async def _watch(self, operations: Any) -> None:
+        """Connect again to a server that was lost, before somebody calls it."""
+        wait = LOOK
+        while True:
+            await asyncio.sleep(wait)
+            if getattr(operations, "is_up", True):
+                wait = LOOK
+                continue
+            try:
+                await operations.wake()
+            except CallError as error:
+                self._told(error)
+                wait = min(wait * 2, LONGEST_WAIT)
+
+    def _told(self, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if text != self._why:
+            log.warning("%s is down and will be tried again: %s", self._source.name, text)
+        self._why = text
+
+
+# --- sources ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _opened(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+    opener = {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind]
+    async with opener(source, config, registry) as operations:
+        try:
+            yield operations
+        finally:
+            _unregister(registry, operations)
+
+
+@asynccontextmanager
+async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+    from enfold.sources.mcp import Limits, from_mcp
+    from enfold.sources.mcp.targets import Command, server_from_entry
+
+    entry = source.entry
+    server = server_from_entry(entry)
+    if isinstance(server, Command) and server.cwd is None:
+        server = msgspec.structs.replace(server, cwd=config.folder)
+    sizes = {"message_bytes": entry.get("max_bytes"), "connect": entry.get("connect_timeout")}
+    credentials = entry.get("credentials")
+    async with from_mcp(
+        server,
+        namespace=source.namespace,
+        kinds=entry.get("kinds", ("tool", "resource", "prompt")),
+        include=entry.get("include"),
+        exclude=entry.get("exclude"),
+        rename=entry.get("rename"),
+        policy=policy_of(entry),
+        access=access_of(entry),
+        timeout=entry.get("timeout", "default"),
+        limits=Limits(**{name: value for name, value in sizes.items() if value is not None}),
+        credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
+        reads=entry.get("reads"),
+        advertise_output=entry.get("advertise_output", True),
+        log_level=entry.get("log_level", "info"),
+        protocol=entry.get("protocol", "auto"),
+    ) as operations:
+        registry.register_all(operations)
+        yield operations
+
+
+@asynccontextmanager
+async def _open_openapi(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+    from enfold.sources.openapi import from_openapi
+    from enfold.sources.openapi.client import Limits
+
+    entry = source.entry
+    taken = ("base_url", "credentials", "include", "exclude", "rename", "normalize", "server_variables")
+    options = {name: entry[name] for name in taken if name in entry}
+    limits = Limits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
+    # Reading a document may mean fetching it: not on the loop.
+    imported = await asyncio.to_thread(
+        from_openapi,
+        _located(entry["openapi"], config),
+        namespace=source.namespace,
+        timeout=entry.get("timeout", "default"),
+        allow_hosts=tuple(patterns(entry.get("allow_hosts"))),
+        private_headers=tuple(patterns(entry.get("private_headers"))),
+        limits=limits,
+        **options,
+    )
+    async with imported:
+        operations = [_governed(operation, entry) for operation in imported]
+        registry.register_all(operations)
+        yield operations
+
+
+@asynccontextmanager
+async def _open_functions(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+    from fnmatch import fnmatchcase
+
+    from enfold.sources.functions import load_target
+
+    entry = source.entry
+    found = load_target(_located(entry["functions"], config))
+    wanted, unwanted = list(patterns(entry.get("include", "*"))), list(patterns(entry.get("exclude")))
+    names = entry.get("rename", {})
+
+    def is_chosen(operation: Operation) -> bool:
+        texts = (operation.spec.name, operation.spec.id)
+        return any(fnmatchcase(text, each) for each in wanted for text in texts) and not any(
+            fnmatchcase(text, each) for each in unwanted for text in texts
+        )
+
+    chosen = [operation for operation in found if is_chosen(operation)]
+    renamed = [each.with_spec(each.spec.replace(name=names.get(each.spec.name, each.spec.name))) for each in chosen]
+    placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
+    operations = [_governed(operation, entry) for operation in placed]
+    registry.register_all(operations)
+    yield operations
+
+
+def _below(source: SourceEntry, operation: Operation) -> str:
+    """The namespace a program's operations have of their own stays, below the one the file gives, if it gives one."""
+    given = source.entry.get("namespace", "")
+    return ".".join(part for part in (given, operation.spec.namespace) if part)
+
+
+def _governed(operation: Operation, entry: dict[str, Any]) -> Operation:
+    """The operation under the policies and the access rules of the file."""
+    spec = operation.spec
+    if "access" in entry:
+        spec = spec.replace(access_control=access_of(entry))
+    if "timeout" in entry:
+        spec = spec.replace(timeout=entry["timeout"])
+    return Operation(
+        spec,
+        operation.handler,
+        signature=operation.signature,
+        policy=policy_of(entry).over(operation.policy),
+        inline=operation.inline,
+    )
+
+
+def _located(target: str, config: Config) -> str:
+    """A path below the file's folder; addresses and modules stay as they are."""
+    place = Path(config.folder) / target.rpartition(":")[0] if ".py:" in target else Path(config.folder) / target
+    return str(Path(config.folder) / target) if place.exists() else target
+
+
+def _unregister(registry: OperationRegistry, operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        own_id = operation.spec.id
+        if own_id in registry and registry.get(own_id) is operation:
+            registry.unregister(own_id)

@@ -1,0 +1,360 @@
+"""A configuration file as values: `enfold.toml`, or the `mcpServers` JSON of any editor. What is wrong is one sentence."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path as FilePath
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.config.environment import Variables, fill
+from enfold.config.lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
+from enfold.errors import CallError
+from enfold.operation import AccessControl, Policy, legal_names, operation_id, read_access
+
+__all__ = ["Config", "Kind", "SourceEntry", "is_config", "read_config"]
+
+Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
+Entry: TypeAlias = dict[str, Any]
+
+TABLES: Final = ("mcpServers", "servers", "context_servers", "mcp_servers")
+
+
+class SourceEntry(msgspec.Struct, frozen=True):
+    """One source as the file describes it, with its values checked and its variables filled in."""
+
+    name: str
+    kind: Kind
+    namespace: str
+    entry: Entry
+    line: int
+
+
+class Config(msgspec.Struct, frozen=True):
+    """A whole file: its sources, and the policies of the registry they come to."""
+
+    path: str
+    folder: str
+    sources: tuple[SourceEntry, ...]
+    policy: dict[str, Any] = {}
+
+
+def is_config(target: str) -> bool:
+    """Whether a target of the command is a configuration file and not a program."""
+    return target.endswith((".json", ".jsonc", ".toml"))
+
+
+def read_config(path: str | FilePath, environ: Mapping[str, str]) -> Config:
+    """Read and check a file; whatever is wrong is a CallError with its place."""
+    file = FilePath(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise CallError("VALIDATION_ERROR", f"{path} cannot be read: {reason}", {"file": str(path)}) from None
+    reader = _Reader(str(path), _folder(file), environ)
+    return reader.read_toml(text) if file.suffix == ".toml" else reader.read_json(text)
+
+
+def _folder(file: FilePath) -> str:
+    """The folder that relative paths start from: the project's, where an editor keeps the file in one of its own."""
+    folder = file.resolve().parent
+    return str(folder.parent if folder.name.startswith(".") else folder)
+
+
+# --- what a source may say ----------------------------------------------------------------------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_pattern(value: Any) -> bool:
+    return _is_text(value) or _is_texts(value)
+
+
+def _is_text_table(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values())
+
+
+def _is_credentials(value: Any) -> bool:
+    return _is_text(value) or (_is_texts(value) and len(value) == 2) or _is_text_table(value)
+
+
+def _is_one_of(*words: str) -> Callable[[Any], bool]:
+    return lambda value: value in words
+
+
+def _is_command(value: Any) -> bool:
+    return (_is_pattern(value) and bool(value)) or isinstance(value, dict)
+
+
+def _is_namespace(value: Any) -> bool:
+    try:
+        operation_id(value, "x")
+    except (ValueError, AttributeError):
+        return False
+    return True
+
+
+Rule: TypeAlias = tuple[Callable[[Any], bool], str]
+
+_TEXT: Final[Rule] = (_is_text, "a text")
+_FLAG: Final[Rule] = (_is_flag, "true or false")
+_SECONDS: Final[Rule] = (_is_number, "a number of seconds")
+_PATTERNS: Final[Rule] = (_is_pattern, "a pattern or a list of patterns")
+_TEXT_TABLE: Final[Rule] = (_is_text_table, "a table of texts")
+
+_COMMON: Final[dict[str, Rule]] = {
+    "namespace": (_is_namespace, "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between"),
+    "include": _PATTERNS,
+    "exclude": _PATTERNS,
+    "rename": _TEXT_TABLE,
+    "normalize": (_is_one_of("repair", "typebox", "off"), "repair, typebox or off"),
+    "strict_output": _FLAG,
+    "coerce": _FLAG,
+    "extras": (_is_one_of("strip", "keep"), "strip or keep"),
+    "timeout": _SECONDS,
+    "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
+    "disabled": _FLAG,
+    "enabled": _FLAG,
+}
+_BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
+    "mcp": {
+        "command": (_is_command, "a command: a text or a list of texts"),
+        "args": (lambda value: isinstance(value, list), "a list of texts"),
+        "env": _TEXT_TABLE,
+        "cwd": _TEXT,
+        "url": _TEXT,
+        "transport": (_is_one_of("auto", "http", "sse"), "auto, http or sse"),
+        "headers": _TEXT_TABLE,
+        "credentials": (_is_credentials, "a token, or a list of user and password"),
+        "kinds": (_is_texts, "a list of tool, resource and prompt"),
+        "reads": (_is_one_of("result"), '"result"'),
+        "advertise_output": _FLAG,
+        "protocol": _TEXT,
+        "log_level": _TEXT,
+        "connect_timeout": _SECONDS,
+        "max_bytes": (_is_number, "a number of bytes"),
+    },
+    "openapi": {
+        "openapi": _TEXT,
+        "base_url": _TEXT,
+        "credentials": (_is_text_table, "a table of security schemes"),
+        "allow_hosts": _PATTERNS,
+        "server_variables": _TEXT_TABLE,
+        "private_headers": _PATTERNS,
+        "max_bytes": (_is_number, "a number of bytes"),
+    },
+    "functions": {"functions": _TEXT},
+}
+# What editors write beside it for themselves, under their own names.
+_EDITORS: Final = frozenset(
+    [
+        "type",
+        "serverUrl",
+        "httpUrl",
+        "alwaysAllow",
+        "autoApprove",
+        "disabledTools",
+        "excludeTools",
+        "includeTools",
+        "enabledTools",
+        "trust",
+        "envFile",
+        "gallery",
+        "version",
+        "description",
+        "name",
+        "oauth",
+        "auth",
+        "dev",
+        "sandbox",
+        "sandboxEnabled",
+        "settings",
+        "source",
+        "tools",
+        "startup_timeout_ms",
+        "startup_timeout_sec",
+        "tool_timeout_sec",
+        "bearer_token_env_var",
+        "initTimeout",
+        "requestTimeout",
+        "note",
+        "comment",
+        "$schema",
+    ]
+)
+_POLICIES: Final = ("normalize", "strict_output", "coerce", "extras")
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads one file; it knows where everything stands, to tell what is wrong with it."""
+
+    def __init__(self, path: str, folder: str, environ: Mapping[str, str]) -> None:
+        self._path = path
+        self._folder = folder
+        self._variables = Variables(environ, folder)
+        self._lines = Lines({})
+
+    def read_toml(self, text: str) -> Config:
+        try:
+            document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise self._wrong_syntax(error, text) from None
+        self._lines = toml_lines(text)
+        for key in document:
+            if key not in ("sources", "policy"):
+                raise self._unknown((key,), ("sources", "policy"))
+        policy = self._filled(self._table(document, "policy"), ("policy",))
+        for key in policy:
+            self._check_key(policy, key, {name: _COMMON[name] for name in _POLICIES}, ("policy", key))
+        return self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
+
+    def read_json(self, text: str) -> Config:
+        try:
+            document = msgspec.json.decode(plain_json(text))
+        except msgspec.DecodeError as error:
+            raise self._wrong_syntax(error, text) from None
+        self._lines = json_lines(text)
+        tables = [name for name in TABLES if isinstance(document, dict) and isinstance(document.get(name), dict)]
+        if not tables:
+            raise self._no_table(document)
+        return self._config(document[tables[0]], tables[0], {}, is_strict=False)
+
+    def _no_table(self, document: Any) -> CallError:
+        keys = [str(key) for key in document] if isinstance(document, dict) else []
+        near = [key for key in keys if get_close_matches(key, TABLES, 1, 0.7)]
+        if near:
+            return self._wrong((near[0],), f'"{near[0]}" is not known here: use "mcpServers", a table of servers')
+        return self._wrong((), 'there is no "mcpServers" in it')
+
+    def _table(self, document: Entry, *path: str) -> Entry:
+        """The table at the end of a path, of which the document holds the last part."""
+        table = document.get(path[-1], {})
+        if not isinstance(table, dict):
+            raise self._wrong(path, f'"{path[-1]}" must be a table')
+        return table
+
+    def _config(self, entries: Entry, table: str, policy: Entry, *, is_strict: bool) -> Config:
+        names = legal_names(entries)
+        sources = [
+            self._source(name, names[name], self._table(entries, table, name), (table, name), is_strict=is_strict)
+            for name in entries
+            if _is_enabled(entries[name])
+        ]
+        return Config(self._path, self._folder, tuple(sources), policy)
+
+    def _source(self, name: str, legal: str, raw: Entry, path: Path, *, is_strict: bool) -> SourceEntry:
+        entry: Entry = self._filled(raw, path)
+        if not is_strict:
+            entry = _in_our_words(entry)
+        kind = self._kind(entry, path, is_strict=is_strict)
+        rules = _COMMON | _BY_KIND[kind]
+        for key in entry:
+            if key in rules or is_strict or self._is_misspelt(key, rules):
+                self._check_key(entry, key, rules, (*path, key))
+        self._check_access(entry, path)
+        return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path))
+
+    def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
+        kinds: dict[str, Kind] = {"command": "mcp", "url": "mcp", "openapi": "openapi", "functions": "functions"}
+        found = [key for key in kinds if key in entry]
+        if len(found) == 1:
+            return kinds[found[0]]
+        words = ", ".join(kinds) if is_strict else '"command" or "url"'
+        if found:
+            raise self._wrong((*path, found[1]), f"a source has only one of {' and '.join(found)}")
+        near = next((key for key in entry if get_close_matches(key, list(kinds), 1, 0.7)), None)
+        if near is not None:
+            raise self._unknown((*path, near), tuple(kinds))
+        raise self._wrong(path, f'"{path[-1]}" needs {words}')
+
+    def _check_key(self, entry: Entry, key: str, rules: Mapping[str, Rule], path: Path) -> None:
+        if key not in rules:
+            raise self._unknown(path, tuple(rules))
+        is_right, expected = rules[key]
+        if not is_right(entry[key]):
+            raise self._wrong(path, f'"{key}" must be {expected}')
+
+    def _check_access(self, entry: Entry, path: Path) -> None:
+        try:
+            read_access(entry.get("access"))
+        except ValueError as error:
+            raise self._wrong((*path, "access"), str(error)) from None
+
+    def _is_misspelt(self, key: str, rules: Mapping[str, Rule]) -> bool:
+        """Whether a key is nearly one of ours; others are an editor's own, and none of our business."""
+        return key not in _EDITORS and bool(get_close_matches(key, list(rules), 1, 0.8))
+
+    def _filled(self, value: Any, path: Path) -> Any:
+        return fill(value, self._variables, path, self._wrong)
+
+    # --- what is wrong
+
+    def _wrong(self, path: Path, sentence: str) -> CallError:
+        line = self._lines.of(path)
+        details = {"file": self._path, "line": line}
+        return CallError("VALIDATION_ERROR", f"{self._path}, line {line}: {sentence}", details)
+
+    def _unknown(self, path: Path, known: tuple[str, ...]) -> CallError:
+        near = get_close_matches(str(path[-1]), known, 1, 0.6)
+        advice = f'did you mean "{near[0]}"?' if near else f"use {', '.join(known)}"
+        return self._wrong(path, f'"{path[-1]}" is not known here: {advice}')
+
+    def _wrong_syntax(self, error: Exception, text: str) -> CallError:
+        line, sentence = split_syntax_error(error, text)
+        details = {"file": self._path, "line": line}
+        return CallError("VALIDATION_ERROR", f"{self._path}, line {line}: {sentence}", details)
+
+
+def _is_enabled(entry: Any) -> bool:
+    return not isinstance(entry, dict) or (entry.get("disabled") is not True and entry.get("enabled") is not False)
+
+
+def _in_our_words(entry: Entry) -> Entry:
+    """An editor's entry under our names for the same things."""
+    ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type")}
+    url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if key in entry), None)
+    if url is not None:
+        ours["url"] = url
+    kind = entry.get("type", "http" if "httpUrl" in entry else None)
+    if url is not None and isinstance(kind, str):
+        ours.setdefault("transport", "sse" if kind == "sse" else "http")
+    for theirs, own in (("disabledTools", "exclude"), ("excludeTools", "exclude"), ("includeTools", "include")):
+        if entry.get(theirs):
+            ours.setdefault(own, entry[theirs])
+    if _is_number(ours.get("timeout")) and ours["timeout"] >= 1000:
+        ours["timeout"] = ours["timeout"] / 1000  # some count in milliseconds
+    return ours
+
+
+def access_of(entry: Entry) -> AccessControl:
+    return read_access(entry.get("access"))
+
+
+def policy_of(entry: Entry) -> Policy:
+    return Policy(**{name: entry[name] for name in _POLICIES if name in entry})
+
+
+def patterns(value: Any) -> Iterator[str]:
+    """The patterns a file gives, one or several."""
+    return iter([value] if isinstance(value, str) else value or ())

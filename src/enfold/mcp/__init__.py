@@ -1,0 +1,38 @@
+"""The MCP protocol as values, and what handlers may offer and ask over it. No I/O; used by the source and the surface."""
+
+from enfold.mcp.asking import (
+    Answer,
+    Question,
+    ask,
+    client_capabilities,
+    close_stream,
+    elicit,
+    elicitation,
+    list_roots,
+    remember,
+    resource_updated,
+    roots,
+    sample,
+    sampling,
+)
+from enfold.mcp.offers import PromptMessage, completion, prompt, resource
+
+__all__ = [
+    "Answer",
+    "PromptMessage",
+    "Question",
+    "ask",
+    "client_capabilities",
+    "close_stream",
+    "completion",
+    "elicit",
+    "elicitation",
+    "list_roots",
+    "prompt",
+    "remember",
+    "resource",
+    "resource_updated",
+    "roots",
+    "sample",
+    "sampling",
+]

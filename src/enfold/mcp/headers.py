@@ -1,0 +1,152 @@
+"""The `Mcp-*` headers of the stateless revisions, which repeat parts of a request's body. Pure functions, no I/O."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.mcp.messages import HEADER_MISMATCH, Message, ProtocolError
+
+__all__ = [
+    "Mirror",
+    "check_argument_headers",
+    "check_headers",
+    "mirror_header",
+    "mirrors_of",
+    "read_value",
+    "write_value",
+]
+
+Headers: TypeAlias = Mapping[bytes, bytes]
+
+ANNOTATION: Final = "x-mcp-header"
+
+_PREFIX: Final = "=?base64?"
+_SUFFIX: Final = "?="
+_PLAIN: Final = re.compile(r"[\x20-\x7e\t]*")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_DECIMAL: Final = re.compile(r"-?[0-9]{1,20}(\.0+)?")
+_PRIMITIVES: Final = ("string", "integer", "boolean")
+
+# The parameter that a request's `Mcp-Name` repeats.
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+
+
+# --- values -------------------------------------------------------------------------------------------------------
+
+
+def write_value(text: str) -> str:
+    """A text as a header's value; one that could not stand there as it is becomes marked base64."""
+    if _PLAIN.fullmatch(text) and text == text.strip() and not _is_marked(text):
+        return text
+    return f"{_PREFIX}{binascii.b2a_base64(text.encode(), newline=False).decode()}{_SUFFIX}"
+
+
+def read_value(raw: bytes) -> str | None:
+    """The text a header's value stands for; None where it is not a legal value."""
+    text = raw.decode("latin-1").strip(" \t")
+    if not _is_marked(text):
+        return text if _PLAIN.fullmatch(text) else None
+    try:
+        return binascii.a2b_base64(text[len(_PREFIX) : -len(_SUFFIX)], strict_mode=True).decode()
+    except ValueError:
+        return None
+
+
+def _is_marked(text: str) -> bool:
+    return text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX) + len(_SUFFIX)
+
+
+# --- every request ------------------------------------------------------------------------------------------------
+
+
+def check_headers(headers: Headers, message: Message, version: object) -> None:
+    """Refuse a request whose headers say something else than its body."""
+    if not isinstance(version, str) or headers.get(b"mcp-protocol-version") != version.encode():
+        raise _mismatch("MCP-Protocol-Version does not repeat the version in the request's _meta")
+    if headers.get(b"mcp-method") != str(message.method).encode():
+        raise _mismatch("Mcp-Method does not repeat the request's method")
+    parameter = _NAMED_BY.get(str(message.method))
+    if parameter is not None:
+        _check_name(headers.get(b"mcp-name"), message.params.get(parameter), parameter)
+
+
+def _check_name(raw: bytes | None, name: object, parameter: str) -> None:
+    # A request without a name is wrong in another way, which its method tells.
+    if isinstance(name, str) and (raw is None or (raw != name.encode() and read_value(raw) != name)):
+        raise _mismatch(f"Mcp-Name does not repeat the request's {parameter}")
+
+
+# --- arguments of a tool ------------------------------------------------------------------------------------------
+
+
+class Mirror(msgspec.Struct, frozen=True):
+    """An argument that a header repeats."""
+
+    path: tuple[str, ...]
+    name: str
+    type: str
+
+    @property
+    def header(self) -> bytes:
+        return f"mcp-param-{self.name}".lower().encode()
+
+
+def mirrors_of(schema: Mapping[str, Any]) -> tuple[Mirror, ...]:
+    """The arguments a tool's schema marks; none where one mark is wrong, because clients then drop the tool."""
+    found = tuple(_marked(schema, ()))
+    names = [mirror.name.lower() for mirror in found]
+    is_legal = all(_TOKEN.fullmatch(mirror.name) and mirror.type in _PRIMITIVES for mirror in found)
+    return found if is_legal and len(set(names)) == len(names) else ()
+
+
+def _marked(schema: Any, path: tuple[str, ...]) -> Iterator[Mirror]:
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    for name, part in properties.items() if isinstance(properties, Mapping) else ():
+        if not isinstance(part, Mapping):
+            continue
+        if ANNOTATION in part:
+            yield Mirror((*path, name), str(part[ANNOTATION]), str(part.get("type")))
+        yield from _marked(part, (*path, name))
+
+
+def mirror_header(mirror: Mirror, arguments: Mapping[str, Any]) -> str | None:
+    """The value of a mirror's header; None where the argument is absent and the header is to be left out."""
+    value = _argument(mirror, arguments)
+    return None if value is None else write_value(_written(value))
+
+
+def check_argument_headers(mirrors: tuple[Mirror, ...], headers: Headers, arguments: Mapping[str, Any]) -> None:
+    """Refuse a call whose headers and arguments differ, or of which only one is there."""
+    for mirror in mirrors:
+        raw, value = headers.get(mirror.header), _argument(mirror, arguments)
+        if raw is None and value is None:
+            continue
+        told = None if raw is None else read_value(raw)
+        if value is None or told is None or not _is_same(mirror, told, value):
+            raise _mismatch(f"Mcp-Param-{mirror.name} does not repeat the argument {'.'.join(mirror.path)}")
+
+
+def _argument(mirror: Mirror, arguments: Any) -> Any:
+    for name in mirror.path:
+        arguments = arguments.get(name) if isinstance(arguments, Mapping) else None
+    return arguments if isinstance(arguments, str | int | float) else None
+
+
+def _is_same(mirror: Mirror, told: str, value: Any) -> bool:
+    """Numbers are compared as numbers: 42.0 and 42 are the same."""
+    if mirror.type == "integer" and not isinstance(value, bool | str) and _DECIMAL.fullmatch(told):
+        return bool(int(told.partition(".")[0]) == value)
+    return told == _written(value)
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _mismatch(message: str) -> ProtocolError:
+    return ProtocolError(HEADER_MISMATCH, f"Header mismatch: {message}")

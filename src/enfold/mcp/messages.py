@@ -1,0 +1,157 @@
+"""JSON-RPC messages as values: reading, writing, and the errors of the protocol. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+__all__ = [
+    "CAPABILITIES_KEY",
+    "CLIENT_KEY",
+    "HEADER_MISMATCH",
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "LOG_LEVEL_KEY",
+    "METHOD_NOT_FOUND",
+    "MISSING_CAPABILITY",
+    "PARSE_ERROR",
+    "RESOURCE_NOT_FOUND",
+    "SERVER_KEY",
+    "SUBSCRIPTION_KEY",
+    "UNSUPPORTED_VERSION",
+    "VERSION_KEY",
+    "Message",
+    "ProtocolError",
+    "RequestId",
+    "encode",
+    "error_message",
+    "notification",
+    "parse",
+    "parse_batch",
+    "request",
+    "result_message",
+]
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+RESOURCE_NOT_FOUND: Final = -32002  # until 2025-11-25; later it is INVALID_PARAMS
+HEADER_MISMATCH: Final = -32020
+MISSING_CAPABILITY: Final = -32021
+UNSUPPORTED_VERSION: Final = -32022
+
+# What a stateless request says about itself, in its `_meta`.
+VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_KEY: Final = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL_KEY: Final = "io.modelcontextprotocol/logLevel"
+# What a server says about itself and its streams, likewise.
+SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_KEY: Final = "io.modelcontextprotocol/subscriptionId"
+
+RequestId: TypeAlias = int | str
+
+
+class ProtocolError(Exception):
+    """A message that cannot be answered with a result; the peer gets the code, the sentence and the data."""
+
+    def __init__(self, code: int, message: str, data: Any = UNSET, request_id: RequestId | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.request_id = request_id  # where the message that failed to be read had one
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A request, a notification, or the answer to one of our own requests."""
+
+    jsonrpc: str = ""
+    id: RequestId | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: dict[str, Any] = {}
+    result: dict[str, Any] | UnsetType = UNSET
+    error: dict[str, Any] | UnsetType = UNSET
+
+    @property
+    def is_request(self) -> bool:
+        return self.method is not UNSET and self.id is not UNSET
+
+    @property
+    def is_notification(self) -> bool:
+        return self.method is not UNSET and self.id is UNSET
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        found = self.params.get("_meta")
+        return found if isinstance(found, dict) else {}
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+_decode: Final = msgspec.json.Decoder(Message).decode
+
+
+def parse(text: bytes | bytearray) -> Message:
+    """The one message a text holds; anything else is a ProtocolError."""
+    try:
+        message = _decode(text)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(INVALID_REQUEST, f"Not a message: {error}", request_id=_id_of(text)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
+    if message.jsonrpc != "2.0" or (message.method is UNSET and message.id is UNSET):
+        request_id = None if message.id is UNSET else message.id
+        raise ProtocolError(INVALID_REQUEST, "Not a message of JSON-RPC 2.0", request_id=request_id)
+    return message
+
+
+def parse_batch(text: bytes | bytearray) -> list[Message]:
+    """The messages of an array."""
+    try:
+        parts = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
+    if not parts:
+        raise ProtocolError(INVALID_REQUEST, "An array of messages has at least one")
+    return [parse(bytes(part)) for part in parts]
+
+
+def _id_of(text: bytes | bytearray) -> RequestId | None:
+    """The id of a message that is wrong in another place, so that whoever waits for it learns of the error."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    request_id = found.get("id") if isinstance(found, dict) else None
+    return request_id if isinstance(request_id, str | int) and not isinstance(request_id, bool) else None
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+encode: Final = msgspec.json.Encoder().encode
+
+
+def result_message(request_id: RequestId, result: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def error_message(request_id: RequestId | None, error: ProtocolError) -> dict[str, Any]:
+    told = {"code": error.code, "message": error.message}
+    if error.data is not UNSET:
+        told["data"] = error.data
+    return {"jsonrpc": "2.0", "id": request_id, "error": told}
+
+
+def request(request_id: RequestId, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+
+
+def notification(method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return message if params is None else {**message, "params": params}

@@ -1,0 +1,239 @@
+"""Who made a call, as its server may speak to him: progress and logs go to his context, questions to him or to the source.
+
+A caller of a stateless surface leaves when he is asked something, and comes back with the answer: until then his call is
+held, so that whatever the server has done already is done only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.mcp.asking import InputRequired, MissingCapability, Peer, Question
+from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError
+from enfold.operation import Context
+
+__all__ = ["Answers", "Caller", "Held", "peer_of", "with_defaults"]
+
+# How the source itself answers a method, where the caller cannot: `async def answer(params, context) -> result`.
+Answers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
+
+PEER: Final = "mcp"
+HELD: Final = "enfold/held"
+
+_CAPABILITIES: Final = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}
+
+
+def peer_of(context: Context) -> Peer | None:
+    """The client at the other end of the caller's connection, if he came over MCP."""
+    return cast("Peer | None", (context.meta or {}).get(PEER))
+
+
+class Caller:
+    """Whoever waits for a call's result; he may change while the call is held."""
+
+    def __init__(self, context: Context, answers: Answers) -> None:
+        self.context = context
+        self._answers = answers
+        self._count = 0
+        self.pending: list[_Asked] = []
+        self.has_news = asyncio.Event()
+
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        """What the server may ask: whatever the caller or the source can answer."""
+        peer = peer_of(self.context)
+        own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
+        return {**own, **(peer.capabilities if peer is not None else {})}
+
+    @property
+    def is_heard(self) -> bool:
+        return self.context._notify is not None
+
+    def hear(self, method: str, params: dict[str, Any]) -> None:
+        if method == "notifications/progress":
+            self._hear_progress(params)
+        else:
+            self._hear_log(params)
+
+    def _hear_progress(self, params: dict[str, Any]) -> None:
+        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if isinstance(progress, int | float):
+            self.context.progress(
+                progress,
+                total if isinstance(total, int | float) else None,
+                message if isinstance(message, str) else None,
+            )
+
+    def _hear_log(self, params: dict[str, Any]) -> None:
+        data, given = params.get("data"), params.get("level")
+        level = given if isinstance(given, str) else "info"
+        if isinstance(data, str):
+            self.context.log(data, level)
+        else:
+            self.context.log("", level, data)
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Answer one question that came on the open connection."""
+        self._count += 1
+        key = f"question-{self._count}"
+        try:
+            return (await self.ask_all({key: {"method": method, "params": params}}))[key]
+        except MissingCapability as error:
+            raise ProtocolError(METHOD_NOT_FOUND, f"The caller cannot be asked: {error.message}") from None
+
+    async def ask_all(self, requests: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The answers to several questions, by their keys."""
+        questions = {key: _question(request) for key, request in requests.items()}
+        peer = peer_of(self.context)
+        mine = {key: each for key, each in questions.items() if peer is None or not _offers(peer, each)}
+        theirs = {key: each for key, each in questions.items() if key not in mine}
+        answers = {key: await self._answer(question) for key, question in mine.items()}
+        return {**answers, **(await self._ask_peer(theirs))} if theirs else answers
+
+    async def _answer(self, question: Question) -> dict[str, Any]:
+        answer = self._answers.get(question.method)
+        if answer is None:
+            raise MissingCapability(question.capability)
+        return with_defaults(question, await answer(question.params, self.context))
+
+    async def _ask_peer(self, questions: dict[str, Question]) -> dict[str, dict[str, Any]]:
+        asked = _Asked(questions, asyncio.get_running_loop().create_future())
+        self.pending.append(asked)
+        self.has_news.set()
+        return await asked.answers
+
+
+class _Asked(msgspec.Struct, frozen=True, eq=False):
+    """Questions to the caller, and where his answers are waited for."""
+
+    questions: dict[str, Question]
+    answers: asyncio.Future[dict[str, Any]]
+
+
+def _question(request: Any) -> Question:
+    fields = request if isinstance(request, Mapping) else {}
+    method, params = str(fields.get("method")), fields.get("params")
+    if method not in _CAPABILITIES:
+        raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
+    found = params if isinstance(params, dict) else {}
+    is_url = method == "elicitation/create" and found.get("mode") == "url"
+    return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))
+
+
+def _offers(peer: Peer, question: Question) -> bool:
+    found: Any = peer.capabilities
+    for name in question.capability:
+        if not isinstance(found, Mapping) or name not in found:
+            return False
+        found = found[name]
+    return True
+
+
+def with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
+    """An accepted form with the defaults of the fields that were left out."""
+    if question.method != "elicitation/create" or answer.get("action") != "accept":
+        return answer
+    schema = question.params.get("requestedSchema")
+    fields = schema.get("properties") if isinstance(schema, Mapping) else None
+    filled = {
+        name: field["default"]
+        for name, field in (fields.items() if isinstance(fields, Mapping) else ())
+        if isinstance(field, Mapping) and "default" in field
+    }
+    content = {**filled, **(answer.get("content") or {})}
+    return {**answer, "content": content} if content else answer
+
+
+# --- held calls ---------------------------------------------------------------------------------------------------
+
+
+class Held:
+    """The calls that run for callers who may leave and come back."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[str, _Running] = {}
+
+    async def run(self, caller: Caller, peer: Peer, start: Callable[[Caller], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a call, or go on with the one that this caller left behind."""
+        running = self._take(peer.memory.pop(HELD, None))
+        if running is None:
+            running = _Running(caller, asyncio.get_running_loop().create_task(start(caller)))
+        running.caller.context = caller.context
+        try:
+            return await running.follow(peer)
+        except InputRequired:
+            peer.memory[HELD] = self._keep(running)
+            raise
+        except BaseException:
+            running.task.cancel()
+            raise
+
+    def close(self) -> None:
+        for key in list(self._calls):
+            self._expire(key)
+
+    def _keep(self, running: _Running) -> str:
+        key = os.urandom(16).hex()
+        running.expiry = asyncio.get_running_loop().call_later(self._seconds, self._expire, key)
+        self._calls[key] = running
+        return key
+
+    def _take(self, key: object) -> _Running | None:
+        running = self._calls.pop(key, None) if isinstance(key, str) else None
+        if running is not None and running.expiry is not None:
+            running.expiry.cancel()
+        return running
+
+    def _expire(self, key: str) -> None:
+        running = self._take(key)
+        if running is not None:
+            running.task.cancel()
+
+
+class _Running:
+    """A call at a server, in a task of its own."""
+
+    def __init__(self, caller: Caller, task: asyncio.Task[Any]) -> None:
+        self.caller = caller
+        self.task = task
+        self.expiry: asyncio.TimerHandle | None = None
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.caller.has_news.set()
+        if not task.cancelled():
+            task.exception()  # seen, though perhaps by nobody
+
+    async def follow(self, peer: Peer) -> Any:
+        """Wait for the result, and put the server's questions to the caller meanwhile."""
+        caller = self.caller
+        while True:
+            caller.has_news.clear()
+            while caller.pending:
+                await self._put(caller.pending[0], peer)
+                caller.pending.pop(0)
+            if self.task.done():
+                return self.task.result()
+            await caller.has_news.wait()
+
+    async def _put(self, asked: _Asked, peer: Peer) -> None:
+        try:
+            answers = await peer.ask(asked.questions)
+        except InputRequired:
+            raise
+        except CallError as error:
+            asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
+        else:
+            if not asked.answers.done():
+                asked.answers.set_result(answers)

@@ -1,0 +1,228 @@
+"""A server at an address: streamable HTTP, with a session in the older revisions and without one in the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from enfold.errors import CallError
+from enfold.mcp.headers import write_value
+from enfold.mcp.messages import ProtocolError, encode, notification, parse, request
+from enfold.mcp.revisions import Revision
+from enfold.sources.mcp.failures import LostError, read_rpc_error
+from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.web import DRAIN, Reply, Web, too_large
+from enfold.sources.sse import Event, EventDecoder, EventTooLargeError
+
+__all__ = ["HTTPConnection"]
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+OPENING: Final = 0.5  # seconds that a session waits for its own stream
+RETRY: Final = 1.0  # seconds before a broken stream is taken up again, where the server does not say
+
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+
+
+class HTTPConnection:
+    """The conversation with one address."""
+
+    def __init__(self, web: Web, inbox: Inbox, limits: Limits) -> None:
+        self._web = web
+        self._inbox = inbox
+        self._limits = limits
+        self._revision: Revision | None = None
+        self._session_id: str | None = None
+        self.is_open = True
+
+    def agree(self, revision: Revision | None) -> None:
+        """From now on requests name this revision, or none."""
+        self._revision = revision
+
+    async def request(self, call: Call) -> dict[str, Any]:
+        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
+        try:
+            reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
+            await self._take(reply, call)
+            return await call.answer
+        except asyncio.CancelledError:
+            self._give_up(call)
+            raise
+        finally:
+            self._inbox.close(call)
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        await self._send(notification(method, params))
+
+    async def listen(self) -> None:
+        """Open the stream on which a server with sessions speaks unasked, and keep it open."""
+        is_open = asyncio.Event()
+        self._inbox.spawn(self._listen(is_open))
+        with suppress(TimeoutError):  # a server may keep silent on it until it has something to say
+            async with asyncio.timeout(OPENING):
+                await is_open.wait()
+
+    async def close(self) -> None:
+        self.is_open = False
+        await self._inbox.cancel_tasks()
+        if self._session_id is not None:
+            with suppress(Exception):  # a session that cannot be ended ends by itself
+                async with asyncio.timeout(DRAIN):
+                    await (await self._web.send("DELETE", self._common())).close()
+        await self._web.close()
+
+    # --- sending
+
+    def _common(self) -> dict[str, str]:
+        headers = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
+        if self._revision is not None:
+            headers["mcp-protocol-version"] = self._revision.name
+        if self._session_id is not None:
+            headers["mcp-session-id"] = self._session_id
+        return headers
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        headers = self._common()
+        if self._revision is not None and self._revision.is_stateless:
+            headers["mcp-method"] = call.method
+            name = call.params.get(_NAMED_BY.get(call.method, ""))
+            if isinstance(name, str):
+                headers["mcp-name"] = write_value(name)
+        return {**headers, **call.headers}
+
+    async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> Reply:
+        reply = await self._web.send("POST", headers, encode(message))
+        self._session_id = reply.headers.get("mcp-session-id", self._session_id)
+        return await self._accepted(reply)
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        await (await self._post(message, self._common())).drain()
+
+    async def _accepted(self, reply: Reply) -> Reply:
+        if reply.status < 400:
+            return reply
+        try:
+            raise await self._refusal(reply)
+        finally:
+            await reply.close()
+
+    async def _refusal(self, reply: Reply) -> Exception:
+        """What an error status means: a session that is over, an error of the protocol, or of HTTP."""
+        failure = await reply.failure()
+        body = str(failure.details.get("body", ""))
+        is_session_over = reply.status == 404 or (reply.status == 400 and "session" in body.lower())
+        if self._session_id is not None and is_session_over:
+            self._session_id = None
+            return self._expired(failure)
+        return _rpc_error(body) or failure
+
+    def _expired(self, error: CallError) -> LostError:
+        self.is_open = False
+        return LostError(error, may_have_run=False)
+
+    def _give_up(self, call: Call) -> None:
+        """Closing the response says it in the newest revision; before, a message does."""
+        is_stateless = self._revision is not None and self._revision.is_stateless
+        if self.is_open and not is_stateless and call.method not in UNCANCELLED:
+            params = {"requestId": call.id, "reason": "The caller has given up"}
+            self._inbox.spawn(self.notify("notifications/cancelled", params))
+
+    # --- receiving
+
+    async def _take(self, reply: Reply, call: Call) -> None:
+        """Read a reply until the call has its answer."""
+        if reply.content_type == EVENTS:
+            await self._take_events(reply, call)
+            return
+        try:
+            body = await reply.body()
+        finally:
+            await reply.close()
+        self._inbox.take_text(body, self._send, call)
+        if not call.answer.done():
+            details = {"status": reply.status, "content_type": reply.content_type}
+            raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
+
+    async def _take_events(self, reply: Reply, call: Call) -> None:
+        """Read the events of a call; a stream that breaks off is taken up again where its server allows that."""
+        decoder = EventDecoder(max_event=self._limits.message_bytes)
+        failures = 0
+        while True:
+            failures = 0 if await self._read_events(reply, decoder, call) else failures + 1
+            if call.answer.done():
+                return
+            if not decoder.last_event_id or failures > self._limits.reconnects:
+                broken = CallError(
+                    "UNAVAILABLE", f"{self._web.name} broke off before its answer", {"reason": "connection"}
+                )
+                raise LostError(broken, may_have_run=True)
+            reply = await self._resume(decoder)
+
+    async def _read_events(self, reply: Reply, decoder: EventDecoder, call: Call | None) -> bool:
+        """Take in events until the call is answered or the stream ends; whether there were any."""
+        has_any = False
+        try:
+            async for chunk in reply.chunks:
+                for event in decoder.feed(chunk):
+                    has_any = True
+                    self._take_event(event, call)
+                if call is not None and call.answer.done():
+                    self._inbox.spawn(reply.drain())
+                    return True
+        except EventTooLargeError:
+            await reply.close()
+            raise too_large(self._limits.message_bytes) from None
+        except LostError:
+            pass  # broken off, which is told by who waits for an answer
+        except BaseException:
+            await reply.close()
+            raise
+        await reply.close()
+        return has_any
+
+    def _take_event(self, event: Event, call: Call | None) -> None:
+        if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
+            told = {"status": 405, "reason": "transport"}
+            raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", told)
+        self._inbox.take_text(event.data.encode("utf-8", "surrogatepass"), self._send, call)
+
+    async def _resume(self, decoder: EventDecoder) -> Reply:
+        await asyncio.sleep(RETRY if decoder.retry is None else decoder.retry / 1000)
+        headers = {**self._common(), "accept": EVENTS}
+        if decoder.last_event_id:
+            headers["last-event-id"] = decoder.last_event_id
+        return await self._accepted(await self._web.send("GET", headers))
+
+    async def _listen(self, is_open: asyncio.Event) -> None:
+        decoder = EventDecoder(max_event=self._limits.message_bytes)
+        decoder.retry = 0
+        try:
+            # A server that has no such stream says so with a status, and that is the end of it.
+            while self.is_open and (reply := await self._resume(decoder)).content_type == EVENTS:
+                is_open.set()
+                decoder.retry = decoder.retry or None
+                await self._read_events(reply, decoder, None)
+        finally:
+            is_open.set()
+
+
+def _rpc_error(body: str) -> ProtocolError | None:
+    try:
+        error = parse(body.encode()).error
+    except ProtocolError:
+        return _error_without_id(body)
+    return read_rpc_error(error) if isinstance(error, dict) else None
+
+
+def _error_without_id(body: str) -> ProtocolError | None:
+    """An error that answers no request in particular has the id null."""
+    import msgspec
+
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    error = found.get("error") if isinstance(found, dict) and "jsonrpc" in found else None
+    return read_rpc_error(error) if isinstance(error, dict) else None

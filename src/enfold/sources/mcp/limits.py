@@ -1,0 +1,19 @@
+"""How much and how long a source waits for and takes from its servers."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Limits"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Sizes in bytes, times in seconds."""
+
+    message_bytes: int = 64 * 1024 * 1024
+    connect: float = 30.0  # from the start of a server to the end of the handshake
+    probe: float = 3.0  # for the newest revision's first question, before the older handshake is tried beside it
+    held: float = 600.0  # for a user to answer, while a call of an older server waits
+    rounds: int = 10  # of questions in one call
+    pages: int = 1000  # of one list
+    reconnects: int = 5  # of a broken event stream, without anything new on it

@@ -1,0 +1,96 @@
+"""One pooled session with a server, in one era: opened when it is needed, and opened anew when it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from enfold.errors import CallError
+from enfold.mcp.messages import ProtocolError
+from enfold.sources.mcp.failures import LostError
+from enfold.sources.mcp.inbox import Listener
+from enfold.sources.mcp.session import Session, Way, open_session
+
+__all__ = ["Link"]
+
+log: Final = logging.getLogger("enfold.mcp")
+
+_LIST_CHANGED: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
+
+
+class Link:
+    """A way to a server; `on_change` is called when its lists have changed, or may have."""
+
+    def __init__(self, way: Way, source: Listener, log_level: str, on_change: Callable[[], None]) -> None:
+        self._way = way
+        self._source = source
+        self._log_level = log_level
+        self._on_change = on_change
+        self._session: Session | None = None
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+        self._was_open = False
+
+    @property
+    def is_up(self) -> bool:
+        return self._session is not None and self._session.is_open
+
+    async def session(self) -> Session:
+        """The open session; many callers at once open it only once."""
+        session = self._session
+        if session is not None and session.is_open:
+            return session
+        async with self._opening:
+            if self._session is not None and self._session.is_open:
+                return self._session
+            return await self._reopen()
+
+    async def drop(self, session: Session) -> None:
+        """Give up a session that is of no use any more; the next call opens another."""
+        if self._session is session:
+            self._session = None
+            await session.close()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _reopen(self) -> Session:
+        if self._session is not None:
+            await self.drop(self._session)
+        self._check_open()
+        session = await open_session(self._way, self._notice, self._source)
+        try:
+            self._check_open()
+        except CallError:
+            await session.close()
+            raise
+        self._session = session
+        await self._settle(session)
+        if self._was_open:
+            log.info("%s is back", self._way.name)
+            self._on_change()  # another program may have taken its place
+        self._was_open = True
+        return session
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise CallError("UNAVAILABLE", f"The connection to {self._way.name} has been closed", retryable=False)
+
+    async def _settle(self, session: Session) -> None:
+        await session.listen()
+        if "logging" in session.capabilities and not session.revision.is_stateless:
+            try:
+                async with asyncio.timeout(self._way.limits.probe):
+                    await session.request("logging/setLevel", {"level": self._log_level})
+            except (TimeoutError, ProtocolError, CallError, LostError) as error:
+                log.debug("%s does not set its log level: %s", self._way.name, error)
+
+    def _notice(self, method: str, params: dict[str, Any]) -> None:
+        del params
+        if method in _LIST_CHANGED:
+            self._on_change()

@@ -1,0 +1,320 @@
+"""A conversation that has begun: which transport and which revision a server speaks, found out and agreed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.mcp.messages import (
+    CAPABILITIES_KEY,
+    CLIENT_KEY,
+    LOG_LEVEL_KEY,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    VERSION_KEY,
+    ProtocolError,
+)
+from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
+from enfold.sources.mcp.failures import LostError, protocol_failure
+from enfold.sources.mcp.inbox import Call, Inbox, Listener, Notice
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.targets import Address, Command, Server
+from enfold.sources.mcp.web import Headers
+
+__all__ = ["Connection", "Dialect", "Session", "Way", "open_session"]
+
+Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
+
+# What we can pass on to a caller, whoever he will be. The newest revision names his own, with each request.
+ALL_CAPABILITIES: Final[dict[str, Any]] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {},
+    "roots": {},
+}
+# An address that refuses so is not asked again in another way: it is the right one, and does not want us.
+_FINAL_STATUSES: Final = (401, 403, 429, 503)
+
+
+class Connection(Protocol):
+    """What a transport offers."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another request may be sent."""
+
+    def agree(self, revision: Revision | None) -> None:
+        """Name this revision from now on."""
+
+    async def request(self, call: Call) -> dict[str, Any]:
+        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """Tell the server something."""
+
+    async def close(self) -> None:
+        """End the conversation, and all that belongs to it."""
+
+
+class Way:
+    """How a server is reached: its values as the user gave them."""
+
+    __slots__ = ("client", "headers", "limits", "name", "protocol", "server")
+
+    def __init__(
+        self, server: Server, name: str, limits: Limits, protocol: Dialect, headers: Headers, client: Any
+    ) -> None:
+        self.server = server
+        self.name = name
+        self.limits = limits
+        self.protocol = protocol
+        self.headers = headers
+        self.client = client
+
+    def speaking(self, protocol: Dialect) -> Way:
+        """The same way in one revision."""
+        return Way(self.server, self.name, self.limits, protocol, self.headers, self.client)
+
+
+class Session:
+    """One open conversation, in an agreed revision."""
+
+    def __init__(self, connection: Connection, inbox: Inbox, revision: Revision, told: Mapping[str, Any]) -> None:
+        self.connection = connection
+        self.revision = revision
+        self._inbox = inbox
+        self.capabilities = _mapping(told.get("capabilities"))
+        self.instructions = told.get("instructions")
+        self.server_info = _mapping(told.get("serverInfo"))
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection.is_open
+
+    async def request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        listener: Listener | None = None,
+        *,
+        capabilities: Mapping[str, Any] | None = None,
+        log_level: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """The result of a request; with a `log_level` the server is asked to tell of its progress."""
+        call = self._inbox.open(method, params, listener, headers)
+        meta: dict[str, Any] = {}
+        if self.revision.is_stateless:
+            meta = _stateless_meta(self.revision, capabilities or {})
+            if log_level is not None:
+                meta[LOG_LEVEL_KEY] = log_level
+        if log_level is not None:
+            meta["progressToken"] = call.id
+        if meta:
+            params["_meta"] = {**params.get("_meta", {}), **meta}
+        return await self.connection.request(call)
+
+    async def listen(self) -> None:
+        """Be told when the server's lists change."""
+        if self.revision.is_stateless:
+            wanted = {
+                f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in self.capabilities
+            }
+            self._inbox.spawn(self._keep_listening(wanted))
+            return
+        open_stream = getattr(self.connection, "listen", None)
+        if open_stream is not None:
+            await open_stream()
+
+    async def _keep_listening(self, wanted: dict[str, bool]) -> None:
+        wait = 1.0
+        while self.is_open:
+            try:
+                await self.request("subscriptions/listen", {"notifications": wanted})
+            except (ProtocolError, CallError):
+                return  # a server without subscriptions
+            except LostError:
+                wait = min(wait * 2, 60.0)
+            await asyncio.sleep(wait)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+async def open_session(way: Way, notice: Notice, source: Listener) -> Session:
+    """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long."""
+    try:
+        async with asyncio.timeout(way.limits.connect):
+            if isinstance(way.server, Command):
+                return await _open_process(way, way.server, notice, source)
+            return await _open_address(way, way.server, notice, source)
+    except TimeoutError:
+        message = f"{way.name} did not answer within {way.limits.connect:g} seconds"
+        raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
+    except LostError as lost:
+        raise lost.told(idempotent=True) from None
+    except ProtocolError as error:
+        failure = protocol_failure(error)
+        raise CallError("UNAVAILABLE", f"{way.name} refuses to begin: {error.message}", failure.details) from None
+
+
+# --- transports ---------------------------------------------------------------------------------------------------
+
+
+async def _open_process(way: Way, command: Command, notice: Notice, source: Listener) -> Session:
+    try:
+        return await _begin_process(way, command, notice, source, way.protocol)
+    except LostError:
+        if way.protocol != "auto":
+            raise
+    # Some servers end when the first message is none they know.
+    return await _begin_process(way, command, notice, source, LATEST_HANDSHAKE.name)
+
+
+async def _begin_process(way: Way, command: Command, notice: Notice, source: Listener, protocol: Dialect) -> Session:
+    from enfold.sources.mcp.stdio import start_process
+
+    inbox = Inbox(way.name, notice, source)
+    connection = await start_process(command, inbox, way.limits)
+    return await _begin(connection, inbox, way, protocol)
+
+
+async def _open_address(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+    if address.transport == "sse":
+        return await _begin_event_stream(way, address, notice, source)
+    try:
+        return await _begin_http(way, address, notice, source)
+    except (CallError, ProtocolError) as error:
+        if address.transport == "http" or way.protocol == LATEST.name or not _may_be_older(error):
+            raise
+        refused = error
+    try:
+        return await _begin_event_stream(way, address, notice, source)
+    except (CallError, LostError):
+        raise refused from None
+
+
+async def _begin_http(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+    from enfold.sources.mcp.http import HTTPConnection
+    from enfold.sources.mcp.web import Web
+
+    inbox = Inbox(way.name, notice, source)
+    web = Web(address, way.name, way.limits, way.headers, way.client)
+    return await _begin(HTTPConnection(web, inbox, way.limits), inbox, way, way.protocol)
+
+
+async def _begin_event_stream(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+    from enfold.sources.mcp.sse import open_event_stream
+    from enfold.sources.mcp.web import Web
+
+    inbox = Inbox(way.name, notice, source)
+    web = Web(address, way.name, way.limits, way.headers, way.client)
+    try:
+        connection = await open_event_stream(web, inbox, way.limits)
+    except BaseException:
+        await inbox.cancel_tasks()
+        await web.close()
+        raise
+    return await _begin(connection, inbox, way, LATEST_HANDSHAKE.name)
+
+
+def _may_be_older(error: Exception) -> bool:
+    """Whether an address refused in the way of one that only knows the oldest transport."""
+    status = error.details.get("status") if isinstance(error, CallError) else None
+    return isinstance(status, int) and 400 <= status < 500 and status not in _FINAL_STATUSES
+
+
+# --- revisions ----------------------------------------------------------------------------------------------------
+
+
+async def _begin(connection: Connection, inbox: Inbox, way: Way, protocol: Dialect) -> Session:
+    try:
+        return await _negotiate(connection, inbox, way.limits, protocol)
+    except BaseException:
+        await connection.close()
+        raise
+
+
+async def _negotiate(connection: Connection, inbox: Inbox, limits: Limits, protocol: Dialect) -> Session:
+    """The newest revision if the server knows it, else the handshake of the older ones."""
+    if protocol != "auto":
+        revision = _revision(protocol)
+        if not revision.is_stateless:
+            return await _shake_hands(connection, inbox, revision)
+        return await _discover(connection, inbox)
+    try:
+        async with asyncio.timeout(limits.probe):
+            return await _discover(connection, inbox)
+    except (TimeoutError, ProtocolError):
+        pass
+    except CallError as error:
+        if error.details.get("status") in _FINAL_STATUSES:
+            raise
+    try:
+        return await _shake_hands(connection, inbox, LATEST_HANDSHAKE)
+    except ProtocolError as error:
+        if error.code not in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
+            raise
+    # It was only slow to answer the first question, and knows no handshake.
+    return await _discover(connection, inbox)
+
+
+async def _discover(connection: Connection, inbox: Inbox) -> Session:
+    connection.agree(LATEST)
+    try:
+        told = await _ask_for_versions(connection, inbox)
+    except ProtocolError as error:
+        supported = error.data.get("supported") if isinstance(error.data, Mapping) else None
+        if error.code != UNSUPPORTED_VERSION or not isinstance(supported, list) or LATEST.name not in supported:
+            raise
+        told = await _ask_for_versions(connection, inbox)  # it knows the revision after all
+    versions = told.get("supportedVersions")
+    if not isinstance(versions, list) or LATEST.name not in versions:
+        raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
+    return Session(connection, inbox, LATEST, told)
+
+
+async def _ask_for_versions(connection: Connection, inbox: Inbox) -> dict[str, Any]:
+    params = {"_meta": _stateless_meta(LATEST, {})}
+    return await connection.request(inbox.open("server/discover", params, None))
+
+
+async def _shake_hands(connection: Connection, inbox: Inbox, revision: Revision) -> Session:
+    connection.agree(None)
+    params = {"protocolVersion": revision.name, "capabilities": ALL_CAPABILITIES, "clientInfo": _client_info()}
+    told = await connection.request(inbox.open("initialize", params, None))
+    agreed = told.get("protocolVersion")
+    if not isinstance(agreed, str):
+        raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
+    found = _revision(agreed)
+    connection.agree(found)
+    await connection.notify("notifications/initialized")
+    return Session(connection, inbox, found, told)
+
+
+def _revision(name: str) -> Revision:
+    """The revision of a name; one that we do not know is taken for the last before it that we do."""
+    older = [revision for revision in HANDSHAKE if revision.name <= name] or HANDSHAKE[:1]
+    return KNOWN.get(name) or msgspec.structs.replace(older[-1], name=name)
+
+
+def _stateless_meta(revision: Revision, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    return {VERSION_KEY: revision.name, CAPABILITIES_KEY: dict(capabilities), CLIENT_KEY: _client_info()}
+
+
+@cache
+def _client_info() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return {"name": "enfold", "version": version("enfold")}
+    except PackageNotFoundError:
+        return {"name": "enfold", "version": "0"}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

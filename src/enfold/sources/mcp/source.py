@@ -1,0 +1,292 @@
+"""`from_mcp`: the tools, resources and prompts of MCP servers as operations, for as long as the source is open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.operation import AccessControl, Normalize, Operation, OperationSpec, Policy, legal_names, read_access
+from enfold.registry import OperationRegistry
+from enfold.sources.mcp.asking import Answers
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.offers import KINDS, Kind, Offers, Options, read_offers
+from enfold.sources.mcp.report import ImportReport, Problem
+from enfold.sources.mcp.results import Reads
+from enfold.sources.mcp.session import Dialect, Way
+from enfold.sources.mcp.targets import Server, Target, read_servers
+from enfold.sources.mcp.upstream import Upstream
+from enfold.sources.mcp.web import Headers
+
+__all__ = ["MCPOperations", "from_mcp"]
+
+Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
+# A bearer token, a user and his password, or a function that gives the value of `Authorization`.
+Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
+
+log: Final = logging.getLogger("enfold.mcp")
+
+
+def from_mcp(
+    target: Target,
+    *,
+    namespace: str = "",
+    kinds: Iterable[Kind] = KINDS,
+    include: Filter | None = None,
+    exclude: Filter | None = None,
+    rename: Mapping[str, str] | None = None,
+    normalize: Normalize | None = None,
+    policy: Policy | None = None,
+    timeout: float | Literal["default"] | None = "default",
+    limits: Limits | None = None,
+    headers: Headers | None = None,
+    credentials: Credentials | None = None,
+    client: Any = None,
+    reads: Reads = None,
+    advertise_output: bool = True,
+    access: AccessControl | Mapping[str, Any] | None = None,
+    answers: Answers | None = None,
+    log_level: str = "info",
+    protocol: Dialect = "auto",
+) -> MCPOperations:
+    """The operations of an MCP server, as `async with from_mcp(target) as operations`.
+
+    The target is a command (a list, or a text as in a shell), the URL of a server, or an `mcpServers` configuration,
+    whose servers each get their name as a namespace. `include` and `exclude` take patterns of names or ids, or a
+    predicate; `rename` maps a server's name for something to ours. `answers` are the source's own answers to what
+    servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
+    `reads="result"` says that results are wrapped as `{"result": …}`. `protocol` pins a revision.
+    """
+    servers = read_servers(target)
+    chosen = policy or Policy()
+    options = Options(
+        namespace=namespace,
+        kinds=tuple(kinds),
+        keeps=_filter(include, exclude),
+        rename=rename or {},
+        policy=chosen if normalize is None else Policy(normalize=normalize).over(chosen),
+        timeout=timeout,
+        reads=reads,
+        advertise_output=advertise_output,
+        access=read_access(access),
+    )
+    sent = _with_credentials(headers or {}, credentials)
+
+    def source(name: str, server: Server, options: Options) -> _Source:
+        way = Way(server, name, limits or Limits(), protocol, sent, client)
+        return _Source(way, answers or {}, log_level, options)
+
+    if not isinstance(servers, dict):
+        return MCPOperations([source(namespace or str(servers), servers, options)])
+    names = legal_names(servers)
+    spaces = {name: ".".join(part for part in (namespace, names[name]) if part) for name in servers}
+    return MCPOperations(
+        [
+            source(name, server, msgspec.structs.replace(options, namespace=spaces[name]))
+            for name, server in servers.items()
+        ]
+    )
+
+
+class MCPOperations:
+    """The operations of one or several servers: an iterable of them, and the connections they share."""
+
+    def __init__(self, sources: list[_Source]) -> None:
+        self._sources = sources
+        self._failed: list[Problem] = []
+
+    def __iter__(self) -> Iterator[Operation]:
+        return (operation for source in self._sources for operation in source.offers.operations)
+
+    def __len__(self) -> int:
+        return sum(len(source.offers.operations) for source in self._sources)
+
+    def __repr__(self) -> str:
+        return f"<MCPOperations {len(self)}>"
+
+    @property
+    def report(self) -> ImportReport:
+        """The ids that are there now, and what was left out and why."""
+        skipped = [problem for source in self._sources for problem in source.offers.skipped]
+        return ImportReport([operation.spec.id for operation in self], [*self._failed, *skipped])
+
+    @property
+    def is_up(self) -> bool:
+        """Whether every server can be spoken to at this moment; a call to one that cannot tries again."""
+        return all(source.is_up for source in self._sources)
+
+    async def wake(self) -> None:
+        """Connect again to servers that were lost, without waiting for a call; CallError where one stays away."""
+        for source in self._sources:
+            await source.wake()
+
+    def follow(self, registry: OperationRegistry) -> None:
+        """Keep a registry that has our operations up to date as the servers' lists change, until we are closed."""
+        for source in self._sources:
+            source.follow(registry)
+
+    async def __aenter__(self) -> Self:
+        try:
+            opened = await asyncio.gather(*(source.open() for source in self._sources), return_exceptions=True)
+        except BaseException:
+            await self.aclose()
+            raise
+        errors = {source: error for source, error in zip(self._sources, opened, strict=True) if error is not None}
+        if errors and (len(errors) == len(self._sources) or any(not isinstance(e, CallError) for e in errors.values())):
+            await self.aclose()
+            raise next(iter(errors.values()))
+        self._failed = [Problem(source.name, str(error)) for source, error in errors.items()]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the connections and processes; several at once, and in any order."""
+        await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
+
+
+class _Source:
+    """One server and the operations made of its lists, which follow their changes."""
+
+    def __init__(self, way: Way, answers: Answers, log_level: str, options: Options) -> None:
+        self._upstream = Upstream(way, answers, log_level, self._changed)
+        self._options = options
+        self.offers = Offers()
+        self._registries: list[OperationRegistry] = []
+        self._refreshing: asyncio.Task[None] | None = None
+        self._is_stale = False
+        self._is_open = False
+
+    @property
+    def name(self) -> str:
+        return self._upstream.name
+
+    @property
+    def is_up(self) -> bool:
+        return self._upstream.is_up
+
+    async def open(self) -> None:
+        self.offers = await read_offers(self._upstream, self._options)
+        self._is_open = True
+
+    async def wake(self) -> None:
+        await self._upstream.session()
+
+    async def close(self) -> None:
+        self._is_open = False
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        await self._upstream.close()
+
+    def follow(self, registry: OperationRegistry) -> None:
+        self._registries.append(registry)
+
+    # --- changes
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        if self._is_open and (self._refreshing is None or self._refreshing.done()):
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def _refresh(self) -> None:
+        """List again; changes that come meanwhile are one more time."""
+        while self._is_stale:
+            self._is_stale = False
+            try:
+                offers = await read_offers(self._upstream, self._options)
+            except CallError as error:
+                log.warning("%s cannot be listed again: %s", self.name, error.message)
+                return
+            before, self.offers = self.offers, _merged(self.offers, offers)
+            for registry in self._registries:
+                _update(registry, before.operations, self.offers.operations)
+
+
+def _merged(before: Offers, after: Offers) -> Offers:
+    """The later offers, with the operations that stayed as they were being the same objects."""
+    if before.is_stateless != after.is_stateless:
+        return after
+    old = {operation.spec.id: operation for operation in before.operations}
+    operations = [
+        known if (known := old.get(made.spec.id)) is not None and known.spec == made.spec else made
+        for made in after.operations
+    ]
+    return msgspec.structs.replace(after, operations=operations)
+
+
+def _update(registry: OperationRegistry, before: list[Operation], after: list[Operation]) -> None:
+    """Bring a registry from one list of operations to another; what stays as it was is not touched."""
+    for operation in before:
+        own_id = operation.spec.id
+        if operation not in after and own_id in registry and registry.get(own_id) is operation:
+            registry.unregister(own_id)
+    for operation in after:
+        if operation not in before and operation.spec.id not in registry:
+            registry.register(operation)
+
+
+# --- what the user gives ------------------------------------------------------------------------------------------
+
+
+def _filter(include: Filter | None, exclude: Filter | None) -> Callable[[OperationSpec], bool]:
+    wanted = None if include is None else _predicate(include)
+    unwanted = None if exclude is None else _predicate(exclude)
+
+    def keeps(spec: OperationSpec) -> bool:
+        return (wanted is None or wanted(spec)) and not (unwanted is not None and unwanted(spec))
+
+    return keeps
+
+
+def _predicate(given: Filter) -> Callable[[OperationSpec], bool]:
+    if callable(given):
+        return given
+    patterns = [given] if isinstance(given, str) else list(given)
+    return lambda spec: any(fnmatchcase(text, pattern) for pattern in patterns for text in _matched(spec))
+
+
+def _matched(spec: OperationSpec) -> Iterator[str]:
+    """The texts a pattern may match."""
+    yield spec.name
+    yield spec.id
+    yield str(spec.meta.get("original_name", spec.name))
+
+
+def _with_credentials(headers: Headers, credentials: Credentials | None) -> Headers:
+    if credentials is None:
+        return headers
+    if callable(credentials):
+        return _made_headers(headers, credentials)
+    return (
+        _made_headers(headers, lambda: _authorization(credentials))
+        if callable(headers)
+        else {
+            **headers,
+            "authorization": _authorization(credentials),
+        }
+    )
+
+
+def _authorization(credentials: str | tuple[str, str]) -> str:
+    if isinstance(credentials, str):
+        return f"Bearer {credentials}"
+    from base64 import b64encode
+
+    return f"Basic {b64encode(':'.join(credentials).encode()).decode()}"
+
+
+def _made_headers(headers: Headers, credentials: Callable[[], str | Awaitable[str]]) -> Headers:
+    async def made() -> Mapping[str, str]:
+        given = headers() if callable(headers) else headers
+        found = given if isinstance(given, Mapping) else await given
+        value = credentials()
+        return {**found, "authorization": value if isinstance(value, str) else await value}
+
+    return made

@@ -1,0 +1,126 @@
+"""A server at an address that speaks the oldest HTTP transport: one event stream down, posts up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+from enfold.errors import CallError
+from enfold.mcp.messages import encode, notification, request
+from enfold.mcp.revisions import Revision
+from enfold.sources.mcp.failures import LostError
+from enfold.sources.mcp.inbox import Call, Inbox
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.web import Reply, Web
+from enfold.sources.sse import EventDecoder, EventTooLargeError
+
+__all__ = ["SSEConnection", "open_event_stream"]
+
+EVENTS: Final = "text/event-stream"
+
+
+async def open_event_stream(web: Web, inbox: Inbox, limits: Limits) -> SSEConnection:
+    """Open the stream, whose first event says where to post; an address without one is no such server."""
+    reply = await web.send("GET", {"accept": EVENTS})
+    if reply.status >= 400 or reply.content_type != EVENTS:
+        try:
+            raise await reply.failure()
+        finally:
+            await reply.close()
+    connection = SSEConnection(web, inbox, limits)
+    inbox.spawn(connection.read(reply))
+    await connection.endpoint()
+    return connection
+
+
+class SSEConnection:
+    """The conversation over one event stream."""
+
+    def __init__(self, web: Web, inbox: Inbox, limits: Limits) -> None:
+        self._web = web
+        self._inbox = inbox
+        self._limits = limits
+        self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.is_open = True
+
+    def agree(self, revision: Revision | None) -> None:
+        """This transport names no revision beside its messages."""
+
+    async def endpoint(self) -> str:
+        return await asyncio.shield(self._endpoint)
+
+    async def request(self, call: Call) -> dict[str, Any]:
+        """The result of a request, which comes on the stream."""
+        try:
+            await self._post(request(call.id, call.method, call.params))
+            return await call.answer
+        except asyncio.CancelledError:
+            params = {"requestId": call.id, "reason": "The caller has given up"}
+            if self.is_open:
+                self._inbox.spawn(self.notify("notifications/cancelled", params))
+            raise
+        finally:
+            self._inbox.close(call)
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        await self._post(notification(method, params))
+
+    async def close(self) -> None:
+        self.is_open = False
+        await self._inbox.cancel_tasks()
+        await self._web.close()
+
+    async def read(self, reply: Reply) -> None:
+        """Take in the events of the stream until it ends; then nobody can be answered any more."""
+        decoder = EventDecoder(max_event=self._limits.message_bytes)
+        try:
+            async for chunk in reply.chunks:
+                for event in decoder.feed(chunk):
+                    self._take(event.event, event.data)
+        except (LostError, EventTooLargeError):
+            pass  # told below
+        finally:
+            self.is_open = False
+            await reply.close()
+            self._end(CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"}))
+
+    def _take(self, kind: str, data: str) -> None:
+        if kind == "endpoint":
+            if not self._endpoint.done():
+                self._endpoint.set_result(self._checked(data))
+        else:
+            self._inbox.take_text(data.encode("utf-8", "surrogatepass"), self._post)
+
+    def _checked(self, endpoint: str) -> str:
+        url = urljoin(self._web.url, endpoint)
+        if urlsplit(url)[:2] != urlsplit(self._web.url)[:2]:
+            raise LostError(CallError("EXECUTION_ERROR", f"{self._web.name} names another server"), may_have_run=False)
+        return url
+
+    def _end(self, error: CallError) -> None:
+        if not self._endpoint.done():
+            self._endpoint.set_exception(LostError(error, may_have_run=False))
+            self._endpoint.exception()
+        self._inbox.fail_all(error)
+
+    async def _post(self, message: dict[str, Any]) -> None:
+        if not self.is_open:
+            error = CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"})
+            raise LostError(error, may_have_run=False)
+        reply = await self._web.send(
+            "POST", {"content-type": "application/json"}, encode(message), await self.endpoint()
+        )
+        if reply.status >= 400:
+            try:
+                raise await self._refusal(reply)
+            finally:
+                await reply.close()
+        await reply.drain()
+
+    async def _refusal(self, reply: Reply) -> Exception:
+        failure = await reply.failure()
+        if reply.status in (400, 404):  # the session that this stream stands for is not known any more
+            self.is_open = False
+            return LostError(failure, may_have_run=False)
+        return failure

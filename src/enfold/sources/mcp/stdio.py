@@ -1,0 +1,282 @@
+"""A server that is a process of ours: started, spoken to in lines, and ended with everything it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from enfold.errors import CallError
+from enfold.mcp.messages import encode, notification, request
+from enfold.mcp.revisions import Revision
+from enfold.sources.mcp.failures import LostError
+from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.targets import Command
+
+__all__ = ["StdioConnection", "start_process"]
+
+log: Final = logging.getLogger("enfold.mcp")
+
+GRACE: Final = 0.5  # between a process's end and the end of its output, or the reverse
+PATIENCE: Final = 0.5  # for a process whose input was closed, which ends one that behaves
+MORE_PATIENCE: Final = 2.0  # for one that was asked to end by a signal
+STDERR_TAIL: Final = 4000
+_OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
+
+
+async def start_process(command: Command, inbox: Inbox, limits: Limits) -> StdioConnection:
+    """Start the server; one that cannot be started at all is UNAVAILABLE."""
+    loop = asyncio.get_running_loop()
+    connection = StdioConnection(inbox, limits)
+    try:
+        await loop.subprocess_exec(
+            lambda: connection.process,
+            *command.words,
+            env=_environment(command),
+            cwd=command.cwd,
+            start_new_session=True,  # so that what it starts can be ended with it
+        )
+    except (OSError, ValueError) as error:
+        details = {"reason": "start", "command": command.words[0]}
+        raise CallError("UNAVAILABLE", f"{inbox.name} cannot be started: {error}", details) from None
+    return connection
+
+
+def _environment(command: Command) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+    return {**inherited, **command.env}
+
+
+class StdioConnection:
+    """The conversation with one process."""
+
+    def __init__(self, inbox: Inbox, limits: Limits) -> None:
+        self._inbox = inbox
+        self._limits = limits
+        self.process = _Process(self)
+
+    @property
+    def is_open(self) -> bool:
+        return self.process.is_speaking and not self.process.is_deaf
+
+    def agree(self, revision: Revision | None) -> None:
+        """This transport names no revision beside its messages."""
+
+    async def request(self, call: Call) -> dict[str, Any]:
+        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
+        try:
+            self._write(request(call.id, call.method, call.params))
+            if self.process.is_full is not None:
+                await self.process.is_full
+            return await call.answer
+        except asyncio.CancelledError:
+            self._give_up(call)
+            raise
+        finally:
+            self._inbox.close(call)
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        self._write(notification(method, params))
+
+    async def close(self) -> None:
+        await self._inbox.cancel_tasks()
+        await self.process.end()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        stdin = self.process.stdin
+        if not self.is_open or stdin is None:
+            raise LostError(self.process.told(), may_have_run=False)
+        stdin.write(encode(message) + b"\n")
+        if stdin.is_closing():  # the write itself found nobody reading
+            raise LostError(self.process.told(), may_have_run=False)
+
+    def _give_up(self, call: Call) -> None:
+        if call.method not in UNCANCELLED:
+            params = {"requestId": call.id, "reason": "The caller has given up"}
+            self._send(notification("notifications/cancelled", params))
+
+    # --- what the process says
+
+    def take_line(self, line: bytes) -> None:
+        self._inbox.take_text(line, self._send)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Write what nobody waits for."""
+        with suppress(LostError):
+            self._write(message)
+
+    def refuse_line(self, head: bytes, tail: bytes) -> None:
+        limit = self._limits.message_bytes
+        error = CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
+        self._inbox.refuse_answer(head + tail, error)
+
+    @property
+    def line_limit(self) -> int:
+        return self._limits.message_bytes
+
+    @property
+    def name(self) -> str:
+        return self._inbox.name
+
+    def lost(self) -> None:
+        self._inbox.fail_all(self.process.told())
+
+
+class _Process(asyncio.SubprocessProtocol):
+    """The process as the event loop sees it: lines of its output, the tail of its stderr, and its end."""
+
+    def __init__(self, connection: StdioConnection) -> None:
+        self._connection = connection
+        self._transport: asyncio.SubprocessTransport | None = None
+        self.stdin: asyncio.WriteTransport | None = None
+        self._lines = _Lines(connection)
+        self._stderr = b""
+        self._exit_code: int | None = None
+        self.is_speaking = False  # until its output ends, or it does
+        self._is_silent = False  # when it has closed its output
+        self.is_deaf = False  # when it has closed its input
+        self.is_full: asyncio.Future[None] | None = None  # while it does not read what we write
+        self._has_ended: asyncio.Future[None] | None = None
+
+    # --- the loop calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self.stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        self._has_ended = asyncio.get_running_loop().create_future()
+        self.is_speaking = True
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._lines.feed(data)
+        else:
+            self._stderr = (self._stderr + data)[-STDERR_TAIL:]
+            log.debug("%s: %s", self._connection.name, data.decode("utf-8", "replace").rstrip())
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc
+        if fd == 0:
+            self.is_deaf = True
+            self._resume()
+        self._is_silent = self._is_silent or fd == 1
+        if fd != 2:
+            self._finish_soon()
+
+    def process_exited(self) -> None:
+        self._kill_group()  # whatever it has started and left behind
+        self._exit_code = self._transport.get_returncode() if self._transport else None
+        if self._has_ended is not None and not self._has_ended.done():
+            self._has_ended.set_result(None)
+        self._finish_soon()
+
+    def pause_writing(self) -> None:
+        if self.is_full is None:
+            self.is_full = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        self._resume()
+
+    def _resume(self) -> None:
+        waiting, self.is_full = self.is_full, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _finish_soon(self) -> None:
+        """Its last words may still be in the pipe, or its exit code on the way."""
+        if self._is_silent and self._exit_code is not None:
+            self._finish()
+        else:
+            asyncio.get_running_loop().call_later(GRACE, self._finish)
+
+    def _finish(self) -> None:
+        if not self.is_speaking:
+            return
+        self.is_speaking = False
+        self._resume()
+        self._connection.lost()
+        self._kill_group()  # a process that can no longer hear or speak is of no use
+
+    # --- its end
+
+    def told(self) -> CallError:
+        """What became of the process, as an error with its exit code and its last words."""
+        words = self._stderr.decode("utf-8", "replace").strip()
+        last = words.rpartition("\n")[2][:300]
+        details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code, "stderr": words}
+        return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}{f': {last}' if last else ''}", details)
+
+    def _fate(self) -> str:
+        code = self._exit_code
+        if code is None:
+            return "has closed its connection"
+        return f"was ended by signal {-code}" if code < 0 else f"has ended with exit code {code}"
+
+    async def end(self) -> None:
+        """Close its input, which ends a server that behaves; then ask, then insist."""
+        self.is_speaking = False
+        if self._transport is None or self._has_ended is None:
+            return
+        if self.stdin is not None:
+            self.stdin.close()
+        try:
+            if await self._ends_within(PATIENCE):
+                return
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                self._signal_group(number)
+                if await self._ends_within(MORE_PATIENCE):
+                    return
+        finally:
+            self._kill_group()
+            self._transport.close()
+
+    async def _ends_within(self, seconds: float) -> bool:
+        assert self._has_ended is not None  # noqa: S101  # made with the connection, and told to the type checker
+        await asyncio.wait({self._has_ended}, timeout=seconds)
+        return self._has_ended.done()
+
+    def _kill_group(self) -> None:
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: int) -> None:
+        # Once its end is known, its number may be that of a stranger.
+        if self._transport is not None and self._exit_code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._transport.get_pid(), number)
+
+
+class _Lines:
+    """Output cut into lines; one that is too long is not kept, but its beginning and end are, because they name a call."""
+
+    EDGE: Final = 4096
+
+    def __init__(self, connection: StdioConnection) -> None:
+        self._connection = connection
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> None:
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            self._add(line)
+            self._end_line()
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        if not part:
+            return
+        self._size += len(part)
+        self._parts.append(part)
+        if self._size > self._connection.line_limit and len(self._parts) > 2:
+            self._parts = [self._parts[0], (b"".join(self._parts[-2:]))[-self.EDGE :]]
+
+    def _end_line(self) -> None:
+        parts, size = self._parts, self._size
+        self._parts, self._size = [], 0
+        if size > self._connection.line_limit:
+            self._connection.refuse_line(parts[0][: self.EDGE], parts[-1][-self.EDGE :])
+        elif parts:
+            self._connection.take_line(parts[0] if len(parts) == 1 else b"".join(parts))

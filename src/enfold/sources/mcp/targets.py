@@ -1,0 +1,128 @@
+"""What a user names as an MCP server, read into values: a command to start, an address to reach, or several by name."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+__all__ = ["Address", "Command", "Server", "Target", "read_servers", "server_from_entry"]
+
+Transport: TypeAlias = Literal["auto", "http", "sse"]
+
+# Every editor has its own word for the same table.
+TABLES: Final = ("mcpServers", "servers", "context_servers", "mcp_servers")
+_URL_KEYS: Final = ("url", "serverUrl", "httpUrl")
+_KINDS: Final[dict[str, Transport]] = {
+    "auto": "auto",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A server that is started here, and spoken to over its standard input and output."""
+
+    words: tuple[str, ...]
+    env: dict[str, str] = {}
+    cwd: str | None = None
+
+    def __str__(self) -> str:
+        return self.words[0].rpartition("/")[2]
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A server that runs somewhere; `auto` finds out which of the two HTTP transports it speaks."""
+
+    url: str
+    headers: dict[str, str] = {}
+    transport: Transport = "auto"
+
+    def __str__(self) -> str:
+        return self.url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+
+
+Server: TypeAlias = Command | Address
+Target: TypeAlias = str | Sequence[str] | Mapping[str, Any] | Command | Address
+
+
+def read_servers(target: Target) -> Server | dict[str, Server]:
+    """The one server a target names, or the servers of a configuration by their names."""
+    if isinstance(target, Command | Address):
+        return target
+    if isinstance(target, str):
+        return _from_text(target)
+    if isinstance(target, Mapping):
+        return _from_mapping(target)
+    return Command(tuple(str(word) for word in target)) if target else _refuse("An empty command names no server")
+
+
+def server_from_entry(entry: Mapping[str, Any]) -> Server:
+    """The server one entry of a configuration describes, in the words of any editor."""
+    url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), None)
+    if url is not None:
+        return Address(url, _texts(entry, "headers"), _transport(entry))
+    command = entry.get("command")
+    if isinstance(command, Mapping):  # an older form: {"path", "args", "env"}
+        return server_from_entry({**command, "command": command.get("path")})
+    if isinstance(command, str) and command:
+        words = (*_command_words(command, entry), *(str(word) for word in entry.get("args") or ()))
+    elif isinstance(command, list) and command:
+        words = tuple(str(word) for word in command)
+    else:
+        _refuse('A server needs "command" or "url"')
+    cwd = entry.get("cwd")
+    return Command(words, _texts(entry, "env"), None if cwd is None else str(cwd))
+
+
+def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """A command alone may be a whole line, as in a shell; one with arguments beside it is a program's name."""
+    is_line = "args" not in entry and " " in command and shutil.which(command) is None
+    return tuple(shlex.split(command)) if is_line else (command,)
+
+
+def _from_text(text: str) -> Server:
+    if text.startswith(("http://", "https://")):
+        return Address(text)
+    words = tuple(shlex.split(text))
+    if not words:
+        _refuse("An empty command names no server")
+    if len(words) == 1 and text.endswith(".json"):
+        _refuse(f"{text} is a configuration: open it with enfold.config.open_config")
+    return Command((sys.executable, text) if len(words) == 1 and text.endswith(".py") else words)
+
+
+def _from_mapping(target: Mapping[str, Any]) -> Server | dict[str, Server]:
+    for table in TABLES:
+        entries = target.get(table)
+        if isinstance(entries, Mapping):
+            return {name: server_from_entry(entry) for name, entry in entries.items() if is_enabled(entry)}
+    return server_from_entry(target)
+
+
+def is_enabled(entry: Mapping[str, Any]) -> bool:
+    return entry.get("disabled") is not True and entry.get("enabled") is not False
+
+
+def _transport(entry: Mapping[str, Any]) -> Transport:
+    named = entry.get("type", entry.get("transport"))
+    if named is None:
+        return "http" if "httpUrl" in entry else "auto"
+    if named not in _KINDS:
+        _refuse(f'"{named}" is no transport for a URL: use http or sse')
+    return _KINDS[named]
+
+
+def _texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (entry.get(key) or {}).items() if value is not None}
+
+
+def _refuse(sentence: str) -> Any:
+    raise ValueError(sentence)

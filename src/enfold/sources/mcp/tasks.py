@@ -1,0 +1,49 @@
+"""Tools of the revision 2025-11-25 that only run as a task: started by one request, fetched by another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from enfold.errors import CallError
+from enfold.operation import Context
+from enfold.sources.mcp.asking import Caller
+from enfold.sources.mcp.upstream import Upstream
+
+__all__ = ["needs_task", "run_task"]
+
+
+def needs_task(tool: Mapping[str, Any]) -> bool:
+    execution = tool.get("execution")
+    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
+
+
+async def run_task(upstream: Upstream, params: dict[str, Any], context: Context) -> dict[str, Any]:
+    """Start the task and wait for its result; a caller who gives up takes the task with him."""
+
+    async def start(caller: Caller) -> dict[str, Any]:
+        begun = await upstream.converse("tools/call", {**params, "task": {}}, caller, idempotent=False)
+        task = begun.get("task")
+        if not isinstance(task, Mapping) or not isinstance(task.get("taskId"), str):
+            return begun  # it has run as an ordinary call after all
+        return await _result(upstream, task["taskId"], caller)
+
+    return await upstream.call("tools/call", params, context, start=start)
+
+
+async def _result(upstream: Upstream, task_id: str, caller: Caller) -> dict[str, Any]:
+    try:
+        return await upstream.converse("tasks/result", {"taskId": task_id}, caller)
+    except asyncio.CancelledError:
+        cancelling = asyncio.get_running_loop().create_task(_cancel(upstream, task_id))
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(cancelling)
+        raise
+
+
+async def _cancel(upstream: Upstream, task_id: str) -> None:
+    with suppress(CallError, TimeoutError):
+        async with asyncio.timeout(2.0):
+            await upstream.converse("tasks/cancel", {"taskId": task_id}, Caller(Context(), {}))

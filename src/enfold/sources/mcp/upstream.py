@@ -1,0 +1,182 @@
+"""One MCP server as its source uses it: calls made for callers, their questions answered, and lists read to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from enfold.errors import CallError
+from enfold.mcp.asking import Peer
+from enfold.mcp.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError
+from enfold.mcp.revisions import LATEST_HANDSHAKE
+from enfold.operation import Context
+from enfold.sources.mcp.asking import Answers, Caller, Held, peer_of
+from enfold.sources.mcp.failures import LostError, protocol_failure
+from enfold.sources.mcp.link import Link
+from enfold.sources.mcp.session import Session, Way
+
+__all__ = ["Upstream"]
+
+
+class Upstream:
+    """A server that calls go to; `on_change` is called when its lists have changed, or may have."""
+
+    def __init__(self, way: Way, answers: Answers, log_level: str, on_change: Callable[[], None]) -> None:
+        self._way = way
+        self._answers = answers
+        self._log_level = log_level
+        self._on_change = on_change
+        self._held = Held(way.limits.held)
+        self._link = self._new_link(way)
+        self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
+        self._is_only_newest = False
+
+    def _new_link(self, way: Way) -> Link:
+        return Link(way, Caller(Context(), self._answers), self._log_level, self._on_change)
+
+    @property
+    def name(self) -> str:
+        return self._way.name
+
+    @property
+    def is_up(self) -> bool:
+        return self._link.is_up
+
+    async def session(self) -> Session:
+        return await self._link.session()
+
+    async def close(self) -> None:
+        self._held.close()
+        await self._link.close()
+        if self._older_link is not None:
+            await self._older_link.close()
+
+    # --- calls
+
+    async def call(
+        self,
+        method: str,
+        params: dict[str, Any],
+        context: Context,
+        *,
+        idempotent: bool = True,
+        headers: dict[str, str] | None = None,
+        start: Callable[[Caller], Any] | None = None,
+    ) -> dict[str, Any]:
+        """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
+        caller = Caller(context, self._answers)
+        begin = start or (lambda caller: self.converse(method, params, caller, idempotent=idempotent, headers=headers))
+        peer = peer_of(context)
+        result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
+        return result
+
+    async def converse(
+        self,
+        method: str,
+        params: dict[str, Any],
+        caller: Caller,
+        *,
+        idempotent: bool = True,
+        headers: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Send a request, and again with the answers for as long as the server needs more of them."""
+        result = await self._send(method, params, caller, idempotent=idempotent, headers=headers)
+        for _ in range(self._way.limits.rounds):
+            if result.get("resultType") != "input_required":
+                return result
+            again = {**params, **await self._answered(result, caller)}
+            result = await self._send(method, again, caller, idempotent=idempotent, headers=headers)
+        raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
+
+    async def _answered(self, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
+        requests = result.get("inputRequests")
+        answers: dict[str, Any] = {}
+        if isinstance(requests, dict) and requests:
+            try:
+                answers["inputResponses"] = await caller.ask_all(requests)
+            except ProtocolError as error:
+                raise protocol_failure(error) from error
+        else:
+            await asyncio.sleep(0.1)  # it only wants to be asked again
+        if "requestState" in result:
+            answers["requestState"] = result["requestState"]
+        return answers
+
+    async def _send(
+        self, method: str, params: dict[str, Any], caller: Caller, *, idempotent: bool, headers: dict[str, str] | None
+    ) -> dict[str, Any]:
+        """Send once; and once more on a new connection, if the server surely has not seen it."""
+        for is_last in (False, True):
+            link = await self._link_for(caller)
+            session = await link.session()
+            try:
+                return await session.request(
+                    method,
+                    dict(params),
+                    caller,
+                    capabilities=caller.capabilities,
+                    log_level=self._log_level if caller.is_heard else None,
+                    headers=headers,
+                )
+            except LostError as lost:
+                if is_last or lost.may_have_run:
+                    raise lost.told(idempotent=idempotent) from None
+            except ProtocolError as error:
+                if is_last or error.code != UNSUPPORTED_VERSION:
+                    raise protocol_failure(error) from None
+                await link.drop(session)  # another program has taken its place: agree anew
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _link_for(self, caller: Caller) -> Link:
+        """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
+        is_newest = (await self._link.session()).revision.is_stateless
+        peer = peer_of(caller.context)
+        if not is_newest or self._is_only_newest or self._way.protocol != "auto" or not _can_be_asked_at_once(peer):
+            return self._link
+        if self._older_link is None:
+            self._older_link = self._new_link(self._way.speaking(LATEST_HANDSHAKE.name))
+        try:
+            await self._older_link.session()
+        except CallError as error:
+            self._is_only_newest = "rpc_code" in error.details  # it was there, and did not know the handshake
+            return self._link
+        return self._older_link
+
+    # --- lists
+
+    async def pages(self, method: str, field: str) -> list[dict[str, Any]]:
+        """All items of a paged list; a server that has no such list has none of them."""
+        session = await self.session()
+        items: list[dict[str, Any]] = []
+        cursor: object = None
+        for _ in range(self._way.limits.pages):
+            page = await self._page(session, method, {} if cursor is None else {"cursor": cursor})
+            found = page.get(field)
+            items += [item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict)]
+            following = page.get("nextCursor")
+            if following is None or following == cursor:
+                break
+            cursor = following
+        return items
+
+    async def _page(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        limit = self._way.limits.connect
+        try:
+            async with asyncio.timeout(limit):
+                return await session.request(method, params)
+        except TimeoutError:
+            raise CallError("UNAVAILABLE", f"{self.name} did not answer {method} within {limit:g} seconds") from None
+        except ProtocolError as error:
+            if error.code == METHOD_NOT_FOUND:
+                return {}
+            raise protocol_failure(error) from None
+        except LostError as lost:
+            raise lost.told(idempotent=True) from None
+
+
+def _can_be_asked_at_once(peer: Peer | None) -> bool:
+    """Whether the caller is a client of the older era that answers questions."""
+    revision = getattr(peer, "revision", None)
+    return peer is not None and revision is not None and not revision.is_stateless and bool(peer.capabilities)

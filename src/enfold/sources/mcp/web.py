@@ -1,0 +1,168 @@
+"""Requests to one address: one pooled client, headers that go nowhere else, bounded bodies, and failures as ours."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+from urllib.parse import urljoin, urlsplit
+
+from enfold.errors import CallError
+from enfold.sources.mcp.failures import LostError, http_failure
+from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.targets import Address
+
+__all__ = ["Headers", "Reply", "Web", "too_large"]
+
+# Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
+Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
+CONNECT_TIMEOUT: Final = 10.0
+REDIRECTS: Final = 3
+DRAIN: Final = 1.0  # seconds for the end of a stream to come, so that its connection can be used again
+
+
+class Web:
+    """The client for one address, and the user's own client where he gave one."""
+
+    def __init__(self, address: Address, name: str, limits: Limits, headers: Headers, client: Any = None) -> None:
+        self.name = name
+        self.limits = limits
+        self.url = address.url
+        self._fixed = address.headers
+        self._headers = headers
+        self._client = client
+        self._is_ours = client is None
+
+    async def send(self, method: str, headers: Mapping[str, str], content: bytes | None = None, url: str = "") -> Reply:
+        """An open reply, whatever its status; who gets it closes it."""
+        target = url or self.url
+        for _ in range(REDIRECTS + 1):
+            response = await self._send(method, target, headers, content)
+            if response.status_code not in (307, 308):
+                return Reply(self, response)
+            await response.aclose()
+            target = self._moved(target, response)
+            self.url = self.url if url else target
+        raise CallError("EXECUTION_ERROR", f"{self.name} redirects again and again", {"reason": "redirects"})
+
+    async def _send(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Any:
+        client = self._current()
+        own = await self._own_headers()
+        try:
+            request = client.build_request(method, url, headers={**own, **headers}, content=content)
+            return await client.send(request, stream=True, follow_redirects=False)
+        except Exception as error:
+            raise self.lost(error) from error
+
+    async def _own_headers(self) -> dict[str, str]:
+        given = self._headers() if callable(self._headers) else self._headers
+        found = given if isinstance(given, Mapping) else await given
+        return {**self._fixed, **found}
+
+    def _moved(self, url: str, response: Any) -> str:
+        """The new address, if it is on the same server: our headers are for no other."""
+        moved = urljoin(url, str(response.headers.get("location", "")))
+        if urlsplit(moved)[:2] != urlsplit(url)[:2]:
+            details = {"reason": "redirect", "status": response.status_code}
+            raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
+        return moved
+
+    def _current(self) -> Any:
+        if self._client is None:
+            try:
+                import httpx2
+            except ImportError:
+                raise CallError(
+                    "UNAVAILABLE", "An MCP server at a URL needs httpx2: pip install 'enfold[mcp]'"
+                ) from None
+            timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT)  # the call has its own deadline
+            pool = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
+            self._client = httpx2.AsyncClient(timeout=timeout, limits=pool, headers={"user-agent": "enfold"})
+        return self._client
+
+    def lost(self, error: Exception) -> Exception:
+        """What a failure of the client means for the request it was to send."""
+        library = _library(self._client)
+        if isinstance(error, library.ConnectError | library.ConnectTimeout):
+            return LostError(self._unavailable("cannot be reached", error), may_have_run=False)
+        if isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol | library.InvalidURL):
+            return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error}")
+        if isinstance(error, library.TransportError | library.StreamError):
+            return LostError(self._unavailable("broke off", error), may_have_run=True)
+        return error
+
+    def _unavailable(self, fate: str, error: Exception) -> CallError:
+        return CallError(
+            "UNAVAILABLE", f"{self.name} {fate}: {str(error) or type(error).__name__}", {"reason": "connection"}
+        )
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if self._is_ours and client is not None:
+            await client.aclose()
+
+
+class Reply:
+    """An open response: its head, and its body as it comes."""
+
+    def __init__(self, web: Web, response: Any) -> None:
+        self._web = web
+        self._response = response
+        self.status: int = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+        self.chunks: AsyncGenerator[bytes] = self._chunks()
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def _chunks(self) -> AsyncGenerator[bytes]:
+        """The body in pieces, with a broken connection told as such."""
+        try:
+            async for chunk in self._response.aiter_bytes():
+                yield chunk
+        except Exception as error:
+            raise self._web.lost(error) from error
+
+    async def body(self) -> bytes:
+        """The whole body, if it is within the limit."""
+        limit = self._web.limits.message_bytes
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks:
+            size += len(chunk)
+            if size > limit:
+                raise too_large(limit)
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def failure(self) -> CallError:
+        """The error that an error status means."""
+        body = await self.body()
+        reason = self._response.reason_phrase or "error"
+        return http_failure(self.status, reason, self.content_type, body, self.headers.get("retry-after"))
+
+    async def drain(self) -> None:
+        """Read what is left, which is nothing or little, and close."""
+        try:
+            async with asyncio.timeout(DRAIN):
+                async for _ in self.chunks:
+                    pass
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        await self.chunks.aclose()
+        await self._response.aclose()
+
+
+def too_large(limit: int) -> CallError:
+    return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
+
+
+def _library(client: Any) -> Any:
+    """The module a client belongs to: httpx and httpx2 have the same names in it."""
+    name = type(client).__module__.partition(".")[0]
+    return sys.modules[name if name in ("httpx", "httpx2") else "httpx2"]

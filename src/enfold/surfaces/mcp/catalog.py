@@ -1,0 +1,255 @@
+"""What a registry offers over MCP: its operations as tools, resources and prompts, as they are listed. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+from enfold.formats import Format, find_format
+from enfold.formats.schemas import success_schema, with_references
+from enfold.mcp.headers import Mirror, mirrors_of
+from enfold.mcp.offers import facts_of, kind_of
+from enfold.mcp.revisions import Revision
+from enfold.mcp.uri_template import is_template, match_uri
+from enfold.operation import Operation, OperationSpec, OperationType, legal_names
+from enfold.registry import Registry
+
+__all__ = ["Catalog", "Prompt", "Resource", "Tool", "ToolNames"]
+
+ToolNames: TypeAlias = Literal["safe", "id"]
+Listed: TypeAlias = dict[str, Any]
+
+# Fields of a listing that older clients do not know; most ignore them, and some refuse them.
+_SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
+
+
+class Catalog:
+    """The offers of a registry at one version; it is made anew when the registry has changed."""
+
+    def __init__(self, registry: Registry, format: str, tool_names: ToolNames) -> None:
+        operations = list(registry)
+        specs = [operation.spec for operation in operations]
+        safe = legal_names(spec.id for spec in specs)
+        names = {own: own for own in safe} if tool_names == "id" else safe
+        self.version = registry.version
+        tools = [operation for operation in operations if kind_of(operation.spec) == "tool"]
+        self.tools = [Tool(operation, names[operation.spec.id], format) for operation in tools]
+        self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
+        found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
+        self.resources = [resource for resource in found if not resource.is_template]
+        self.templates = [resource for resource in found if resource.is_template]
+        self._completions = [spec for spec in specs if kind_of(spec) == "completion"]
+        self._tools = _by_name_and_id(self.tools)
+        self._prompts = _by_name_and_id(self.prompts)
+        self._resources = {resource.uri: resource for resource in self.resources}
+
+    def tool(self, name: object) -> Tool | None:
+        return self._tools.get(name) if isinstance(name, str) else None
+
+    def prompt(self, name: object) -> Prompt | None:
+        return self._prompts.get(name) if isinstance(name, str) else None
+
+    def resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
+        """The resource at a URI, and the arguments that the URI has for its template."""
+        fixed = self._resources.get(uri)
+        if fixed is not None:
+            return fixed, {}
+        for template in self.templates:
+            arguments = match_uri(template.uri, uri)
+            if arguments is not None:
+                return template, arguments
+        return None
+
+    def offer(self, uri: object) -> Resource | None:
+        """The resource or template that is listed with exactly this URI."""
+        return next((found for found in (*self.resources, *self.templates) if found.uri == uri), None)
+
+    def completion(self, spec: OperationSpec, argument: str) -> OperationSpec | None:
+        """The operation that completes an argument of a prompt or resource."""
+        for found in self._completions:
+            facts = facts_of(found)
+            is_its = found.namespace == spec.namespace and facts.get("of") == spec.name
+            if is_its and facts.get("argument") in (None, argument):
+                return found
+        return None
+
+    def lists(self) -> dict[str, tuple[OperationSpec, ...]]:
+        """The specs of each list, to see which of them a change has touched."""
+        return {
+            "tools": tuple(tool.spec for tool in self.tools),
+            "prompts": tuple(prompt.spec for prompt in self.prompts),
+            "resources": tuple(resource.spec for resource in (*self.resources, *self.templates)),
+        }
+
+
+def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
+    """A listed name wins over another operation's id."""
+    offers = list(offers)
+    return {offer.spec.id: offer for offer in offers} | {offer.name: offer for offer in offers}
+
+
+# --- tools --------------------------------------------------------------------------------------------------------
+
+
+class Tool:
+    """An operation as a tool."""
+
+    def __init__(self, operation: Operation, name: str, format: str) -> None:
+        spec = operation.spec
+        self.spec = spec
+        self.id = spec.id
+        self.name = name
+        self.format_name = format
+        self.is_stream = spec.type is OperationType.SUBSCRIPTION
+        self.is_open = spec.access_control.is_open
+        self.needs_context = self.is_stream or not self.is_open or _asks_for_context(operation)
+
+    @cached_property
+    def format(self) -> Format:
+        return find_format(self.format_name)
+
+    @cached_property
+    def has_structure(self) -> bool:
+        """Whether results have structured content: a format whose result is content has none besides it."""
+        return self.format_name != "tool_envelope_v1"
+
+    @cached_property
+    def is_imported(self) -> bool:
+        """Whether it is the tool of another MCP server, whose results and schemas go on as they are."""
+        return facts_of(self.spec).get("kind") == "tool"
+
+    @cached_property
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """The arguments that HTTP headers repeat."""
+        return mirrors_of(self.spec.input_schema)
+
+    @cached_property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The schema of the structured content, where one is advertised."""
+        is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
+        if not is_advertised or not self.has_structure:
+            return None
+        if self.is_imported:
+            return self.own_output_schema or self.spec.output_schema or None
+        return success_schema(self.format_name, _collected(self.spec) if self.is_stream else self.spec) or None
+
+    @cached_property
+    def own_output_schema(self) -> dict[str, Any] | None:
+        """The schema that the other server advertises, where our data is what stands inside of its structure."""
+        return facts_of(self.spec).get("outputSchema")
+
+    def output_schema_for(self, revision: Revision) -> dict[str, Any] | None:
+        """The same, as far as the client's revision allows: until 2025-11-25 its root is an object."""
+        schema = self.output_schema
+        if schema is None or not revision.has_structure:
+            return None
+        return schema if revision.has_any_structure or schema.get("type") == "object" else None
+
+    def listed(self, revision: Revision) -> Listed:
+        listed = dict(self._listed)
+        schema = self.output_schema_for(revision)
+        if schema is not None:
+            listed["outputSchema"] = schema
+        return _for_revision(listed, revision)
+
+    @cached_property
+    def _listed(self) -> Listed:
+        spec, facts = self.spec, facts_of(self.spec)
+        listed: Listed = {"name": self.name}
+        if spec.title:
+            listed["title"] = spec.title
+        listed["description"] = spec.description or spec.title or spec.id
+        schema = spec.input_schema
+        listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
+        listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
+        return listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}
+
+
+def _asks_for_context(operation: Operation) -> bool:
+    """Whether a call needs a context: its handler takes one, or runs in a thread, which must learn of a cancellation."""
+    signature = operation.signature
+    if signature is None or signature.context_parameter is not None:
+        return True
+    return signature.kind != "async" and not operation.inline
+
+
+def _hints(spec: OperationSpec) -> dict[str, Any]:
+    if spec.type is OperationType.QUERY:
+        return {"readOnlyHint": True}
+    return {"readOnlyHint": False, "destructiveHint": spec.destructive, "idempotentHint": spec.idempotent}
+
+
+def _collected(spec: OperationSpec) -> OperationSpec:
+    """The spec of a stream that is given as one value, the list of its items."""
+    items = with_references(spec.output_schema, _below_items)
+    definitions = items.pop("$defs", None) if isinstance(items, dict) else None
+    array = {"type": "array", "items": items}
+    return spec.replace(values=1, output_schema={**array, "$defs": definitions} if definitions else array)
+
+
+def _below_items(reference: str) -> str:
+    is_pointer = reference == "#" or reference.startswith("#/")
+    return f"#/items{reference[1:]}" if is_pointer and not reference.startswith("#/$defs/") else reference
+
+
+# --- resources and prompts ----------------------------------------------------------------------------------------
+
+
+class Resource:
+    """An operation as a resource, or as a template of resources."""
+
+    def __init__(self, spec: OperationSpec, name: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.uri: str = facts_of(spec)["uri"]
+        self.is_template = is_template(self.uri)
+
+    def listed(self, revision: Revision) -> Listed:
+        facts = facts_of(self.spec)
+        named = {"uriTemplate" if self.is_template else "uri": self.uri, "name": facts.get("name", self.name)}
+        kept = ("mimeType", "annotations", "icons", "_meta", *(() if self.is_template else ("size",)))
+        listed = named | _words(self.spec) | {name: facts[name] for name in kept if name in facts}
+        return _for_revision(listed, revision)
+
+
+class Prompt:
+    """An operation as a prompt."""
+
+    def __init__(self, spec: OperationSpec, name: str) -> None:
+        self.spec = spec
+        self.name = name
+
+    def listed(self, revision: Revision) -> Listed:
+        facts = facts_of(self.spec)
+        listed = {"name": self.name} | _words(self.spec) | {"arguments": _arguments(self.spec)}
+        return _for_revision(listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}, revision)
+
+
+def _arguments(spec: OperationSpec) -> list[Listed]:
+    schema = spec.input_schema
+    required = schema.get("required", [])
+    return [
+        {"name": name, **_described(part), "required": name in required}
+        for name, part in schema.get("properties", {}).items()
+    ]
+
+
+def _described(part: Any) -> Listed:
+    words = ("title", "description")
+    return {word: part[word] for word in words if word in part} if isinstance(part, dict) else {}
+
+
+def _words(spec: OperationSpec) -> Listed:
+    words = {"title": spec.title, "description": spec.description or spec.title or spec.id}
+    return {name: text for name, text in words.items() if text}
+
+
+def _for_revision(listed: Listed, revision: Revision) -> Listed:
+    """The listing without the fields that came with a later revision."""
+    unknown = [
+        *(() if revision.has_icons else ("icons",)),
+        *(() if revision.has_structure else _SINCE_STRUCTURE),
+        *(() if revision.has_annotations or "inputSchema" not in listed else ("annotations",)),
+    ]
+    return {name: value for name, value in listed.items() if name not in unknown} if unknown else listed

@@ -1,0 +1,78 @@
+"""Telling clients what has changed: the lists of a server, and the resources they follow. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from enfold.mcp.messages import SUBSCRIPTION_KEY, RequestId, notification
+from enfold.operation import OperationSpec
+
+__all__ = ["KINDS", "Changes", "Listener"]
+
+Lists: TypeAlias = dict[str, tuple[OperationSpec, ...]]
+
+KINDS: Final = frozenset({"tools", "prompts", "resources"})
+
+
+class Listener:
+    """A client that is told of changes: of which lists, of which resources, and under which subscription."""
+
+    __slots__ = ("_send", "id", "kinds", "uris")
+
+    def __init__(
+        self,
+        send: Callable[[dict[str, Any]], None],
+        kinds: Collection[str],
+        uris: Collection[str],
+        id: RequestId | UnsetType = UNSET,
+    ) -> None:
+        self._send = send
+        self.kinds = kinds
+        self.uris = uris
+        self.id = id
+
+    def tell(self, method: str, params: dict[str, Any] | None = None) -> None:
+        if self.id is not UNSET:
+            params = {**(params or {}), "_meta": {SUBSCRIPTION_KEY: self.id}}
+        self._send(notification(method, params))
+
+
+class Changes:
+    """Who listens to a server, and what they have been told."""
+
+    def __init__(self, read_lists: Callable[[], Lists]) -> None:
+        self._read_lists = read_lists
+        self._told: Lists = {}
+        self._listeners: set[Listener] = set()
+        self._is_telling = False
+        # How a change is told: at once, until a transport with an event loop says otherwise.
+        self.schedule: Callable[[Callable[[], None]], object] = lambda tell: tell()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell a listener of every change from now on; the answer ends it."""
+        if not self._listeners:
+            self._told = self._read_lists()
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell everyone who follows a resource that it has changed."""
+        for listener in list(self._listeners):
+            if uri in listener.uris:
+                listener.tell("notifications/resources/updated", {"uri": uri})
+
+    def lists_changed(self) -> None:
+        """Something was registered or removed, perhaps by another thread; it is told soon, and many changes as one."""
+        if self._listeners and not self._is_telling:
+            self._is_telling = True
+            self.schedule(self._tell)
+
+    def _tell(self) -> None:
+        self._is_telling = False
+        before, self._told = self._told, self._read_lists()
+        for kind in [kind for kind, specs in self._told.items() if specs != before[kind]]:
+            for listener in [each for each in list(self._listeners) if kind in each.kinds]:
+                listener.tell(f"notifications/{kind}/list_changed")

@@ -1,0 +1,164 @@
+"""One request of a client: what it says about itself, and the ways to speak to the client until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.mcp.asking import InputRequired, Question
+from enfold.mcp.messages import (
+    CAPABILITIES_KEY,
+    INVALID_PARAMS,
+    LOG_LEVEL_KEY,
+    UNSUPPORTED_VERSION,
+    VERSION_KEY,
+    ProtocolError,
+    RequestId,
+    notification,
+)
+from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
+from enfold.operation import Identity, LogMessage, Progress
+from enfold.surfaces.mcp.changes import Changes
+
+__all__ = ["LEVELS", "Caller", "Channel", "Exchange", "check_level", "read_caller"]
+
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_LEVEL_OF: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn": 3, "fatal": 5}
+
+
+class Caller(msgspec.Struct, eq=False):
+    """A client as it speaks in one request, or in all requests of one session."""
+
+    revision: Revision = LATEST_HANDSHAKE
+    capabilities: dict[str, Any] = {}
+    identity: Identity | None = None
+    log_level: str | None = "info"
+
+
+def read_caller(meta: dict[str, Any], identity: Identity | None) -> Caller:
+    """What a stateless request says about its client; one that leaves out what it must say is refused."""
+    version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
+    if not isinstance(version, str) or not isinstance(capabilities, dict):
+        raise ProtocolError(INVALID_PARAMS, f"A request needs {VERSION_KEY} and {CAPABILITIES_KEY} in its _meta")
+    revision = find_revision(version)
+    if revision is None or not revision.is_stateless:
+        data = {"supported": [known.name for known in STATELESS], "requested": version}
+        raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+    level = meta.get(LOG_LEVEL_KEY)
+    return Caller(revision, capabilities, identity, None if level is None else check_level(level))
+
+
+def check_level(level: object) -> str:
+    if level not in LEVELS:
+        raise ProtocolError(INVALID_PARAMS, f"There is no log level {level!r:.40}: use {', '.join(LEVELS)}")
+    return str(level)
+
+
+class Channel(Protocol):
+    """The connection a request came on."""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a notification that belongs to the request."""
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
+        """Ask the client, and wait for its answer."""
+
+    def close_stream(self) -> None:
+        """Let go of the connection, where the client can come back for the answer."""
+
+
+class Exchange(msgspec.Struct, eq=False):
+    """A request while it is answered; to handlers it is the peer they may ask."""
+
+    id: RequestId
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    caller: Caller
+    channel: Channel
+    changes: Changes
+    headers: dict[bytes, bytes] | None = None  # where they repeat arguments, and are to be compared
+    subject: str = ""  # what is called, as its log messages name it
+    answers: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
+    progress: float | None = None  # the last that was told
+    questions: int = 0  # how many without a name were asked
+
+    @property
+    def revision(self) -> Revision:
+        return self.caller.revision
+
+    @property
+    def is_stateless(self) -> bool:
+        return self.caller.revision.is_stateless
+
+    # telling
+
+    def notify(self, told: Progress | LogMessage) -> None:
+        """Pass on what a handler says on the way, if the client wants to hear it."""
+        if isinstance(told, Progress):
+            self._tell_progress(told)
+        else:
+            self._tell_log(told)
+
+    def _tell_progress(self, told: Progress) -> None:
+        token = self.meta.get("progressToken")
+        # Progress only grows; what falls back would confuse a client.
+        if token is None or (self.progress is not None and told.progress <= self.progress):
+            return
+        self.progress = told.progress
+        params = {"progressToken": token, "progress": told.progress}
+        if told.total is not None:
+            params["total"] = told.total
+        if told.message is not None and self.revision.has_annotations:
+            params["message"] = told.message
+        self.channel.send(notification("notifications/progress", params))
+
+    def _tell_log(self, told: LogMessage) -> None:
+        wanted, place = self.caller.log_level, _LEVEL_OF.get(told.level.lower(), 1)
+        if wanted is None or place < _LEVEL_OF[wanted]:
+            return
+        params = {"level": LEVELS[place], "logger": self.subject, "data": _log_data(told)}
+        self.channel.send(notification("notifications/message", params))
+
+    # asking
+
+    @property
+    def capabilities(self) -> Mapping[str, Any]:
+        return self.caller.capabilities
+
+    def new_key(self) -> str:
+        self.questions += 1
+        return f"question{self.questions}"
+
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        missing = {key: question for key, question in questions.items() if key not in self.answers}
+        if missing and self.is_stateless:
+            raise InputRequired(missing)
+        for key, question in missing.items():
+            self.answers[key] = await self._ask_now(question)
+        return {key: self.answers[key] for key in questions}
+
+    async def _ask_now(self, question: Question) -> dict[str, Any]:
+        try:
+            return await self.channel.request(question.method, question.params)
+        except ProtocolError as error:
+            details = {"reason": "client", "status": error.code}
+            raise CallError(
+                "EXECUTION_ERROR", f"The client refused {question.method}: {error.message}", details
+            ) from None
+
+    def resource_updated(self, uri: str) -> None:
+        self.changes.resource_updated(uri)
+
+    def close_stream(self) -> None:
+        self.channel.close_stream()
+
+
+def _log_data(told: LogMessage) -> Any:
+    if told.data is None:
+        return told.message
+    return {"message": told.message, "data": told.data} if told.message else told.data

@@ -1,0 +1,66 @@
+"""Which hosts a request may name and which origins may send it: the defence against pages that call a local server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+__all__ = ["Hosts"]
+
+Headers: TypeAlias = Mapping[bytes, bytes]
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_MOST_REMEMBERED: Final = 64
+
+
+class Hosts:
+    """The names this server goes by; without a list those of the loopback, and the address it listens at."""
+
+    def __init__(self, allowed: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self._allowed = tuple(host.lower() for host in allowed)
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        # Hosts that passed, as they were written: most requests name the same one.
+        self._passed: set[bytes] = set()
+
+    def refusal(self, scope: Mapping[str, Any], headers: Headers) -> str | None:
+        """Why a request is refused, in a sentence; None where it is not."""
+        host = headers.get(b"host", b"")
+        if host not in self._passed and not self._knows(host, scope.get("server")):
+            return f"This server does not go by the name {_shown(host)}"
+        origin = headers.get(b"origin")
+        if origin is not None and not self._admits(origin, host):
+            return f"Pages of {_shown(origin)} may not call this server"
+        return None
+
+    def _knows(self, host: bytes, server: Any) -> bool:
+        name = _name(host)
+        if self._allowed:
+            known = any(_matches(name, allowed) for allowed in self._allowed)
+        else:
+            known = name in LOOPBACK or (server is not None and name == _address(server[0]))
+        if known and len(self._passed) < _MOST_REMEMBERED:
+            self._passed.add(host)
+        return known
+
+    def _admits(self, origin: bytes, host: bytes) -> bool:
+        is_listed = "*" in self._origins or origin.decode("latin-1").lower() in self._origins
+        return is_listed or origin.partition(b"://")[2].lower() == host.lower() != b""
+
+
+def _name(host: bytes) -> str:
+    """The name in a `Host` header, without its port."""
+    text = host.decode("latin-1").lower()
+    name, colon, port = text.rpartition(":")
+    return name if colon and (port.isdigit() or not port) and not text.endswith("]") else text
+
+
+def _address(address: str) -> str:
+    return f"[{address}]" if ":" in address else address.lower()
+
+
+def _matches(name: str, allowed: str) -> bool:
+    return allowed in ("*", name) or (allowed.startswith("*.") and name.endswith(allowed[1:]))
+
+
+def _shown(text: bytes) -> str:
+    return ascii(text[:100].decode("latin-1"))

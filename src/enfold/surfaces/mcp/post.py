@@ -1,0 +1,249 @@
+"""One POST of a client: its message is read, understood in the era it belongs to, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.mcp.headers import check_headers
+from enfold.mcp.messages import (
+    CAPABILITIES_KEY,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    UNSUPPORTED_VERSION,
+    VERSION_KEY,
+    Message,
+    ProtocolError,
+    RequestId,
+    encode,
+    parse,
+    parse_batch,
+)
+from enfold.mcp.revisions import UNSAID, find_revision
+from enfold.operation import Identity
+from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.exchange import Caller, Exchange, read_caller
+from enfold.surfaces.mcp.reply import EVENTS, JSON, RefusalError, Reply, Send, respond
+from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
+from enfold.surfaces.mcp.work import Receive, TooLargeError, Work, Works
+
+__all__ = ["Headers", "Post", "Shared"]
+
+Headers: TypeAlias = dict[bytes, bytes]
+
+_STATUS: Final = {
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    METHOD_NOT_FOUND: 404,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+}
+
+
+class Shared:
+    """What the requests to one app have in common."""
+
+    __slots__ = ("listening", "max_body", "server", "sessions", "works")
+
+    def __init__(self, server: Server, max_body: int) -> None:
+        self.server = server
+        self.max_body = max_body
+        self.sessions = Sessions()
+        self.works = Works()
+        # Streams of changes that are open, and the message that ends each in good order.
+        self.listening: dict[EventStream, dict[str, Any]] = {}
+
+    def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
+        session = self.sessions.find(session_id, identity)
+        if session is None:
+            raise RefusalError(404, ProtocolError(INVALID_REQUEST, "There is no such session: initialize again"))
+        return session
+
+    def stop(self) -> None:
+        self.sessions.close_all()
+        for stream, last in list(self.listening.items()):
+            stream.send(last, is_last=True)
+
+
+class Post(msgspec.Struct, eq=False):
+    """A message on its way in, and the way back."""
+
+    _shared: Shared
+    _headers: Headers
+    _send: Send
+    _identity: Identity | None
+    _reply: Reply
+    _meta: dict[str, Any] = {}
+
+    async def run(self, receive: Receive) -> None:
+        _check_form(self._headers, self._shared.max_body)
+        try:
+            with Work(self._shared.works, receive, self._reply.break_silence) as work:
+                body = await work.read(self._shared.max_body)
+                if body.startswith(b"["):
+                    await self._take_batch(body)
+                    return
+                message = parse(body)
+                self._meta = message.meta
+                if self._is_stateless(message):
+                    await self._take_stateless(message)
+                else:
+                    await self._take_in_session(message, work)
+            if work.is_cancelled:
+                await self._reply.abandon()
+        except TooLargeError:
+            raise _too_large(self._shared.max_body) from None
+        except ProtocolError as error:
+            raise RefusalError(_STATUS.get(error.code, 400), error, error.request_id) from None
+
+    def _is_stateless(self, message: Message) -> bool:
+        """Whether a message speaks a revision without a handshake, or at least means to."""
+        if VERSION_KEY in self._meta or message.method in ("server/discover", "subscriptions/listen"):
+            return True
+        said = self._headers.get(b"mcp-protocol-version")
+        if said is None or message.method == "initialize":
+            return False
+        revision = find_revision(said.decode("latin-1"))
+        return revision is None or revision.is_stateless
+
+    def _exchange(self, message: Message, caller: Caller) -> Exchange:
+        changes = self._shared.server.changes
+        return Exchange(_id(message), str(message.method), message.params, self._meta, caller, self._reply, changes)
+
+    # without a handshake
+
+    async def _take_stateless(self, message: Message) -> None:
+        if not message.is_request:
+            # A client ends a request by leaving: there is no notification we would act on, and no answer we wait for.
+            await respond(self._send, 202)
+            return
+        try:
+            exchange = self._stateless_exchange(message)
+            if message.method == "subscriptions/listen":
+                await self._listen(exchange)
+                return
+        except ProtocolError as error:
+            error.request_id = _id(message)
+            raise
+        answer = await self._shared.server.respond(exchange)
+        await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
+
+    def _stateless_exchange(self, message: Message) -> Exchange:
+        meta = self._meta
+        if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
+            check_headers(self._headers, message, meta[VERSION_KEY])
+        exchange = self._exchange(message, read_caller(meta, self._identity))
+        exchange.headers = self._headers
+        return exchange
+
+    async def _listen(self, exchange: Exchange) -> None:
+        """Tell of changes until the client leaves, or we end."""
+        stream, listening = EventStream(), self._shared.listening
+        self._shared.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+        stop = self._shared.server.subscribed(exchange, stream.send)
+        listening[stream] = self._shared.server.unsubscribed(exchange)
+        try:
+            await self._reply.carry(stream)
+        finally:
+            stop()
+            del listening[stream]
+
+    # with a handshake
+
+    async def _initialize(self, message: Message) -> None:
+        session = self._shared.sessions.open(self._identity)
+        answer = self._shared.server.respond_now(self._exchange(message, session))
+        await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
+
+    async def _take_in_session(self, message: Message, work: Work) -> None:
+        if message.method == "initialize" and message.is_request:
+            await self._initialize(message)
+            return
+        session, caller = self._session()
+        if not message.is_request:
+            _tell(session, message)
+            await respond(self._send, 202)
+        elif session is None:
+            await self._answer(message, caller)
+        else:
+            # The client may come back for its answer: to leave is not to cancel.
+            work.outlives_client = True
+            self._reply.session = session
+            with session.runs(_id(message), work):
+                await self._answer(message, session)
+
+    async def _answer(self, message: Message, caller: Caller) -> None:
+        await self._reply.finish(await self._shared.server.respond(self._exchange(message, caller)))
+
+    async def _take_batch(self, body: bytes | bytearray) -> None:
+        """Several messages at once, which only the oldest revisions have; the answers come together."""
+        session, caller = self._session()
+        if not caller.revision.has_batches:
+            raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
+        answers = []
+        for message in parse_batch(body):
+            self._meta = message.meta
+            if message.is_request:
+                answers.append(await self._shared.server.respond(self._exchange(message, caller)))
+            else:
+                _tell(session, message)
+        await (respond(self._send, 200, encode(answers), [JSON]) if answers else respond(self._send, 202))
+
+    def _session(self) -> tuple[HTTPSession | None, Caller]:
+        """The session a request names, or a client without one, of which little is known."""
+        session_id = self._headers.get(b"mcp-session-id")
+        if session_id is None:
+            said = self._headers.get(b"mcp-protocol-version", b"").decode("latin-1")
+            return None, Caller(find_revision(said) or UNSAID, identity=self._identity)
+        session = self._shared.session(session_id, self._identity)
+        return session, session
+
+
+def _check_form(headers: Headers, limit: int) -> None:
+    """Refuse what need not even be read: a body of another kind or size, or a client that reads no answer of ours."""
+    kind, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"*/*")
+    if not _is_json(kind):
+        raise RefusalError(415, ProtocolError(INVALID_REQUEST, "The body must be application/json"))
+    if not _is_readable(accept):
+        raise RefusalError(406, ProtocolError(INVALID_REQUEST, "The answer is application/json or text/event-stream"))
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+
+
+# Clients send the same few values with every request.
+@lru_cache(maxsize=64)
+def _is_json(kind: bytes) -> bool:
+    return kind.partition(b";")[0].strip().lower() == b"application/json"
+
+
+@lru_cache(maxsize=64)
+def _is_readable(accept: bytes) -> bool:
+    return any(part in accept for part in (b"application/json", EVENTS, b"*/*", b"application/*"))
+
+
+def _too_large(limit: int) -> RefusalError:
+    return RefusalError(413, ProtocolError(INVALID_REQUEST, f"A message is at most {limit} bytes long"))
+
+
+def _tell(session: HTTPSession | None, message: Message) -> None:
+    """A notification of the client, or its answer to a question."""
+    if session is None:
+        return
+    if message.method is UNSET:
+        session.questions.take(message)
+    elif message.method == "notifications/cancelled":
+        session.cancel(message.params.get("requestId"))
+
+
+def _id(message: Message) -> RequestId:
+    return 0 if message.id is UNSET else message.id

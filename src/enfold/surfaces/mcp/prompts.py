@@ -1,0 +1,85 @@
+"""The methods about prompts, and about the completion of arguments, which resources have too."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from enfold.access import may_list
+from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
+from enfold.mcp.offers import prompt_messages
+from enfold.operation import OperationSpec
+from enfold.surfaces.mcp.catalog import Prompt
+from enfold.surfaces.mcp.exchange import Exchange
+from enfold.surfaces.mcp.service import Result, Service, arguments_of
+
+__all__ = ["complete", "get_prompt", "list_prompts"]
+
+MAX_COMPLETIONS: Final = 100
+
+
+def list_prompts(service: Service, exchange: Exchange) -> Result:
+    service.check_offered(exchange, "prompts")
+    return service.listed(exchange, "prompts", service.catalog.prompts)
+
+
+async def get_prompt(service: Service, exchange: Exchange) -> Result:
+    service.check_offered(exchange, "prompts")
+    prompt = _prompt(service, exchange, exchange.params.get("name"))
+    envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
+    result: Result = {"messages": prompt_messages(envelope.data)}
+    return {**result, "description": prompt.spec.description} if prompt.spec.description else result
+
+
+def _prompt(service: Service, exchange: Exchange, name: object) -> Prompt:
+    prompt = service.catalog.prompt(name)
+    if prompt is None or not may_list(prompt.spec.access_control, exchange.caller.identity):
+        raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name!s:.200}")
+    return prompt
+
+
+# --- completion ---------------------------------------------------------------------------------------------------
+
+
+async def complete(service: Service, exchange: Exchange) -> Result:
+    """Values for an argument: those an operation proposes, or those its schema lists."""
+    service.check_offered(exchange, "completions")
+    reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
+    if not isinstance(reference, dict) or not isinstance(argument, dict):
+        raise ProtocolError(INVALID_PARAMS, "completion/complete needs a ref and an argument")
+    spec = _referred(service, exchange, reference)
+    name, value = str(argument.get("name", "")), str(argument.get("value", ""))
+    values = await _proposed(service, exchange, spec, name, value)
+    shown = values[:MAX_COMPLETIONS]
+    return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
+
+
+def _referred(service: Service, exchange: Exchange, reference: dict[str, Any]) -> OperationSpec:
+    if reference.get("type") == "ref/prompt":
+        return _prompt(service, exchange, reference.get("name")).spec
+    offer = service.catalog.offer(reference.get("uri"))
+    if offer is None or not may_list(offer.spec.access_control, exchange.caller.identity):
+        raise ProtocolError(INVALID_PARAMS, f"Unknown resource: {reference.get('uri')!s:.200}")
+    return offer.spec
+
+
+async def _proposed(service: Service, exchange: Exchange, spec: OperationSpec, name: str, value: str) -> list[str]:
+    found = service.catalog.completion(spec, name)
+    if found is None:
+        return _enumerated(spec, name, value)
+    envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
+    return [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
+
+
+def _enumerated(spec: OperationSpec, argument: str, value: str) -> list[str]:
+    """The values of an argument that has only a few, as far as they begin like what is typed."""
+    part = spec.input_schema.get("properties", {}).get(argument)
+    values = part.get("enum", []) if isinstance(part, dict) else []
+    return [each for each in values if isinstance(each, str) and each.lower().startswith(value.lower())]
+
+
+def _completion_input(exchange: Exchange, found: OperationSpec, argument: str, value: str) -> Result:
+    """Of what is known, what the function asks for."""
+    context = exchange.params.get("context")
+    others = context.get("arguments", {}) if isinstance(context, dict) else {}
+    known = {"argument": argument, "value": value, "arguments": others}
+    return {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}

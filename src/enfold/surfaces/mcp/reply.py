@@ -1,0 +1,131 @@
+"""The answer to one HTTP request: a JSON message, or a stream of events as soon as there is something to say before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.mcp.messages import ProtocolError, RequestId, encode, error_message
+from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.sessions import HTTPSession
+
+__all__ = ["EVENTS", "JSON", "Header", "RefusalError", "Reply", "Scope", "Send", "respond"]
+
+Scope: TypeAlias = dict[str, Any]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+
+JSON: Final[Header] = (b"content-type", b"application/json")
+EVENTS: Final = b"text/event-stream"
+
+_STREAM: Final[list[Header]] = [
+    (b"content-type", EVENTS),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class RefusalError(Exception):
+    """A request that HTTP itself has an answer for."""
+
+    def __init__(
+        self,
+        status: int,
+        error: ProtocolError | None = None,
+        request_id: RequestId | None = None,
+        headers: Iterable[Header] = (),
+    ) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = b"" if error is None else encode(error_message(request_id, error))
+        self.headers = [*headers, *(() if error is None else (JSON,))]
+
+
+async def respond(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Reply(msgspec.Struct, eq=False):
+    """The way back to the client of one request; to its exchange it is the channel."""
+
+    _send: Send
+    accept: bytes = b""
+    session: HTTPSession | None = None  # where the client can come back to
+    _stream: EventStream | None = None
+    _carrying: asyncio.Task[None] | None = None
+    _is_begun: bool = False
+
+    @property
+    def _takes_events(self) -> bool:
+        return EVENTS in self.accept
+
+    # what an exchange needs of its channel
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a notification before the answer, which then comes on the same stream."""
+        if self._takes_events:
+            self._open().send(message)
+
+    async def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Ask the client on the stream, and wait for the answer, which it posts to its session."""
+        if self.session is None or not self._takes_events:
+            message = "This client cannot be asked: it has no session, or takes no events"
+            raise CallError("UNAVAILABLE", message, {"reason": "no_session"}, retryable=False)
+        return await self.session.questions.ask(self._open().send, method, params)
+
+    def break_silence(self) -> None:
+        """Begin a stream although there is nothing to say yet; it gives signs of life until there is."""
+        if self._takes_events:
+            self._open()
+
+    def close_stream(self) -> None:
+        """Let go of the connection, where the client can come back with the id of an event."""
+        if self.session is not None and self.session.revision.has_priming and self._takes_events:
+            stream = self._open()
+            # In the next turn, so that the connection has begun, and its first event is on the way.
+            asyncio.get_running_loop().call_soon(stream.let_go)
+
+    # the answer
+
+    async def finish(self, message: dict[str, Any], status: int = 200, headers: Iterable[Header] = ()) -> None:
+        """Send the answer: on the stream, if there is one."""
+        if status == 200 and self.accept.startswith(EVENTS):  # both are always listed: the first is preferred
+            self._open()
+        if self._stream is None or self._carrying is None:
+            self._is_begun = True
+            await respond(self._send, status, encode(message), [JSON, *headers])
+            return
+        self._stream.send(message, is_last=True)
+        await self._carrying
+
+    async def abandon(self) -> None:
+        """End without an answer, because the client has cancelled its request."""
+        if self._stream is not None and self._carrying is not None:
+            self._stream.end()
+            await self._carrying
+        elif not self._is_begun:
+            await respond(self._send, 202)
+
+    async def carry(self, stream: EventStream, after: int = -1) -> None:
+        """Carry a stream to the client, from the event after one it has seen."""
+        self._is_begun = True
+        with suppress(OSError):  # the client has gone; whether it comes back is not for us to know
+            await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM})
+            await stream.carry(self._put, after)
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _open(self) -> EventStream:
+        if self._stream is None:
+            self._stream = EventStream() if self.session is None else self.session.new_stream()
+            self._carrying = asyncio.get_running_loop().create_task(self.carry(self._stream))
+        return self._stream
+
+    async def _put(self, event: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})

@@ -1,0 +1,152 @@
+"""How an envelope leaves as the result of a tool, and a CallError as a result that tells of a failure. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from enfold.errors import CallError
+from enfold.formats import Format
+from enfold.mcp.messages import encode
+from enfold.mcp.revisions import Revision
+from enfold.surfaces.mcp.catalog import Tool
+
+__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success"]
+
+Result: TypeAlias = dict[str, Any]
+
+FORMAT_KEY: Final = "enfold/format"
+ERROR_KEY: Final = "enfold/error"
+WARNINGS_KEY: Final = "enfold/warnings"
+TRUNCATED_KEY: Final = "enfold/truncated"
+
+
+def success(
+    tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool = False
+) -> Result:
+    """The result of a call; `format` is the one that the caller asked for, if he did."""
+    is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
+    if not is_usual or format is not None or not tool.has_structure:
+        return _unusual_success(tool, envelope, revision, format, truncated=truncated)
+    text = encode(tool.format.write(envelope, tool.spec))
+    result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
+    if revision.has_structure:
+        result["structuredContent"] = msgspec.Raw(text)
+    return result
+
+
+def _unusual_success(
+    tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool
+) -> Result:
+    is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(envelope)
+    is_error = envelope.is_error or is_wrong
+    result: Result = {"content": _content(tool, envelope, revision, format), "isError": is_error}
+    structure = UNSET if is_wrong or not revision.has_structure else _structure(tool, envelope, revision)
+    if structure is not UNSET:
+        result["structuredContent"] = structure
+    meta = _meta(envelope, truncated=truncated)
+    if meta:
+        result["_meta"] = meta
+    return result
+
+
+def _is_kept_wrong(envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether the data was kept although it does not fit its schema."""
+    from enfold.pipeline import KEPT_WRONG
+
+    return any(warning.code in KEPT_WRONG for warning in envelope.warnings)
+
+
+# --- content ------------------------------------------------------------------------------------------------------
+
+
+def _content(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None) -> list[Any]:
+    meta = envelope.meta
+    if format is None and isinstance(meta, MCPResponseMeta):
+        return [_block(block, revision) for block in meta.content]
+    return _written_content((format or tool.format).write(envelope, tool.spec))
+
+
+def _written_content(wire: Any) -> list[Any]:
+    """The blocks a format makes itself, or its JSON as the text of one."""
+    if isinstance(wire, dict) and wire.keys() == {"content", "isError"}:
+        return list(wire["content"])
+    return [{"type": "text", "text": _json(wire)}]
+
+
+def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
+    """The block as it is; for a client whose revision does not know its kind, a text that holds its JSON."""
+    wire = block.to_wire()
+    is_known = revision.has_structure or block.type != "resource_link"
+    if is_known and (revision.has_annotations or block.type != "audio"):
+        return wire
+    return {"type": "text", "text": _json(wire)}
+
+
+# --- structure ----------------------------------------------------------------------------------------------------
+
+
+def _structure(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision) -> Any:
+    """The structured content; UNSET where there is none to give, or none that the client may get."""
+    if tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
+        return _own_structure(tool, envelope, envelope.meta, revision)
+    if envelope.is_error or not tool.has_structure:
+        return UNSET
+    if isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.structured_content is UNSET:
+        if tool.output_schema_for(revision) is None:
+            return UNSET
+        envelope = msgspec.structs.replace(envelope, data=_without_payload(envelope.data))
+    return tool.format.write(envelope, tool.spec)
+
+
+def _own_structure(tool: Tool, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, revision: Revision) -> Any:
+    """What another server gave, repaired to its schema; without a schema only what it marked as structured."""
+    is_promised = tool.output_schema_for(revision) is not None and not meta.is_error
+    given = envelope.data if is_promised and tool.own_output_schema is None else meta.structured_content
+    return given if revision.has_any_structure or isinstance(given, dict) else UNSET
+
+
+_PAYLOADS: Final = ("data", "blob")
+
+
+def _without_payload(data: Any) -> Any:
+    """Content blocks without their base64, which would otherwise be sent twice."""
+    if isinstance(data, list):
+        return [_without_payload(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {name: _without_payload(value) for name, value in data.items() if name not in _PAYLOADS}
+
+
+# --- meta ---------------------------------------------------------------------------------------------------------
+
+
+def _meta(envelope: ResponseEnvelope[Any], *, truncated: bool) -> dict[str, Any]:
+    own = envelope.meta._meta if isinstance(envelope.meta, MCPResponseMeta) else UNSET
+    meta: dict[str, Any] = {} if own is UNSET else dict(own)
+    if envelope.warnings:
+        meta[WARNINGS_KEY] = [warning.to_wire() for warning in envelope.warnings]
+    if truncated:
+        meta[TRUNCATED_KEY] = True
+    return meta
+
+
+# --- failures -----------------------------------------------------------------------------------------------------
+
+
+def failure(error: CallError, format: Format, operation_id: str) -> Result:
+    """A result that tells a model what went wrong, and a program under which code."""
+    told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
+    return {
+        "content": _written_content(format.write_error(error, operation_id)),
+        "isError": True,
+        "_meta": {ERROR_KEY: msgspec.Raw(_json(told).encode())},
+    }
+
+
+def _json(value: Any) -> str:
+    """JSON text; what a handler put into an error and has no JSON form is told as text."""
+    return msgspec.json.encode(value, enc_hook=str).decode()

@@ -1,0 +1,99 @@
+"""A call that takes several rounds: what it remembers travels through the client, signed, and fits no other call."""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any, Final
+
+import msgspec
+
+from enfold.mcp.asking import InputRequired
+from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
+from enfold.surfaces.mcp.exchange import Exchange
+
+__all__ = ["Rounds"]
+
+LIFETIME: Final = 3600.0  # seconds in which a user may answer
+MAX_STATE: Final = 1_000_000
+
+
+class RequestState(msgspec.Struct, frozen=True):
+    """The answers a client has given so far, what the handler remembers, and the request both belong to."""
+
+    request: str
+    identity: str | None
+    expires: float
+    answers: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
+
+
+class Rounds:
+    """Carries answers from round to round; processes that serve the same clients share a secret."""
+
+    def __init__(self, secret: bytes | None = None) -> None:
+        self._secret = secret or os.urandom(32)
+
+    def recall(self, exchange: Exchange) -> None:
+        """Take up the answers of earlier rounds, and those that come with this one."""
+        params = exchange.params
+        if params.get("requestState") is not None:
+            state = self._open(params["requestState"], exchange)
+            exchange.answers |= state.answers
+            exchange.memory |= state.memory
+        given = params.get("inputResponses") or {}
+        if not isinstance(given, dict):
+            raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object")
+        exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
+
+    def questions(self, exchange: Exchange, required: InputRequired) -> dict[str, Any]:
+        """The result that asks the client, and holds what the next round must know."""
+        asked = {key: {"method": each.method, "params": each.params} for key, each in required.questions.items()}
+        return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
+
+    def _seal(self, exchange: Exchange) -> str:
+        caller, expires = _identity_id(exchange), time.time() + LIFETIME
+        state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
+        text = urlsafe_b64encode(msgspec.json.encode(state))
+        return f"{text.decode()}.{self._signature(text)}"
+
+    def _open(self, token: object, exchange: Exchange) -> RequestState:
+        state = self._verified(token)
+        if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
+            raise _refused("it belongs to another request")
+        if state.expires < time.time():
+            raise _refused("it has expired")
+        return state
+
+    def _verified(self, token: object) -> RequestState:
+        from hmac import compare_digest
+
+        if not isinstance(token, str) or len(token) > MAX_STATE:
+            raise _refused("it is not a state of this server")
+        text, _, signature = token.encode("utf-8", "replace").rpartition(b".")
+        if not compare_digest(signature, self._signature(text).encode()):
+            raise _refused("it has been changed")
+        return msgspec.json.decode(urlsafe_b64decode(text), type=RequestState)
+
+    def _signature(self, text: bytes) -> str:
+        import hmac
+
+        return hmac.digest(self._secret, text, "sha256").hex()
+
+
+def _fingerprint(exchange: Exchange) -> str:
+    """What a state is bound to: the method, and its parameters without those that differ from round to round."""
+    from hashlib import sha256
+
+    left_out = ("_meta", "inputResponses", "requestState")
+    same = {name: value for name, value in exchange.params.items() if name not in left_out}
+    return sha256(msgspec.json.encode([exchange.method, same], order="deterministic")).hexdigest()
+
+
+def _identity_id(exchange: Exchange) -> str | None:
+    return None if exchange.caller.identity is None else exchange.caller.identity.id
+
+
+def _refused(why: str) -> ProtocolError:
+    return ProtocolError(INVALID_PARAMS, f"The request state is refused: {why}")

@@ -1,0 +1,178 @@
+"""An MCP server for every revision and any transport: a request goes in, the message that answers it comes out. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+from enfold.mcp.asking import InputRequired, MissingCapability
+from enfold.mcp.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    SERVER_KEY,
+    SUBSCRIPTION_KEY,
+    ProtocolError,
+    error_message,
+    result_message,
+)
+from enfold.mcp.revisions import STATELESS, negotiate
+from enfold.registry import Registry
+from enfold.surfaces.mcp import prompts, resources, tools
+from enfold.surfaces.mcp.changes import KINDS, Listener
+from enfold.surfaces.mcp.exchange import Exchange, check_level
+from enfold.surfaces.mcp.rounds import Rounds
+from enfold.surfaces.mcp.service import Result, Service, Session, Settings, cacheable
+
+__all__ = ["Server"]
+
+Send: TypeAlias = Callable[[dict[str, Any]], None]
+
+
+class Server(Service):
+    """A registry as an MCP server."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        super().__init__(registry, settings)
+        self._rounds = Rounds(settings.secret)
+
+    def is_quick(self, method: str) -> bool:
+        """Whether the method runs no handler, so that it can be answered without an event loop."""
+        return method not in _SLOW
+
+    def respond_now(self, exchange: Exchange) -> dict[str, Any]:
+        """The message that answers a request whose method runs no handler."""
+        method = (_QUICK_STATELESS if exchange.is_stateless else _QUICK).get(exchange.method)
+        if method is None:
+            return error_message(exchange.id, _not_found(exchange))
+        try:
+            return self._completed(exchange, method(self, exchange))
+        except ProtocolError as error:
+            return error_message(exchange.id, error)
+
+    async def respond(self, exchange: Exchange) -> dict[str, Any]:
+        """The message that answers any request: its result, an error, or the questions to be answered first."""
+        method = _SLOW.get(exchange.method)
+        if method is None:
+            return self.respond_now(exchange)
+        try:
+            if "inputResponses" in exchange.params or "requestState" in exchange.params:
+                self._rounds.recall(exchange)
+            return self._completed(exchange, await method(self, exchange))
+        except InputRequired as required:
+            result = self._rounds.questions(exchange, required)
+            return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
+        except MissingCapability as missing:
+            return error_message(exchange.id, _lacking(exchange, missing))
+        except ProtocolError as error:
+            return error_message(exchange.id, error)
+        except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
+            return _failed(exchange, error)
+
+    def _completed(self, exchange: Exchange, result: Result) -> dict[str, Any]:
+        if exchange.is_stateless:
+            meta = result.get("_meta")
+            result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
+            result["resultType"] = "complete"
+        return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
+
+    # telling of changes
+
+    def subscribed(self, exchange: Exchange, send: Send) -> Callable[[], None]:
+        """Grant what a `subscriptions/listen` asks for, as far as it is offered, and tell of it; the answer ends it."""
+        asked = exchange.params.get("notifications")
+        if not isinstance(asked, dict):
+            raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications")
+        offered = self.capabilities()
+        kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
+        uris = asked.get("resourceSubscriptions") if "resources" in offered else None
+        followed = [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
+        granted: Result = {f"{kind}ListChanged": True for kind in kinds}
+        if followed:
+            granted["resourceSubscriptions"] = followed
+        listener = Listener(send, kinds, followed, exchange.id)
+        listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
+        return self.changes.listen(listener)
+
+    def unsubscribed(self, exchange: Exchange) -> dict[str, Any]:
+        """The message that ends a `subscriptions/listen` in good order."""
+        meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
+        return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
+
+
+def _not_found(exchange: Exchange) -> ProtocolError:
+    return ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
+
+
+def _lacking(exchange: Exchange, missing: MissingCapability) -> ProtocolError:
+    code = MISSING_CAPABILITY if exchange.is_stateless else INTERNAL_ERROR
+    return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
+
+
+def _failed(exchange: Exchange, error: Exception) -> dict[str, Any]:
+    import logging
+
+    logging.getLogger("enfold.mcp").error("%s failed", exchange.method, exc_info=error)
+    return error_message(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
+
+
+# --- the handshake, and what stands in its place ------------------------------------------------------------------
+
+
+def _initialize(service: Service, exchange: Exchange) -> Result:
+    revision = negotiate(exchange.params.get("protocolVersion"))
+    session, capabilities = exchange.caller, exchange.params.get("capabilities")
+    if isinstance(session, Session):
+        session.revision = revision
+        session.capabilities = capabilities if isinstance(capabilities, dict) else {}
+    result = {"protocolVersion": revision.name, "capabilities": service.capabilities(), "serverInfo": service.info}
+    return _with_instructions(service, result)
+
+
+def _discover(service: Service, exchange: Exchange) -> Result:
+    versions = [revision.name for revision in STATELESS]
+    result = _with_instructions(service, {"supportedVersions": versions, "capabilities": service.capabilities()})
+    return cacheable(exchange, result, service.settings.ttl_ms, is_private=False)
+
+
+def _with_instructions(service: Service, result: Result) -> Result:
+    instructions = service.settings.instructions
+    return result if instructions is None else {**result, "instructions": instructions}
+
+
+def _ping(service: Service, exchange: Exchange) -> Result:  # noqa: ARG001  # every method gets both
+    return {}
+
+
+def _set_level(service: Service, exchange: Exchange) -> Result:  # noqa: ARG001  # every method gets both
+    exchange.caller.log_level = check_level(exchange.params.get("level"))
+    return {}
+
+
+# --- methods ------------------------------------------------------------------------------------------------------
+
+Quick: TypeAlias = Callable[[Service, Exchange], Result]
+Slow: TypeAlias = Callable[[Service, Exchange], Coroutine[Any, Any, Result]]
+
+_LISTS: Final[dict[str, Quick]] = {
+    "tools/list": tools.list_tools,
+    "resources/list": resources.list_resources,
+    "resources/templates/list": resources.list_templates,
+    "prompts/list": prompts.list_prompts,
+}
+_QUICK: Final[dict[str, Quick]] = {
+    **_LISTS,
+    "initialize": _initialize,
+    "ping": _ping,
+    "logging/setLevel": _set_level,
+    "resources/subscribe": resources.subscribe,
+    "resources/unsubscribe": resources.unsubscribe,
+}
+_QUICK_STATELESS: Final[dict[str, Quick]] = {**_LISTS, "server/discover": _discover}
+_SLOW: Final[dict[str, Slow]] = {
+    "tools/call": tools.call_tool,
+    "resources/read": resources.read_resource,
+    "prompts/get": prompts.get_prompt,
+    "completion/complete": prompts.complete,
+}

@@ -1,0 +1,154 @@
+"""What the methods of an MCP server share: the registry, what it offers now, and how an operation is run for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from enfold.access import may_list
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError
+from enfold.formats import find_format
+from enfold.mcp.asking import META, InputRequired, MissingCapability
+from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
+from enfold.operation import Context, OperationSpec
+from enfold.registry import Registry
+from enfold.surfaces.mcp.catalog import Catalog, Prompt, Resource, Tool, ToolNames
+from enfold.surfaces.mcp.changes import Changes
+from enfold.surfaces.mcp.exchange import Caller, Exchange
+from enfold.surfaces.mcp.results import ERROR_KEY
+
+__all__ = ["Result", "Service", "Session", "Settings"]
+
+Result: TypeAlias = dict[str, Any]
+T = TypeVar("T", Tool, Resource, Prompt)
+
+_CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the operator chose."""
+
+    name: str = "enfold"
+    version: str = "1.0.0"
+    instructions: str | None = None
+    format: str = "result"
+    tool_names: ToolNames = "safe"
+    page_size: int = 1_000
+    ttl_ms: int = 0  # how long a client may keep a list without asking again
+    collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
+    secret: bytes | None = None  # signs request states; several processes share one
+
+
+class Session(Caller, eq=False, kw_only=True):
+    """A client after its handshake, for as long as its connection or session lasts."""
+
+    followed: set[str] = msgspec.field(default_factory=set)
+
+
+class Service:
+    """A registry as clients see it."""
+
+    def __init__(self, registry: Registry, settings: Settings) -> None:
+        find_format(settings.format)  # one that is not there is told here
+        self.registry = registry
+        self.settings = settings
+        self.info = {"name": settings.name, "version": settings.version}
+        self._catalog = Catalog(registry, settings.format, settings.tool_names)
+        self.changes = Changes(self._lists)
+        registry.watch(self.changes.lists_changed)
+
+    @property
+    def catalog(self) -> Catalog:
+        """What is offered now."""
+        if self._catalog.version != self.registry.version:
+            self._catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
+        return self._catalog
+
+    def _lists(self) -> dict[str, tuple[OperationSpec, ...]]:
+        return self.catalog.lists()
+
+    def capabilities(self) -> Result:
+        catalog = self.catalog
+        has_resources, has_prompts = bool(catalog.resources or catalog.templates), bool(catalog.prompts)
+        capabilities: Result = {"tools": {"listChanged": True}, "logging": {}}
+        if has_resources:
+            capabilities["resources"] = {"subscribe": True, "listChanged": True}
+        if has_prompts:
+            capabilities["prompts"] = {"listChanged": True}
+        if has_resources or has_prompts:
+            capabilities["completions"] = {}
+        return capabilities
+
+    def check_offered(self, exchange: Exchange, capability: str) -> None:
+        if capability not in self.capabilities():
+            raise ProtocolError(METHOD_NOT_FOUND, f"This server has no {capability}: {exchange.method}")
+
+    # lists
+
+    def listed(self, exchange: Exchange, name: str, offers: Iterable[T]) -> Result:
+        """The page of a list that a client asks for, with only what it may use."""
+        offers = list(offers)
+        visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.caller.identity)]
+        page, cursor = _page(visible, exchange.params.get("cursor"), self.settings.page_size)
+        result: Result = {name: [offer.listed(exchange.revision) for offer in page]}
+        if cursor is not None:
+            result["nextCursor"] = cursor
+        is_private = not all(offer.spec.access_control.is_open for offer in offers)
+        return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
+
+    # running
+
+    def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
+        identity = exchange.caller.identity
+        return Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+
+    async def run(self, exchange: Exchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
+        """Run an operation whose failure is an error of the protocol, because its result has no place for one."""
+        exchange.subject = spec.id
+        context = self.context(exchange)
+        try:
+            return await self.registry.call(spec.id, arguments, context)
+        except (InputRequired, MissingCapability):
+            raise
+        except CallError as error:
+            code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
+            told = {**error.to_wire(), "requestId": error.request_id or context.request_id}
+            raise ProtocolError(code, error.message, {ERROR_KEY: told}) from error
+
+
+def cacheable(exchange: Exchange, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
+    """The result with what a client needs to know to keep it for a while."""
+    if exchange.revision.is_stateless:
+        result |= {"ttlMs": ttl_ms, "cacheScope": "private" if is_private else "public"}
+    return result
+
+
+def arguments_of(exchange: Exchange) -> Result:
+    arguments = exchange.params.get("arguments")
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, dict):
+        details = {"argument": "", "reason": "type", "expected": "object"}
+        raise CallError("VALIDATION_ERROR", "Invalid arguments format: they must be an object", details)
+    return arguments
+
+
+def uri_of(exchange: Exchange) -> str:
+    uri = exchange.params.get("uri")
+    if not isinstance(uri, str):
+        raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs a uri")
+    return uri
+
+
+def _page(offers: list[T], cursor: object, size: int) -> tuple[list[T], str | None]:
+    """The offers after the one that the cursor names, and the cursor of those after them."""
+    start = 0
+    if cursor is not None:
+        start = next((place for place, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
+        if not start:
+            raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
+    page = offers[start : start + size]
+    return page, page[-1].spec.id if start + size < len(offers) else None

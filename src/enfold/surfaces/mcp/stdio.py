@@ -1,0 +1,227 @@
+"""A registry as an MCP server on the standard streams: one message a line.
+
+Until a handler is called, a plain loop reads and answers, and asyncio is not even imported: a server starts in the time
+that Python takes. With the first call an event loop takes over, on which calls run side by side and can be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+
+from enfold.mcp.messages import (
+    INVALID_REQUEST,
+    VERSION_KEY,
+    Message,
+    ProtocolError,
+    RequestId,
+    error_message,
+    parse,
+    parse_batch,
+)
+from enfold.operation import Identity
+from enfold.registry import Registry
+from enfold.surfaces.mcp.changes import KINDS, Listener
+from enfold.surfaces.mcp.exchange import Exchange, read_caller
+from enfold.surfaces.mcp.questions import Questions
+from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.service import Session, Settings
+from enfold.surfaces.mcp.streams import Reading, Streams, take_streams
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["run_stdio", "serve_stdio"]
+
+# How long calls may go on when the input has ended: a program that pipes its requests in still gets their answers.
+LAST_WORDS: Final = 0.5
+
+
+def serve_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
+    """Serve until the client closes our input; `settings` are those of `to_mcp`. What handlers print goes to stderr."""
+    connection = Connection(Server(registry, Settings(**settings)), take_streams(), identity)
+    lines = connection.answer_quick_ones()
+    if lines is not None:
+        import asyncio
+
+        asyncio.run(connection.serve(lines))
+
+
+async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
+    """The same for a program that has an event loop already."""
+    await Connection(Server(registry, Settings(**settings)), take_streams(), identity).serve([])
+
+
+class Connection:
+    """The one client of a server on a pair of streams, in whichever era it speaks; to an exchange it is the channel."""
+
+    def __init__(self, server: Server, streams: Streams, identity: Identity | None = None) -> None:
+        self._server = server
+        self._streams = streams
+        self._identity = identity
+        self._session = Session(identity=identity)
+        self._questions = Questions()
+        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._listening: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # without a loop
+
+    def answer_quick_ones(self) -> list[bytes] | None:
+        """Answer what runs no handler; the lines from the first call on, or None at the end of the input."""
+        while (lines := self._streams.read()) is not None:
+            for place, line in enumerate(lines):
+                if not self._answer_quickly(line):
+                    return lines[place:]
+        return None
+
+    def _answer_quickly(self, line: bytes) -> bool:
+        try:
+            message = parse(line)
+        except ProtocolError:
+            return False
+        if message.is_request and self._is_quick(message):
+            self._respond_now(message)
+        elif message.method == "notifications/initialized":
+            self._tell_changes()
+        else:
+            return False
+        return True
+
+    def _is_quick(self, message: Message) -> bool:
+        method = str(message.method)
+        return self._server.is_quick(method) and method != "subscriptions/listen"
+
+    def _respond_now(self, message: Message) -> None:
+        try:
+            self.send(self._server.respond_now(self._exchange(message)))
+        except ProtocolError as error:
+            self.send(error_message(_id(message), error))
+
+    # with a loop
+
+    async def serve(self, lines: list[bytes]) -> None:
+        """Read and answer until the client closes our input, then let go of what still runs."""
+        import asyncio
+
+        loop = self._loop = asyncio.get_running_loop()
+        self._server.changes.schedule = loop.call_soon_threadsafe
+        try:
+            self._take_all(lines)
+            with Reading(loop, self._streams, self._take_all) as reading:
+                await reading.ended
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        import asyncio
+
+        for task in self._listening:
+            task.cancel()
+        tasks = list(self._running.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _take_all(self, lines: list[bytes]) -> None:
+        for line in lines:
+            self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
+        """Take a message, or an array of them, as the oldest revisions have it."""
+        try:
+            messages = parse_batch(line) if line.lstrip().startswith(b"[") else [parse(line)]
+        except ProtocolError as error:
+            self.send(error_message(error.request_id, error))
+            return
+        for message in messages:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        if message.method is UNSET:
+            self._questions.take(message)
+        elif message.id is UNSET:
+            self._take_notification(message)
+        elif self._is_quick(message):
+            self._respond_now(message)
+        else:
+            self._start(message)
+
+    def _take_notification(self, message: Message) -> None:
+        if message.method == "notifications/cancelled":
+            self._cancel(message.params.get("requestId"))
+        elif message.method == "notifications/initialized":
+            self._tell_changes()
+
+    def _cancel(self, request_id: object) -> None:
+        task = self._running.get(request_id) if isinstance(request_id, int | str) else None
+        if task is not None:
+            task.cancel()
+
+    def _start(self, message: Message) -> None:
+        """Begin what takes a handler, or takes long."""
+        try:
+            exchange = self._exchange(message)
+            if exchange.id in self._running:
+                raise ProtocolError(INVALID_REQUEST, "A request with this id is running already")  # noqa: TRY301  # told below like the others
+        except ProtocolError as error:
+            self.send(error_message(_id(message), error))
+            return
+        assert self._loop is not None  # noqa: S101  # only `serve` comes here, which has set it
+        is_long = message.method == "subscriptions/listen"
+        task = self._loop.create_task(self._listen(exchange) if is_long else self._reply(exchange))
+        self._running[exchange.id] = task
+        if is_long:
+            self._listening.add(task)
+        task.add_done_callback(lambda _: self._forget(exchange.id, task))
+
+    def _forget(self, request_id: RequestId, task: asyncio.Task[None]) -> None:
+        del self._running[request_id]
+        self._listening.discard(task)
+
+    async def _reply(self, exchange: Exchange) -> None:
+        self.send(await self._server.respond(exchange))
+
+    async def _listen(self, exchange: Exchange) -> None:
+        """Tell of changes until the client has had enough, which it says by cancelling the request."""
+        import asyncio
+
+        try:
+            stop = self._server.subscribed(exchange, self.send)
+        except ProtocolError as error:
+            self.send(error_message(exchange.id, error))
+            return
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            stop()
+
+    def _tell_changes(self) -> None:
+        """From its handshake on the client is told of all changes."""
+        self._server.changes.listen(Listener(self.send, KINDS, self._session.followed))
+
+    def _exchange(self, message: Message) -> Exchange:
+        meta = message.meta
+        is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
+        caller = read_caller(meta, self._identity) if is_stateless else self._session
+        changes = self._server.changes
+        return Exchange(_id(message), str(message.method), message.params, meta, caller, self, changes)
+
+    # what an exchange needs of its channel
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._streams.write(message)
+
+    def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
+        return self._questions.ask(self.send, method, params)
+
+    def close_stream(self) -> None:
+        """There is only one stream, and it stays."""
+
+
+def _id(message: Message) -> RequestId:
+    return 0 if message.id is UNSET else message.id

@@ -1,0 +1,112 @@
+"""The standard streams: messages as lines, read without a loop or on one, and written whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from enfold.mcp.messages import INTERNAL_ERROR, ProtocolError, encode, error_message
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Reading", "Streams", "take_streams"]
+
+MAX_LINE: Final = 64 * 1024 * 1024
+_CHUNK: Final = 1 << 16
+
+
+def take_streams() -> Streams:
+    """Our own copies of the standard streams; what handlers print then goes to stderr, and they read nothing."""
+    sys.stdout.flush()
+    source, target = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return Streams(source, target)
+
+
+class Streams:
+    """Our input by lines, and our output by messages, which any thread may write."""
+
+    def __init__(self, source: int, target: int) -> None:
+        self.source = source
+        self._target = target
+        self._rest = bytearray()
+        self._lock = threading.Lock()
+        self._is_broken = False
+
+    def read(self) -> list[bytes] | None:
+        """The lines that have come, after waiting for at least a part of one; None at the end."""
+        try:
+            chunk = os.read(self.source, _CHUNK)
+        except OSError:
+            chunk = b""
+        if not chunk or len(self._rest) > MAX_LINE:
+            return None
+        self._rest += chunk
+        if b"\n" not in chunk:
+            return []
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        return [line for line in lines if line and not line.isspace()]
+
+    def write(self, message: dict[str, Any]) -> None:
+        """Write a message; once the client reads no more, nothing happens: our input will end too."""
+        data = memoryview(_encoded(message) + b"\n")
+        with self._lock:
+            try:
+                while data and not self._is_broken:
+                    data = data[os.write(self._target, data) :]
+            except OSError:
+                self._is_broken = True
+
+
+def _encoded(message: dict[str, Any]) -> bytes:
+    try:
+        return encode(message)
+    except (TypeError, ValueError, RecursionError):
+        error = ProtocolError(INTERNAL_ERROR, "The result has no JSON form")
+        return encode(error_message(message.get("id"), error))
+
+
+class Reading:
+    """While it is open, lines are taken as they come: on the loop where it can watch our input, else by a thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, streams: Streams, take: Callable[[list[bytes]], None]) -> None:
+        self._loop = loop
+        self._streams = streams
+        self._take = take
+        self._is_watched = False
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def __enter__(self) -> Self:
+        try:
+            self._loop.add_reader(self._streams.source, self._read)
+            self._is_watched = True
+        except (OSError, NotImplementedError):  # a file, or a system whose loop watches only sockets
+            threading.Thread(target=self._read_all, name="enfold-stdin", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_watched:
+            self._loop.remove_reader(self._streams.source)
+
+    def _read(self) -> None:
+        self._got(self._streams.read())
+
+    def _read_all(self) -> None:
+        lines: list[bytes] | None = []
+        while lines is not None:
+            lines = self._streams.read()
+            self._loop.call_soon_threadsafe(self._got, lines)
+
+    def _got(self, lines: list[bytes] | None) -> None:
+        if lines is not None:
+            self._take(lines)
+        elif not self.ended.done():
+            self.ended.set_result(None)

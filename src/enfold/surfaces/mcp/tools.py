@@ -1,0 +1,65 @@
+"""The methods about tools: listing them, and calling one."""
+
+from __future__ import annotations
+
+from enfold.errors import CallError
+from enfold.formats import Format, find_format
+from enfold.mcp.asking import InputRequired, MissingCapability
+from enfold.mcp.headers import check_argument_headers
+from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
+from enfold.operation import new_request_id
+from enfold.surfaces.mcp.catalog import Tool
+from enfold.surfaces.mcp.exchange import Exchange
+from enfold.surfaces.mcp.results import FORMAT_KEY, failure, success
+from enfold.surfaces.mcp.service import Result, Service, arguments_of
+
+__all__ = ["call_tool", "list_tools"]
+
+
+def list_tools(service: Service, exchange: Exchange) -> Result:
+    return service.listed(exchange, "tools", service.catalog.tools)
+
+
+async def call_tool(service: Service, exchange: Exchange) -> Result:
+    """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
+    tool = _find(service, exchange)
+    asked: Format | None = None
+    try:
+        asked = _asked_format(exchange)
+        if tool.needs_context:
+            return await _call_in_context(service, exchange, tool, asked)
+        # Open to everyone, and asking for nothing but its arguments: the guarded door would have nothing to check.
+        envelope = await service.registry.execute(tool.id, arguments_of(exchange))
+        return success(tool, envelope, exchange.caller.revision, asked)
+    except CallError as error:
+        if isinstance(error, InputRequired) or (isinstance(error, MissingCapability) and exchange.is_stateless):
+            raise
+        error.request_id = error.request_id or new_request_id()
+        return failure(error, asked or tool.format, tool.id)
+
+
+async def _call_in_context(service: Service, exchange: Exchange, tool: Tool, asked: Format | None) -> Result:
+    exchange.subject = tool.id
+    # A stream that sets itself no time is given as far as it comes in ours.
+    is_endless = tool.is_stream and tool.spec.timeout is None
+    context = service.context(exchange, service.settings.collect_for if is_endless else None)
+    if not tool.is_stream:
+        envelope = await service.registry.call(tool.id, arguments_of(exchange), context)
+        return success(tool, envelope, exchange.revision, asked)
+    collected = await service.registry.collect(tool.id, arguments_of(exchange), context)
+    return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
+
+
+def _find(service: Service, exchange: Exchange) -> Tool:
+    name = exchange.params.get("name")
+    tool = service.catalog.tool(name)
+    if tool is None:
+        raise ProtocolError(INVALID_PARAMS, f"Unknown tool: {name!s:.200}")
+    if exchange.headers is not None and tool.mirrors:
+        check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
+    return tool
+
+
+def _asked_format(exchange: Exchange) -> Format | None:
+    name = exchange.meta.get(FORMAT_KEY)
+    return None if name is None else find_format(str(name))

@@ -1,0 +1,102 @@
+"""Runs the MCP conformance suite against `server.py`, in both eras, and counts the status of every check.
+
+`python tests/conformance/suite.py` needs node and the package `@modelcontextprotocol/conformance` below `.parts`. It
+ends with 0 when no check failed, was skipped, or passed only because there was nothing to test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+SUITE: Final = ROOT / ".parts" / "node_modules" / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
+REVISIONS: Final = ("2025-11-25", "2026-07-28")
+GOOD: Final = ("SUCCESS", "INFO")
+
+
+def main() -> int:
+    node = _node()
+    if node is None or not SUITE.exists():
+        sys.stderr.write("not run: the suite needs node and its own package below .parts\n")
+        return 2
+    with _server() as url, tempfile.TemporaryDirectory() as home:
+        bad = [line for revision in REVISIONS for line in _run(node, url, revision, Path(home) / revision)]
+    _say("\n".join(bad) or "No check failed, was skipped, or had nothing to test.")
+    return 1 if bad else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _node() -> str | None:
+    own = Path(sys.executable).parent / "node"
+    return str(own) if own.exists() else shutil.which("node")
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    port = _free_port()
+    program = [sys.executable, str(Path(__file__).with_name("server.py")), "--port", str(port)]
+    server = subprocess.Popen(program)
+    try:
+        _wait_for(port)
+        yield f"http://localhost:{port}/mcp"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise TimeoutError("the server with the fixtures did not start")
+
+
+def _run(node: str, url: str, revision: str, home: Path) -> list[str]:
+    """Every scenario that applies to a revision; a line for each check that is not good."""
+    command = [node, str(SUITE), "server", "--url", url, "--suite", "all", "--spec-version", revision, "-o", str(home)]
+    environment = {**os.environ, "PATH": f"{Path(node).parent}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment, timeout=600)
+    scenarios = {path.parent.name: json.loads(path.read_text()) for path in sorted(home.glob("*/checks.json"))}
+    checks = [(scenario, check) for scenario, found in scenarios.items() for check in found]
+    count = Counter(check["status"] for _, check in checks)
+    _say(f"{revision}: {len(scenarios)} scenarios, {', '.join(f'{n} {status}' for status, n in count.items())}")
+    if not checks:
+        return [f"{revision}: the suite gave no checks"]
+    return [_line(revision, scenario, check) for scenario, check in checks if not _is_good(check)]
+
+
+def _is_good(check: dict[str, Any]) -> bool:
+    details = check.get("details")
+    is_empty = isinstance(details, dict) and bool(details.get("untestable"))
+    return check["status"] in GOOD and not is_empty
+
+
+def _line(revision: str, scenario: str, check: dict[str, Any]) -> str:
+    return f"{revision} {scenario} {check['id']} {check['status']}: {check.get('errorMessage') or ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

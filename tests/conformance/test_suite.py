@@ -1,0 +1,25 @@
+"""The MCP conformance suite, where it is installed; the fixtures themselves, always."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NOT_RUN = 2
+
+
+def test_the_conformance_suite_has_nothing_to_say_against_us() -> None:
+    program = [sys.executable, str(HERE / "suite.py")]
+    done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=900)
+    if done.returncode == NOT_RUN:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout
+
+
+def test_no_file_of_ours_knows_a_fixture() -> None:
+    sources = (HERE.parent.parent / "src").rglob("*.py")
+    assert not [path for path in sources if "test_simple_text" in path.read_text() or "test://" in path.read_text()]

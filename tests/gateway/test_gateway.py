@@ -1,0 +1,235 @@
+"""Servers of both eras behind one gateway, as HTTP with its document and as one MCP endpoint, seen by the SDK's client."""
+
+import asyncio
+import importlib.util
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import httpx2
+import pytest
+import uvicorn
+
+from enfold.config import ConfiguredRegistry, open_config
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+from mcp import Client, types
+
+SERVERS = Path(__file__).parents[1] / "sources/mcp"
+ERAS = ["legacy", "2026-07-28"]
+
+Open: TypeAlias = Callable[..., AbstractAsyncContextManager["Gateway"]]
+
+
+class Gateway:
+    """What a test needs of an open gateway."""
+
+    def __init__(self, registry: ConfiguredRegistry, url: str, marks: Path) -> None:
+        self.registry = registry
+        self.url = url
+        self.mcp = f"{url}/mcp"
+        self.marks = marks
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Open:
+    """Open a gateway to a little server of the older era and one on the SDK of both."""
+
+    @asynccontextmanager
+    async def opened(*habits: str) -> AsyncIterator[Gateway]:
+        marks, config = tmp_path / "marks", tmp_path / "mcp.json"
+        little = [str(SERVERS / "little_server.py"), "--marks", str(marks), *habits]
+        async with serve(SDK.make_server().streamable_http_app()) as both:
+            servers = {
+                "old": {"command": sys.executable, "args": little},
+                "both": {"url": f"{both}/mcp"},
+                "down": {"command": "no-such-program"},
+            }
+            config.write_text(json.dumps({"mcpServers": servers}))
+            async with open_config(config, {}) as registry:
+                app = to_http(registry, mounts={"/mcp": to_mcp(registry)})
+                async with serve(app, app.stop) as url:
+                    yield Gateway(registry, url, marks)
+
+    return opened
+
+
+def load_server() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sdk_server", SERVERS / "sdk_server.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SDK = load_server()
+
+
+@asynccontextmanager
+async def serve(app: Any, stop: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started:  # noqa: ASYNC110  # it tells nobody
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        stop()
+        server.should_exit = True
+        await running
+        listening.close()
+
+
+async def accept(context: Any, params: Any) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content={"name": "Ann"})
+
+
+def text(result: types.CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, types.TextContent)
+    return block.text
+
+
+async def test_every_tool_of_every_server_is_an_http_operation_with_its_document(gateway: Open) -> None:
+    async with gateway() as open_gateway, httpx2.AsyncClient(base_url=open_gateway.url) as client:
+        document = (await client.get("/openapi.json")).json()
+        old = await client.post("/functions/old.add", json={"x": 1, "y": 2})
+        both = await client.post("/functions/both.add", json={"x": 20, "y": 22})
+    assert {"/functions/old.add", "/functions/both.add"} <= document["paths"].keys()
+    assert (old.json(), both.json()) == ({"result": {"sum": 3}}, {"result": {"sum": 42}})
+
+
+async def test_a_server_that_is_down_is_shown_and_does_not_stop_the_others(gateway: Open) -> None:
+    async with gateway() as open_gateway:
+        assert {state.name: state.state for state in open_gateway.registry.states} == {
+            "old": "up",
+            "both": "up",
+            "down": "down",
+        }
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_one_endpoint_has_the_tools_prompts_and_resources_of_all(gateway: Open, era: Any) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        resources = [str(resource.uri) for resource in (await client.list_resources()).resources]
+        contents = (await client.read_resource("note://by/ann")).contents
+    assert {"old_add", "both_add", "both_near"} <= tools.keys()
+    assert tools["both_add"].output_schema == {
+        "type": "object",
+        "properties": {"sum": {"type": "integer"}},
+        "required": ["sum"],
+    }
+    assert (prompts, resources) == (["both_weather"], ["note://first"])
+    assert isinstance(contents[0], types.TextResourceContents)
+    assert contents[0].text == "text of note://by/ann"
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("tool", ["old_add", "both_add"])
+async def test_a_result_goes_on_with_its_own_content_and_structure(gateway: Open, era: Any, tool: str) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        result = await client.call_tool(tool, {"x": 20, "y": 22})
+    assert (result.structured_content, result.is_error) == ({"sum": 42}, False)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_result_that_does_not_fit_reaches_a_client_that_checks(gateway: Open, era: Any) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        result = await client.call_tool("old_misfit", {})
+    assert result.structured_content == {"sum": 42}
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_error_result_stays_one(gateway: Open, era: Any) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        result = await client.call_tool("old_failed", {})
+    assert (result.is_error, text(result)) == (True, "It is raining")
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("tool", ["old_steps", "both_steps"])
+async def test_progress_passes_through(gateway: Open, era: Any, tool: str) -> None:
+    heard: list[tuple[float, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, message))
+
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        await client.call_tool(tool, {}, progress_callback=hear)
+    assert heard == [(1, "step 1"), (2, "step 2")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_question_of_a_server_of_both_eras_reaches_the_client(gateway: Open, era: Any) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era, elicitation_callback=accept) as client:
+        assert text(await client.call_tool("both_ask", {})) == "accept: Ann"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_question_of_an_older_server_reaches_the_client_and_its_tool_runs_only_once(
+    gateway: Open, era: Any
+) -> None:
+    async with gateway() as open_gateway:
+        async with Client(open_gateway.mcp, mode=era, elicitation_callback=accept) as client:
+            answer = json.loads(text(await client.call_tool("old_mark_and_ask", {})))
+        assert answer == {"action": "accept", "content": {"name": "Ann"}}
+        assert open_gateway.marks.read_text() == "ran\n"
+
+
+async def test_an_older_servers_question_is_put_to_nobody_when_it_may_be_anothers(gateway: Open) -> None:
+    """On the standard streams a question does not say to which call it belongs."""
+    async with (
+        gateway() as open_gateway,
+        Client(open_gateway.mcp, mode="legacy", elicitation_callback=accept) as ann,
+        Client(open_gateway.mcp, mode="legacy", elicitation_callback=accept) as bob,
+    ):
+        hung = asyncio.create_task(bob.call_tool("old_hang", {}))
+        await bob.call_tool("old_add", {"x": 1, "y": 2})
+        answer = json.loads(text(await ann.call_tool("old_ask", {})))
+        hung.cancel()
+        await asyncio.wait({hung})
+    assert "error" in answer
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_gives_up_ends_the_call_at_the_server(gateway: Open, era: Any) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
+        call = asyncio.create_task(client.call_tool("old_hang", {}))
+        await client.call_tool("old_add", {"x": 1, "y": 2})
+        call.cancel()
+        await asyncio.wait({call})
+        told: Any = {"cancelled": []}
+        while not told["cancelled"]:  # the news is on its way, and each call gives it time
+            told = (await client.call_tool("old_told", {})).structured_content
+    assert len(told["cancelled"]) == 1
+
+
+async def test_a_server_that_is_restarted_in_mid_run_is_there_for_the_next_call(gateway: Open) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp) as client:
+        died = await client.call_tool("old_die", {})
+        assert (died.is_error, "exit code 3" in text(died)) == (True, True)
+        after, beside = await asyncio.gather(
+            client.call_tool("old_add", {"x": 1, "y": 2}), client.call_tool("both_add", {"x": 1, "y": 1})
+        )
+    assert (after.structured_content, beside.structured_content) == ({"sum": 3}, {"sum": 2})
+
+
+async def test_a_change_of_a_servers_list_reaches_the_clients_list(gateway: Open) -> None:
+    async with gateway() as open_gateway, Client(open_gateway.mcp) as client:
+        changed = asyncio.Event()
+        stop = open_gateway.registry.watch(lambda: changed.set() if "old.plus" in open_gateway.registry else None)
+        await client.call_tool("old_grow", {"name": "plus"})
+        await asyncio.wait_for(changed.wait(), 5)
+        stop()
+        names = {tool.name for tool in (await client.list_tools()).tools}
+    assert "old_plus" in names
+    assert "old_hang" not in names

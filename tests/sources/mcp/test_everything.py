@@ -1,0 +1,126 @@
+"""The reference server of the protocol's authors, consumed over every transport: every tool is called."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import Context, OperationRegistry, TextContent
+from enfold.operation import LogMessage, Progress
+from enfold.sources.mcp import Limits, from_mcp
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(
+    os.environ.get(
+        "SERVER_EVERYTHING", ROOT / ".parts/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+    )
+)
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "echo": {"message": "hello"},
+    "get-annotated-message": {"messageType": "success", "includeImage": True},
+    "get-resource-links": {"count": 2},
+    "get-resource-reference": {"resourceType": "Text", "resourceId": 1},
+    "get-structured-content": {"location": "New York"},
+    "get-sum": {"a": 20, "b": 22},
+    "gzip-file-as-resource": {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8=", "outputType": "resource"},
+    "simulate-research-query": {"topic": "tea", "ambiguous": False},
+    "trigger-long-running-operation": {"duration": 0.2, "steps": 2},
+    "trigger-url-elicitation": {"url": "https://example.org/consent"},
+    "trigger-sampling-request": {"prompt": "Say yes", "maxTokens": 5},
+}
+
+
+async def accept(params: dict[str, Any], context: Context) -> dict[str, Any]:
+    return {"action": "accept", "content": {"name": "Ann"}} if params.get("mode") != "url" else {"action": "accept"}
+
+
+async def sample(params: dict[str, Any], context: Context) -> dict[str, Any]:
+    return {"role": "assistant", "content": {"type": "text", "text": "Yes."}, "model": "none"}
+
+
+async def roots(params: dict[str, Any], context: Context) -> dict[str, Any]:
+    return {"roots": [{"uri": "file:///tmp", "name": "scratch"}]}
+
+
+ANSWERS = {"elicitation/create": accept, "sampling/createMessage": sample, "roots/list": roots}
+
+
+IS_THERE = SCRIPT.exists()
+
+
+@pytest.fixture(params=["stdio", "streamableHttp", "sse"])
+async def target(request: pytest.FixtureRequest, program: Callable[[str], str]) -> AsyncIterator[Any]:
+    if not IS_THERE:
+        leave_out = pytest.fail if os.environ.get("REQUIRE_ALL") else pytest.skip
+        leave_out("not run: server-everything cannot be had here")
+    node = program("node")
+    if request.param == "stdio":
+        yield [node, str(SCRIPT)]
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(
+        node,
+        str(SCRIPT),
+        request.param,
+        env={**os.environ, "PORT": str(port)},
+        stdout=quiet,
+        stderr=quiet,
+        start_new_session=True,
+    )
+    try:
+        while not await is_listening(port):  # noqa: ASYNC110  # it tells nobody
+            await asyncio.sleep(0.05)
+        yield f"http://127.0.0.1:{port}/{'sse' if request.param == 'sse' else 'mcp'}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # the program may be a wrapper around the real one
+        await process.wait()
+
+
+async def is_listening(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+async def test_every_tool_is_called_and_gives_a_result(target: Any) -> None:
+    heard: list[Progress | LogMessage] = []
+    async with from_mcp(target, namespace="ev", answers=ANSWERS, limits=Limits(connect=60)) as operations:
+        ops = OperationRegistry()
+        ops.register_all(operations)
+        tools = [spec for spec in ops.list(namespace="ev") if spec.meta["mcp"]["kind"] == "tool"]
+        results = {
+            spec.name: await ops.execute(spec.id, ARGUMENTS.get(spec.name, {}), Context(notify=heard.append))
+            for spec in tools
+        }
+    assert len(results) >= 16
+    assert [name for name, envelope in results.items() if envelope.is_error] == []
+    assert results["get-structured-content"].data.keys() == {"temperature", "conditions", "humidity"}
+    assert results["get-sum"].meta.content == (TextContent(text="The sum of 20 and 22 is 42."),)  # type: ignore[union-attr]
+    assert "Yes." in str(results["trigger-sampling-request"].data)
+    assert "scratch" in str(results["get-roots-list"].data)
+    assert "Ann" in str(results["trigger-elicitation-request"].data)
+    assert Progress(2, 2) in [Progress(each.progress, each.total) for each in heard if isinstance(each, Progress)]
+
+
+async def test_its_resources_prompts_and_completions_are_reachable(target: Any) -> None:
+    async with from_mcp(target, limits=Limits(connect=60)) as operations:
+        ops = OperationRegistry()
+        ops.register_all(operations)
+        text = await ops.execute("resources.Dynamic_Text_Resource", {"resourceId": "1"})
+        prompt = await ops.execute("args-prompt", {"city": "Paris"})
+        values = await ops.execute("complete_completable-prompt", {"argument": "department", "value": "E"})
+    assert text.data[0]["uri"] == "demo://resource/dynamic/text/1"
+    assert "Paris" in prompt.data[0]["content"]["text"]
+    assert values.data == ["Engineering"]

@@ -1,0 +1,145 @@
+"""Servers over HTTP that break off, forget their session or answer with something else."""
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from enfold import CallError, OperationRegistry
+from enfold.sources.mcp import Limits, MCPOperations, from_mcp
+
+Serve = Callable[..., AbstractAsyncContextManager[str]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+TOOLS = [
+    {"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": name.startswith("read")}}
+    for name in ("add", "cut", "read_cut", "page", "big", "resumed")
+]
+
+
+class Odd:
+    """A server of the older era, one session at a time, with odd habits; it counts the calls it has seen."""
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.calls: list[str] = []
+        self.forgets_with = 404
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        if scope["method"] == "GET" and headers.get("last-event-id") == "half":
+            await events(send, "", answer(self.waiting, "whole"))
+        elif scope["method"] != "POST":
+            await plain(send, 405, "no stream here")
+        else:
+            await self.take(json.loads((await receive())["body"]), headers, send)
+
+    async def take(self, message: dict[str, Any], headers: dict[str, str], send: Send) -> None:
+        method = message["method"]
+        if method == "initialize":
+            self.sessions += 1
+            result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "odd"}}
+            await body(send, {"jsonrpc": "2.0", "id": message["id"], "result": result}, str(self.sessions))
+        elif headers.get("mcp-session-id") != str(self.sessions):
+            await plain(send, self.forgets_with, "Bad Request: No valid session ID")
+        elif method == "tools/list":
+            await body(send, {"jsonrpc": "2.0", "id": message["id"], "result": {"tools": TOOLS}})
+        elif method == "tools/call":
+            await self.call(message, send)
+        else:
+            await plain(send, 202, "")
+
+    async def call(self, message: dict[str, Any], send: Send) -> None:
+        name, self.waiting = message["params"]["name"], message["id"]
+        self.calls.append(name)
+        if name == "add":
+            await body(send, answer(message["id"], "done"))
+        elif name == "page":
+            await plain(send, 200, "<html>Welcome</html>")
+        elif name == "big":
+            await body(send, answer(message["id"], "x" * 500_000))
+        else:
+            await events(send, "id: half\nretry: 10\ndata:\n\n" if name == "resumed" else ": so far\n\n")
+
+
+def answer(request_id: Any, words: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": request_id, "result": {"content": [{"type": "text", "text": words}]}}
+
+
+async def plain(send: Send, status: int, text: str) -> None:
+    await respond(send, status, "text/html", text)
+
+
+async def body(send: Send, message: dict[str, Any], session: str = "") -> None:
+    await respond(send, 200, "application/json", json.dumps(message), session)
+
+
+async def events(send: Send, text: str, message: dict[str, Any] | None = None) -> None:
+    await respond(send, 200, "text/event-stream", text + (f"data: {json.dumps(message)}\n\n" if message else ""))
+
+
+async def respond(send: Send, status: int, kind: str, text: str, session: str = "") -> None:
+    headers = [(b"content-type", kind.encode()), *([(b"mcp-session-id", session.encode())] if session else [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})
+
+
+def registry_of(operations: MCPOperations) -> OperationRegistry:
+    ops = OperationRegistry()
+    ops.register_all(operations)
+    return ops
+
+
+@pytest.mark.parametrize("status", [404, 400])
+async def test_a_forgotten_session_is_opened_anew_and_the_call_is_made_once(serve: Serve, status: int) -> None:
+    odd = Odd()
+    odd.forgets_with = status
+    async with serve(odd) as url, from_mcp(url) as operations:
+        ops = registry_of(operations)
+        odd.sessions += 1
+        assert (await ops.execute("add", {})).data == [{"type": "text", "text": "done"}]
+    assert odd.calls == ["add"]
+
+
+@pytest.mark.parametrize(("tool", "retryable"), [("cut", False), ("read_cut", True)])
+async def test_a_stream_that_breaks_off_is_not_asked_for_again(serve: Serve, tool: str, retryable: bool) -> None:
+    odd = Odd()
+    async with serve(odd) as url, from_mcp(url) as operations:
+        with pytest.raises(CallError) as caught:
+            await registry_of(operations).execute(tool, {})
+    assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", retryable)
+    assert odd.calls == [tool]
+
+
+async def test_a_stream_that_can_be_taken_up_again_is(serve: Serve) -> None:
+    odd = Odd()
+    async with serve(odd) as url, from_mcp(url) as operations:
+        envelope = await registry_of(operations).execute("resumed", {})
+    assert envelope.data == [{"type": "text", "text": "whole"}]
+    assert odd.calls == ["resumed"]
+
+
+async def test_a_page_instead_of_an_answer_is_told(serve: Serve) -> None:
+    async with serve(Odd()) as url, from_mcp(url) as operations:
+        with pytest.raises(CallError) as caught:
+            await registry_of(operations).execute("page", {})
+    assert (caught.value.code, caught.value.details) == ("DATA_LOSS", {"status": 200, "content_type": "text/html"})
+
+
+async def test_an_answer_over_the_limit_is_refused(serve: Serve) -> None:
+    async with serve(Odd()) as url, from_mcp(url, limits=Limits(message_bytes=100_000)) as operations:
+        with pytest.raises(CallError) as caught:
+            await registry_of(operations).execute("big", {})
+    assert caught.value.code == "PAYLOAD_TOO_LARGE"
+
+
+async def test_an_address_where_nobody_listens_is_unavailable(serve: Serve) -> None:
+    async with serve(Odd()) as url:
+        pass
+    with pytest.raises(CallError) as caught:
+        await from_mcp(url).__aenter__()
+    assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", True)
