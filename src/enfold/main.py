@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from socket import socket
 
-    from enfold.config import ConfiguredRegistry
     from enfold.envelope import ResponseEnvelope
     from enfold.provenance import Recorder
     from enfold.surfaces.http import HTTPApp
@@ -150,16 +149,9 @@ def _with_config(path: str, command: Callable[[Registry], int]) -> int:
 
     async def run() -> int:
         async with open_config(path, os.environ) as registry:
-            _say_states(registry)
             return await asyncio.to_thread(command, _FromThread(registry, asyncio.get_running_loop()))
 
     return asyncio.run(run())
-
-
-def _say_states(registry: ConfiguredRegistry) -> None:
-    for state in registry.states:
-        if state.why:
-            print(f"{state.name}: {state.state} ({state.why})", file=sys.stderr)
 
 
 class _FromThread(View):
@@ -250,7 +242,6 @@ def _mcp_of_config(path: str) -> int:
 
     async def run() -> None:
         async with open_config(path, os.environ) as registry:
-            _say_states(registry)
             await run_stdio(registry)
 
     asyncio.run(run())
@@ -499,7 +490,8 @@ def _serve_config(options: Namespace, tokens: Tokens | None, *, is_local: bool) 
 
     async def serve() -> None:
         async with open_config(options.target, os.environ) as registry:
-            _say_states(registry)
+            for state in registry.states:
+                print(f"{state.name}: {state.state}, {state.operations} operations", file=sys.stderr)
             await _Serving(registry, options, tokens, is_local=is_local).serve()
 
     return _Serving(OperationRegistry(), options, tokens, is_local=is_local).run(serve())
