@@ -44,6 +44,9 @@ demo: $(VENV)/ready
 	@echo "  curl -sN localhost:8000/functions/shop.events"
 	$(BIN)/enfold serve examples/shop/app.py --tokens examples/shop/tokens.json --provenance
 
+conformance: setup
+	$(BIN)/python tests/conformance/suite.py
+
 docs: setup
 	$(BIN)/python docs/build.py
 

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.environments import BARE, PEERS, ROOT, prepare
 from benchmarks.harness import DEFAULT_ROUNDS, MIN_ROUNDS
 
-NAMES: Final = ("in_process", "schema_engines", "start_up")
+NAMES: Final = ("in_process", "schema_engines", "start_up", "http", "mcp_http", "mcp_stdio", "mcp_client", "openapi")
 
 
 def main() -> int:

@@ -525,8 +525,11 @@ class _Serving:
         }
         recorder = _recorder(_given(self._options)) if self._options.provenance else None
         self._mcp = to_mcp(self._registry, format=self._options.format, **shared)
+        mounts = {"/mcp": self._mcp}
+        if self._tokens is not None:  # where an MCP client asks who gives the tokens
+            mounts["/.well-known/oauth-protected-resource"] = self._mcp
         self._http = to_http(
-            self._registry, format=self._options.format, mounts={"/mcp": self._mcp}, recorder=recorder, **shared
+            self._registry, format=self._options.format, mounts=mounts, recorder=recorder, **shared
         )
         return self._http
 

@@ -183,10 +183,11 @@ class Registry:
         """A subscription as one value, the list of its items, for callers who cannot take a stream.
 
         It ends with the stream, at the limits, or at the caller's deadline: then what there is is given, as truncated.
+        Each item is told as progress.
         """
         stream = self.follow(operation_id, input, context)
         try:
-            return await _collect(stream, operation_id, limits or CollectLimits())
+            return await _collect(stream, operation_id, limits or CollectLimits(), context)
         finally:
             await stream.aclose()
 
@@ -227,7 +228,7 @@ class Collected(msgspec.Struct, frozen=True):
 
 
 async def _collect(
-    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, limits: CollectLimits
+    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, limits: CollectLimits, context: Context
 ) -> Collected:
     items: list[Any] = []
     warnings: list[ResultWarning] = []
@@ -241,6 +242,7 @@ async def _collect(
                 break
             warnings += (_below(warning, len(items)) for warning in envelope.warnings)
             items.append(data)
+            context.progress(len(items))
     except CallError as error:
         if error.code != "TIMEOUT":
             error.partial = local_envelope(items, operation_id)

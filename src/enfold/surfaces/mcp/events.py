@@ -30,6 +30,7 @@ class EventStream:
         self._is_kept = is_kept
         self._events: deque[bytes] = deque()
         self._first = 0  # the number of the oldest event there is
+        self.size = 0  # in bytes
         self._is_ended = False
         self._wake = asyncio.Event()
         self._carrier = 0  # each connection that takes over sends the one before it home
@@ -82,20 +83,23 @@ class EventStream:
         number = self._first + len(self._events)
         head = b"id: %b-%d\n" % (self.id.encode(), number) if self._is_kept else b""
         self._events.append(b"event: message\n" + head + event)
+        self.size += len(self._events[-1])
         self._wake.set()
 
     def _forget(self, before: int) -> None:
         if not self._is_kept:
             while self._first < before and self._events:
-                self._events.popleft()
-                self._first += 1
+                self._drop_first()
 
     def _make_room(self) -> bool:
         """A kept stream forgets its oldest event, which has most likely been read."""
         if self._is_kept:
-            self._events.popleft()
-            self._first += 1
+            self._drop_first()
         return self._is_kept
+
+    def _drop_first(self) -> None:
+        self.size -= len(self._events.popleft())
+        self._first += 1
 
 
 def event_place(event_id: bytes) -> tuple[str, int] | None:

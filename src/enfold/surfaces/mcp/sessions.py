@@ -21,7 +21,8 @@ from enfold.surfaces.mcp.work import Work
 __all__ = ["HTTPSession", "Sessions"]
 
 MAX_SESSIONS: Final = 10_000
-MAX_STREAMS: Final = 64
+MAX_STREAMS: Final = 32
+MAX_KEPT: Final = 4_000_000  # bytes of events that clients may still come back for
 IDLE: Final = 3600.0
 
 
@@ -38,10 +39,14 @@ class HTTPSession(Session, eq=False, kw_only=True):
     def new_stream(self) -> EventStream:
         """A stream that the client can take up again, until it has had many others."""
         stream = EventStream(is_kept=self.revision.has_priming)
-        self.streams[stream.id] = stream
-        while len(self.streams) > MAX_STREAMS:
+        while self.streams and self._keeps_too_much():
             self.streams.popitem(last=False)
+        self.streams[stream.id] = stream
         return stream
+
+    def _keeps_too_much(self) -> bool:
+        is_large = sum(stream.size for stream in self.streams.values()) > MAX_KEPT
+        return len(self.streams) >= MAX_STREAMS or is_large
 
     @contextmanager
     def runs(self, request_id: RequestId, work: Work) -> Iterator[None]:
