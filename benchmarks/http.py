@@ -1,5 +1,6 @@
 """A POST over HTTP at 32 connections: each contender under one uvicorn worker, and the CPU time it takes for a request.
 
+The load comes from wrk where it is installed, else from a client of our own, which shares the machine less modestly.
 `python -m benchmarks.http ROUNDS` runs the race; `python -m benchmarks.http serve NAME PORT` is one of its servers.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
 import msgspec
@@ -77,7 +80,10 @@ def _contender(name: str, server: Server, operation: str) -> Contender:
     async def batch(count: int) -> Sample:
         size = len(await _once(server.port, request, whole=True))
         cpu, wall = server.cpu_us(), time.perf_counter_ns()
-        await _many(server.port, request, size, count)
+        if _WRK is None:
+            await _many(server.port, request, size, count)
+        else:
+            count = await asyncio.to_thread(_load, server.port, path, task.arguments)
         return Sample((server.cpu_us() - cpu) / count, (time.perf_counter_ns() - wall) / count / 1_000)
 
     return Contender(name, batch, answer, task.answer)
@@ -242,6 +248,33 @@ APPS: Final[dict[str, Callable[[], Any]]] = {
     STARLETTE: _starlette,
     FASTAPI: _fastapi,
 }
+
+
+# --- wrk ----------------------------------------------------------------------------------------------------------
+
+_WRK: Final = shutil.which("wrk")
+_SCRIPT: Final = """
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+wrk.body = [==[{body}]==]
+done = function(summary)
+  local errors = summary.errors
+  io.write(string.format("TOLD %d %d", summary.requests, errors.status + errors.connect + errors.read + errors.timeout))
+end
+"""
+
+
+def _load(port: int, path: str, arguments: dict[str, Any]) -> int:
+    """Ask for a second, and say how often; wrk knows no other measure of a load than time."""
+    with NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(_SCRIPT.replace("{body}", json.dumps(arguments)))
+        script.flush()
+        command = [str(_WRK), "-t1", f"-c{CONNECTIONS}", "-d1s", "-s", script.name, f"http://127.0.0.1:{port}{path}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    requests, errors = map(int, done.stdout.rpartition("TOLD ")[2].split())
+    if errors:
+        raise ConnectionError(done.stdout)
+    return requests
 
 
 # --- a client that costs little -----------------------------------------------------------------------------------

@@ -292,6 +292,31 @@ def test_an_exception_is_told_as_its_words_and_without_its_stack(client: Client)
     assert answer.json == {"error": "Function error: integer division or modulo by zero"}
 
 
+@pytest.mark.parametrize("name", ["crash", "crash_with_context", "crash_in_thread"])
+def test_our_log_has_the_stack_under_the_id_that_the_caller_got(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def crash() -> None:
+        raise ValueError("secret place")
+
+    @ops.query
+    async def crash_with_context(context: Context) -> None:
+        raise ValueError("secret place")
+
+    @ops.query
+    def crash_in_thread() -> None:
+        raise ValueError("secret place")
+
+    with serve(to_http(ops)) as client:
+        for _ in range(2):  # the second is on the hot path
+            caplog.clear()
+            answer = client.post(f"/functions/{name}", {})
+            assert answer.headers["x-request-id"] in caplog.text
+            assert "Traceback" in caplog.text
+        assert "Traceback" not in answer.body.decode()
+
+
 def test_the_words_of_an_exception_can_be_kept_from_callers() -> None:
     with serve(to_http(shop(), expose_errors=False)) as client:
         assert client.get("/functions/divide?x=1&y=0").json == {"error": "Function error: Operation shop.divide failed"}
@@ -451,6 +476,23 @@ def test_an_operation_registered_later_is_served() -> None:
         assert client.get("/functions/late").json == {"result": 5}
         ops.unregister("shop.late")
         assert client.get("/functions/late").status == 404
+
+
+def test_an_operation_that_is_guarded_while_a_body_is_on_its_way_is_guarded() -> None:
+    ops = OperationRegistry("shop")
+    ops.mutation(name="open")(_give)
+    with serve(to_http(ops)) as client, client.connect() as connection:
+        assert client.post("/functions/open", {}).status == 200
+        connection.sendall(_head("POST /functions/open", "Content-Type: application/json", "Content-Length: 2") + b"{")
+        assert client.post("/functions/open", {}).status == 200  # by then the other request is being read
+        ops.unregister("shop.open")
+        ops.mutation(name="open", access={"required_scopes": ["x"]})(_give)
+        connection.sendall(b"}")
+        assert _status(connection) == 401
+
+
+async def _give() -> int:
+    return 1
 
 
 # --- hosts and origins --------------------------------------------------------------------------------------------
@@ -619,6 +661,7 @@ def test_a_mounted_app_gets_its_paths_its_lifespan_and_the_identity() -> None:
         assert client.get("/mcp", Authorization="Bearer wrong").status == 401
         assert client.request("GET", "/mcp", headers={"Host": "evil.example"}).status == 403
         assert client.get("/mcpx").status == 404
+        assert client.post("/mcp?format=its-own", {}).status == 200
         assert client.get("/functions/echo").status == 200
     assert mounted.life == ["lifespan.startup", "lifespan.shutdown"]
 

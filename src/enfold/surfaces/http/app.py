@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from enfold.access import check_access, may_list
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import find_format
-from enfold.operation import Context, OperationSpec, OperationType, Policy, Recording
+from enfold.operation import Context, OperationSpec, Policy, Recording, new_request_id
 from enfold.registry import Registry
 from enfold.runtime import _resume as resume
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError
-from enfold.surfaces.http.exchange import Answer, Exchange, Receive, Scope, Send
+from enfold.surfaces.http.exchange import Answer, Exchange, Receive, Scope, Send, answer_of, rest_of_body, start_message
 from enfold.surfaces.http.guard import Guard, Header
 from enfold.surfaces.http.lifespan import ASGIApp, run_lifespan
 from enfold.surfaces.http.mounts import Mount, below, close_websocket, mount_of, own_path, with_headers
+from enfold.surfaces.http.plain import plain_route
+from enfold.surfaces.http.routes import Route, Routes
 from enfold.surfaces.http.stream import Envelopes, Stream
+from enfold.surfaces.http.watch import Watch
 from enfold.surfaces.openapi import to_openapi
-from enfold.surfaces.query_string import QueryReader, query_reader
 from enfold.tokens import Verifier, bearer_token
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ MAX_BODY: Final = 8 * 1024 * 1024
 BODY_TIMEOUT: Final = 30.0
 HEARTBEAT: Final = 15.0
 
-_PREFIX: Final = "/functions/"
 _NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 
 _log: Final = logging.getLogger("enfold.http")
@@ -92,22 +93,6 @@ class Settings(msgspec.Struct, frozen=True):
     version: str
 
 
-class Route(msgspec.Struct):
-    """An operation as HTTP sees it; how its query string is read is worked out when one comes."""
-
-    spec: OperationSpec
-    id: str
-    is_stream: bool
-    is_open: bool
-    methods: tuple[str, ...]
-    _read_query: QueryReader | None = None
-
-    def read_query(self, exchange: Exchange) -> dict[str, Any]:
-        if self._read_query is None:
-            self._read_query = query_reader(self.spec)
-        return self._read_query(exchange.scope["query_string"])
-
-
 class HTTPApp:
     """A registry over HTTP. It lives as long as its server; `stop` ends the streams, so that the server can end."""
 
@@ -116,25 +101,50 @@ class HTTPApp:
         self._settings = settings
         self._guard = guard
         self._format = find_format(settings.format)
-        self._routes: dict[str, Route] = {}
-        self._routes_of = registry.version
+        self._routes = Routes(registry)
         self._streams: set[Stream] = set()
         self._is_stopping = False
-        self._has_mounts = bool(settings.mounts)
+        # A plain call that succeeded is in no log: its id only has to be its own.
+        self._plain_ids = (f"{beginning}{number:x}" for beginning in [new_request_id()[:24]] for number in count())
+        # A length of fewer digits than the limit is below it. With origins, every answer says that it depends on them.
+        self._plain_digits = -1 if guard.has_origins else len(str(settings.max_body)) - 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._has_mounts:
-            served = await self._serve_elsewhere(scope, receive, send)
-            if served:
-                return
-        exchange = self._exchange(scope, receive, send)
+        """Answer a plain call with as little as keeps the promise; anything else, and every failure, has its own way."""
+        route = plain_route(scope, self._routes, self._guard, self._plain_digits)
+        if route is None:
+            await self._serve(scope, receive, send)
+            return
+        watch = Watch(receive, self._settings.body_timeout)
+        work = self._plain_result(route, receive, watch)
         try:
-            await self._answer(exchange)
-        except CallError as error:
-            await exchange.fail(error)
-        except Exception:  # noqa: BLE001  # whatever went wrong in here, the caller gets the format's error and no stack
-            _log.exception("The answer failed (request %s)", exchange.request_id)
-            await exchange.fail(CallError("UNKNOWN_ERROR", "The server failed to answer"))
+            # What never waits is done here and now: only what waits pays for being watched.
+            waits_for = work.send(None)
+        except StopIteration as done:
+            body, status, headers = done.value
+        except Exception as error:  # noqa: BLE001  # it is told, and logged, where all are
+            await self._fail(self._exchange(scope, receive, send, route), error)
+            return
+        else:
+            exchange = self._exchange(scope, receive, send, route)
+            await self._guarded(exchange, exchange.send_result(resume(work, waits_for), watch))
+            return
+        await send(start_message(next(self._plain_ids), len(body), status, headers))
+        await send({"type": "http.response.body", "body": body})
+
+    async def _plain_result(self, route: Route, receive: Receive, watch: Watch) -> Answer:
+        message = await receive()
+        body = message.get("body", b"")
+        if message.get("more_body") or message["type"] != "http.request" or len(body) > self._settings.max_body:
+            body = await rest_of_body(message, receive, self._settings.max_body)
+        watch.body_is_read()
+        given = reading.read_object(body)
+        if watch.is_open and not self._routes.is_current:
+            # The registry has changed while we waited: what required nothing of its caller may do so now.
+            envelope = await self._registry.call(route.id, given, Context())
+        else:
+            envelope = await self._registry.execute(route.id, given)
+        return answer_of(envelope, route.spec, self._settings.format, self._format)
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
@@ -142,57 +152,66 @@ class HTTPApp:
         for stream in list(self._streams):
             stream.stop()
 
-    async def _serve_elsewhere(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Serve what is not a request for this app itself, and say whether it was such."""
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await run_lifespan(scope, receive, send, [app for _, app in self._settings.mounts], self.stop)
         elif (mount := mount_of(self._settings.mounts, scope)) is not None:
             await self._pass_on(mount, scope, receive, send)
         elif scope["type"] == "http":
-            return False
+            exchange = self._exchange(scope, receive, send)
+            await self._guarded(exchange, self._answer(exchange))
         else:
             await close_websocket(receive, send)
-        return True
 
     # one request
 
-    def _exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        return Exchange(scope, receive, send, self._settings.format, self._format)
+    def _exchange(self, scope: Scope, receive: Receive, send: Send, route: Route | None = None) -> Exchange:
+        exchange = Exchange(scope, receive, send, self._settings.format, self._format)
+        if route is not None:
+            exchange.operation = route.spec
+        return exchange
 
-    def _answer(self, exchange: Exchange) -> Awaitable[None]:
-        """What will answer, once all has been checked that can be before a body is read."""
+    async def _guarded(self, exchange: Exchange, answer: Awaitable[None]) -> None:
+        try:
+            await answer
+        except Exception as error:  # noqa: BLE001  # whatever went wrong, the caller gets the format's error and no stack
+            await self._fail(exchange, error)
+
+    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+        if isinstance(error, CallError):
+            await exchange.fail(error)
+            return
+        _log.error("The answer failed (request %s)", exchange.request_id, exc_info=error)
+        await exchange.fail(CallError("UNKNOWN_ERROR", "The server failed to answer"))
+
+    async def _answer(self, exchange: Exchange) -> None:
         self._admit(exchange)
-        route = self._route(own_path(exchange.scope))
+        self._choose_format(exchange)
+        route = self._routes.find(own_path(exchange.scope))
         if route is None:
-            return self._answer_page(exchange)
+            await self._answer_page(exchange)
+            return
         exchange.operation = route.spec
         if exchange.method not in route.methods:
             raise _not_allowed(exchange.method, route.methods)
         if exchange.method == "OPTIONS":
-            return self._answer_options(exchange, route.methods)
-        if self._settings.tokens is not None:
-            self._identify(exchange)
+            await self._answer_options(exchange, route.methods)
+            return
+        self._identify(exchange)
         if not route.is_open and not may_list(route.spec.access_control, exchange.identity):
-            check_access(route.spec, exchange.identity, {})
-        return self._follow(exchange, route) if route.is_stream else self._call(exchange, route)
+            check_access(route.spec, exchange.identity, {})  # raises, before a body is read for nothing
+        await (self._follow if route.is_stream else self._call)(exchange, route)
 
     def _admit(self, exchange: Exchange) -> None:
-        headers, query = exchange.headers, exchange.scope["query_string"]
-        self._guard.check(exchange.scope, headers)
+        self._guard.check(exchange.scope, exchange.headers)
         if self._guard.has_origins:
-            exchange.extra_headers = self._guard.cors_headers(headers)
-        if query or b"enfold-format" in headers:
-            name = reading.format_name(headers, exchange.method, query) or exchange.format_name
-            exchange.format_name, exchange.format = name, find_format(name)
+            exchange.extra_headers = self._guard.cors_headers(exchange.headers)
 
-    def _route(self, path: str) -> Route | None:
-        if self._routes_of != self._registry.version:
-            self._routes_of = self._registry.version
-            self._routes = {}
-        route = self._routes.get(path)
-        if route is None and path.startswith(_PREFIX):
-            route = self._routes[path] = _route_to(self._registry.find(path.removeprefix(_PREFIX)))
-        return route
+    def _choose_format(self, exchange: Exchange) -> None:
+        name = reading.format_name(exchange.headers, exchange.method, exchange.scope["query_string"])
+        if name is not None:
+            exchange.format = find_format(name)
+            exchange.format_name = name
 
     def _identify(self, exchange: Exchange) -> None:
         """Who calls; a token that stands for nobody is refused even where none is needed."""
@@ -208,29 +227,27 @@ class HTTPApp:
     # operations
 
     async def _call(self, exchange: Exchange, route: Route) -> None:
-        accept = exchange.headers.get(b"accept")
-        if accept is not None and not reading.accepts_json(accept):
+        accept = exchange.headers.get(b"accept", b"*/*")
+        if not reading.accepts_json(accept):
             raise _not_acceptable("application/json")
-        work = self._result(exchange, route)
-        try:
-            # Work that never waits is done here and now: only what waits pays for being watched.
-            waits_for = work.send(None)
-        except StopIteration as done:
-            envelope = done.value
-        else:
-            envelope = await exchange.watch_over(resume(work, waits_for), self._settings.body_timeout)
-        if envelope is not None:
-            await exchange.send_json(*exchange.answer(envelope))
+        await exchange.send_result(self._result(exchange, route), self._watch(exchange))
 
-    async def _result(self, exchange: Exchange, route: Route) -> ResponseEnvelope[Any]:
-        timeout = reading.timeout(exchange.headers) if b"enfold-timeout-ms" in exchange.headers else None
-        context = Context(request_id=exchange.request_id, identity=exchange.identity, timeout=timeout)
+    def _watch(self, exchange: Exchange) -> Watch:
+        return Watch(exchange.receive, self._settings.body_timeout if exchange.method == "POST" else None)
+
+    async def _result(self, exchange: Exchange, route: Route) -> Answer:
+        context = Context(
+            request_id=exchange.request_id, identity=exchange.identity, timeout=reading.timeout(exchange.headers)
+        )
         if self._settings.recorder is not None and reading.CAPTURE_HEADER in exchange.headers:
             context.recording = self._recording(exchange)
-        given = (
-            await exchange.body(self._settings.max_body) if exchange.method == "POST" else route.read_query(exchange)
-        )
-        return await self._registry.call(route.id, given, context)
+        given = await self._arguments(exchange, route)
+        return exchange.answer(await self._registry.call(route.id, given, context))
+
+    async def _arguments(self, exchange: Exchange, route: Route) -> dict[str, Any]:
+        if exchange.method == "POST":
+            return await exchange.body(self._settings.max_body)
+        return route.read_query(exchange.scope["query_string"])
 
     def _recording(self, exchange: Exchange) -> Recording | None:
         from enfold.provenance import options_from_mode
@@ -250,7 +267,7 @@ class HTTPApp:
         if self._is_stopping:
             raise CallError("UNAVAILABLE", "The server is shutting down")
         context = self._stream_context(exchange, route.spec)
-        given = await exchange.watch_over(self._arguments(exchange, route), self._settings.body_timeout)
+        given = await exchange.watch_over(self._arguments(exchange, route), self._watch(exchange))
         if given is None:
             return
         if exchange.method == "HEAD":
@@ -261,9 +278,6 @@ class HTTPApp:
             Stream(exchange, media_type, context, resumable=route.spec.resumable, heartbeat=self._settings.heartbeat),
             self._registry.follow(route.id, given, context),
         )
-
-    async def _arguments(self, exchange: Exchange, route: Route) -> dict[str, Any]:
-        return await exchange.body(self._settings.max_body) if exchange.method == "POST" else route.read_query(exchange)
 
     def _stream_context(self, exchange: Exchange, spec: OperationSpec) -> Context:
         last_event_id = exchange.headers.get(b"last-event-id") if spec.resumable else None
@@ -316,9 +330,7 @@ class HTTPApp:
         """Run an `mcp.request.v0.1`; its answer is always in the format that goes with it."""
         exchange.format_name = "mcp_envelope_v0_1"
         exchange.format = find_format(exchange.format_name)
-        answer = await exchange.watch_over(self._run_request(exchange), self._settings.body_timeout)
-        if answer is not None:
-            await exchange.send_json(*answer)
+        await exchange.send_result(self._run_request(exchange), self._watch(exchange))
 
     async def _run_request(self, exchange: Exchange) -> Answer:
         from enfold.surfaces.requests import RequestCall
@@ -370,12 +382,6 @@ _PAGES: Final = {
     "/call": ("POST", "OPTIONS"),
 }
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
-
-
-def _route_to(spec: OperationSpec) -> Route:
-    is_stream = spec.type is OperationType.SUBSCRIPTION
-    methods = ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")
-    return Route(spec, spec.id, is_stream, spec.access_control.is_open, methods)
 
 
 def _not_allowed(method: str, methods: tuple[str, ...]) -> RefusedError:

@@ -35,12 +35,12 @@ class Guard:
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
         self.has_origins = bool(self._origins)
         # Hosts that passed, as they were written: most requests name the same one.
-        self._passed: set[bytes] = set()
+        self.passed: set[bytes] = set()
 
     def check(self, scope: Mapping[str, Any], headers: Headers) -> None:
         """Refuse a request that names another host, or comes from a page of another origin."""
         host = headers.get(b"host", b"")
-        if host not in self._passed:
+        if host not in self.passed:
             self._check_host(host, scope.get("server"))
         origin = headers.get(b"origin")
         if origin is not None and not self._admits(origin, host):
@@ -54,8 +54,8 @@ class Guard:
             known = name in LOOPBACK or (server is not None and name == _server_name(server[0]))
         if not known:
             raise _denied(f"This server does not go by the name {_shown(host)}", "host")
-        if len(self._passed) < _MOST_REMEMBERED:
-            self._passed.add(host)
+        if len(self.passed) < _MOST_REMEMBERED:
+            self.passed.add(host)
 
     def _admits(self, origin: bytes, host: bytes) -> bool:
         return self._is_listed(origin) or origin.partition(b"://")[2].lower() == host.lower() != b""

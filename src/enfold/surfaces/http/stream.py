@@ -35,7 +35,11 @@ class Framing(msgspec.Struct, frozen=True):
 
 
 def _event(data: bytes, event_id: str | None) -> bytes:
-    return b"data: %b\n\n" % data if event_id is None else b"id: %b\ndata: %b\n\n" % (event_id.encode("utf-8", "replace"), data)
+    return (
+        b"data: %b\n\n" % data
+        if event_id is None
+        else b"id: %b\ndata: %b\n\n" % (event_id.encode("utf-8", "replace"), data)
+    )
 
 
 FRAMINGS: Final = {

@@ -24,16 +24,18 @@ class Watch:
     ends are quiet, and `ended` tells of them.
     """
 
-    __slots__ = ("_is_slow", "_listener", "_loop", "_patience", "_receive", "_task", "_timer", "ended")
+    __slots__ = ("_is_slow", "_listener", "_loop", "_patience", "_receive", "_task", "_timer", "ended", "is_open")
 
     def __init__(self, receive: Receive, patience: float | None = None) -> None:
         self._receive = receive
         self._patience = patience
         self._is_slow = False
+        self.is_open = False
         self._listener: asyncio.Task[None] | None = None
         self.ended: Literal["late", "gone", "stopped"] | None = None
 
     def __enter__(self) -> Self:
+        self.is_open = True
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task(self._loop)
         self._timer = self._loop.call_later(SOON, self._take_care)

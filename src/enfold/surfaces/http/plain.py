@@ -1,0 +1,47 @@
+"""What makes a request plain, as nearly all are: nothing in it asks for more than a result."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from enfold.surfaces.http.exchange import Scope
+from enfold.surfaces.http.guard import Guard
+from enfold.surfaces.http.routes import Route, Routes
+from enfold.surfaces.reading import CAPTURE_HEADER
+
+__all__ = ["plain_route"]
+
+# Each of these asks for something: to be somebody, to be answered in another way, or in some time.
+_SPECIAL: Final = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"enfold-format",
+        b"enfold-timeout-ms",
+        b"origin",
+        b"x-request-id",
+        CAPTURE_HEADER,
+    }
+)
+_ACCEPTED: Final = (None, b"*/*", b"application/json")
+
+
+_UNKNOWN_LENGTH: Final = b"9" * 20
+
+
+def plain_route(scope: Scope, routes: Routes, guard: Guard, digits: int) -> Route | None:
+    """The operation that a plain request calls, or None; the length of its body is known, and has at most some digits."""
+    if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
+        return None
+    route = routes.known(scope["path"])
+    if route is None or not route.is_plain:
+        return None
+    headers = dict(scope["headers"])
+    is_plain = (
+        _SPECIAL.isdisjoint(headers)
+        and headers.get(b"content-type") == b"application/json"
+        and headers.get(b"host") in guard.passed
+        and headers.get(b"accept") in _ACCEPTED
+        and len(headers.get(b"content-length", _UNKNOWN_LENGTH)) <= digits
+    )
+    return route if is_plain else None

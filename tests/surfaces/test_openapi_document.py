@@ -1,0 +1,261 @@
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import jsonschema_rs
+import pytest
+from tests.serving import Client, serve
+
+from enfold import Context, Identity, OperationRegistry, OperationSpec
+from enfold.formats import FORMATS
+from enfold.surfaces.http import to_http
+from enfold.surfaces.openapi import to_openapi
+
+ANN = Identity("ann", frozenset({"write", "a"}))
+STOCK = {"code": "SOLD_OUT", "description": "Nothing left", "schema": {"type": "object"}, "http_status": 409}
+BROKEN = {"code": "BROKEN", "description": "It broke"}
+
+
+@dataclass
+class Tree:
+    name: str
+    children: "list[Tree]" = field(default_factory=list)
+
+
+def shop() -> OperationRegistry:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def add(x: int, y: int = 0) -> int:
+        """Add two numbers.
+
+        Args:
+            x: First addend.
+        """
+        return x + y
+
+    @ops.query(tags=["plants"])
+    async def grow(
+        root: Tree,
+        others: list[Tree] | None = None,
+        names: list[str] | None = None,
+        kind: Literal["oak", "elm"] = "oak",
+    ) -> Tree:
+        return root
+
+    @ops.query
+    async def divide(x: int, y: int) -> tuple[int, Tree]:
+        return x // y, Tree("rest")
+
+    @ops.mutation(error_schemas=[STOCK, BROKEN])
+    async def forget() -> None: ...
+
+    @ops.mutation(access={"required_scopes": ["write"], "required_scopes_any": ["a", "b"]})
+    async def create(title: str) -> str:
+        return title
+
+    @ops.subscription(resumable=True)
+    async def ticks(context: Context, to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            yield number
+
+    return ops
+
+
+def operation(path: str, method: str = "post", **options: Any) -> Any:
+    return to_openapi(shop(), everything=True, **options)["paths"][f"/functions/{path}"][method]
+
+
+def resolved(document: Any, schema: Any) -> dict[str, Any]:
+    """A schema of the document as one that stands alone."""
+    return {"components": document["components"], **schema}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_validator_accepts_the_document(format: str) -> None:
+    validator = pytest.importorskip("openapi_spec_validator")
+    validator.validate(to_openapi(shop(), everything=True, format=format))
+
+
+# --- the seed -----------------------------------------------------------------------------------------------------
+
+
+def test_descriptions_and_schemas_are_those_of_the_seed() -> None:
+    responses = operation("shop.add")["responses"]
+    assert {status: responses[status]["description"] for status in ("200", "400", "500")} == {
+        "200": "Successful execution",
+        "400": "Invalid request",
+        "500": "Internal server error",
+    }
+    for status in ("400", "500"):
+        schema = responses[status]["content"]["application/json"]["schema"]
+        assert (schema["type"], schema["properties"]) == ("object", {"error": {"type": "string"}})
+    assert responses["200"]["content"]["application/json"]["schema"]["properties"] == {"result": {"type": "integer"}}
+
+
+# --- operations ---------------------------------------------------------------------------------------------------
+
+
+def test_queries_and_subscriptions_have_a_twin_for_get() -> None:
+    paths = to_openapi(shop(), everything=True)["paths"]
+    ids = [item[method]["operationId"] for item in paths.values() for method in item]
+    assert sorted(ids) == [
+        "shop.add",
+        "shop.add.get",
+        "shop.create",
+        "shop.divide",
+        "shop.divide.get",
+        "shop.forget",
+        "shop.grow",
+        "shop.grow.get",
+        "shop.ticks",
+        "shop.ticks.get",
+    ]
+
+
+def test_an_operation_says_what_it_is() -> None:
+    found = operation("shop.grow")
+    assert (found["tags"], found["x-mcp-tool"]) == (["plants"], "shop_grow")
+    assert operation("shop.add")["tags"] == ["shop"]
+    assert operation("shop.add")["description"] == "Add two numbers."
+
+
+def test_arguments_of_a_get_are_written_as_they_are_read() -> None:
+    parameters = {parameter["name"]: parameter for parameter in operation("shop.grow", "get")["parameters"]}
+    assert parameters["root"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Tree"}
+    assert "content" in parameters["others"]
+    assert (parameters["names"]["style"], parameters["names"]["explode"]) == ("form", True)
+    assert (parameters["root"]["required"], parameters["names"]["required"]) == (True, False)
+    (x, _) = operation("shop.add", "get")["parameters"]
+    assert x == {"name": "x", "in": "query", "description": "First addend.", "required": True, "schema": x["schema"]}
+
+
+def test_access_rules_become_security_and_only_there() -> None:
+    assert operation("shop.create")["security"] == [{"bearer": ["write", "a"]}, {"bearer": ["write", "b"]}]
+    assert "security" not in operation("shop.add")
+
+
+def test_a_caller_sees_what_he_may_call() -> None:
+    def paths(identity: Identity | None) -> set[str]:
+        return set(to_openapi(shop(), identity=identity)["paths"])
+
+    assert paths(ANN) - paths(None) == {"/functions/shop.create"}
+    assert to_openapi(shop())["components"]["securitySchemes"] == {}
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+def test_every_status_is_there() -> None:
+    statuses = ["200", "400", "401", "403", "404", "406", "413", "415", "429", "499", "500", "502", "503", "504"]
+    assert list(operation("shop.add")["responses"]) == statuses
+    assert list(operation("shop.add", "get")["responses"]) == [
+        status for status in statuses if status not in ("413", "415")
+    ]
+
+
+def test_codes_of_an_operations_own_stand_at_their_status() -> None:
+    responses = operation("shop.forget")["responses"]
+    assert [error["code"] for error in responses["409"]["x-enfold-errors"]] == ["SOLD_OUT"]
+    assert [error["code"] for error in responses["500"]["x-enfold-errors"]] == ["BROKEN"]
+    assert responses["500"]["description"] == "Internal server error"
+
+
+def test_a_stream_has_two_forms_and_can_be_resumed() -> None:
+    found = operation("shop.ticks", "get")
+    assert set(found["responses"]["200"]["content"]) == {"text/event-stream", "application/x-ndjson"}
+    assert [parameter["name"] for parameter in found["parameters"]] == ["to", "Last-Event-ID"]
+
+
+def test_definitions_are_shared_among_operations() -> None:
+    schemas = to_openapi(shop(), everything=True)["components"]["schemas"]
+    assert set(schemas) == {"Tree"}
+    assert schemas["Tree"]["properties"]["children"]["items"] == {"$ref": "#/components/schemas/Tree"}
+
+
+def spec(name: str, **schemas: Any) -> OperationSpec:
+    return OperationSpec(namespace="shop", name=name, **schemas)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pytest.param({"$defs": {"T": {"type": "string"}}, "$ref": "#/$defs/T"}, id="a reference at the root"),
+        pytest.param({"$defs": {"a/b": {"type": "string"}}, "$ref": "#/$defs/a~1b"}, id="an escaped name"),
+        pytest.param({"$defs": {"a b": {"type": "string"}}, "$ref": "#/$defs/a%20b"}, id="a quoted name"),
+        pytest.param({"definitions": {"T": {"type": "string"}}, "$ref": "#/definitions/T"}, id="an older spelling"),
+        pytest.param({"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}]}, id="itself"),
+        pytest.param({"anyOf": [{"type": "string"}, {"$ref": "#/anyOf/0"}]}, id="a part of itself"),
+        pytest.param(
+            {"$id": "https://x.example/s", "$defs": {"T": {"type": "string"}}, "$ref": "#/$defs/T"}, id="its own id"
+        ),
+        pytest.param(
+            {"$defs": {"T": {"properties": {"t": {"$ref": "#/$defs/U"}}}, "U": {"type": "string"}}, "type": "string"},
+            id="definitions nobody uses",
+        ),
+    ],
+)
+@pytest.mark.parametrize("format", ["result", "envelope"])
+def test_references_of_any_kind_still_lead_to_their_place(schema: dict[str, Any], format: str) -> None:
+    ops = OperationRegistry()
+    ops.register_spec(spec("taken", output_schema={"$defs": {"T": {"type": "null"}}, "$ref": "#/$defs/T"}))
+    ops.register_spec(spec("text", output_schema=schema))
+    document = to_openapi(ops, format=format)
+    answer = document["paths"]["/functions/shop.text"]["post"]["responses"]["200"]["content"]["application/json"]
+    validator = jsonschema_rs.validator_for(resolved(document, answer["schema"]))
+    meta = {"source": "local", "operationId": "shop.text", "timestamp": 1}
+    good = {"result": "x"} if format == "result" else {"data": "x", "meta": meta}
+    bad = {"result": 5} if format == "result" else {"data": 5, "meta": meta}
+    assert (validator.is_valid(good), validator.is_valid(bad)) == (True, False)
+
+
+def test_a_reference_in_a_default_is_only_data() -> None:
+    schema = {"type": "object", "properties": {"x": {"default": {"$ref": "#/nowhere"}}, "enum": {"$ref": "#/$defs/T"}}}
+    ops = OperationRegistry()
+    ops.register_spec(spec("keep", input_schema={**schema, "$defs": {"T": {"type": "string"}}}))
+    placed = to_openapi(ops)["paths"]["/functions/shop.keep"]["post"]["requestBody"]["content"]["application/json"]
+    assert placed["schema"]["properties"] == {
+        "x": {"default": {"$ref": "#/nowhere"}},
+        "enum": {"$ref": "#/components/schemas/T"},
+    }
+
+
+# --- what the server really answers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_real_answers_fit_the_document(format: str) -> None:
+    tree = {"name": "a", "children": [{"name": "b", "children": []}]}
+    calls: list[tuple[str, Any]] = [
+        ("add", {"x": 1}),
+        ("add", {"x": "one"}),
+        ("add", []),
+        ("grow", {"root": tree}),
+        ("divide", {"x": 7, "y": 2}),
+        ("divide", {"x": 7, "y": 0}),
+        ("forget", {}),
+        ("create", {"title": "x"}),
+    ]
+    with serve(to_http(shop(), format=format)) as client:
+        document = to_openapi(shop(), format=format, everything=True)
+        assert [_misfit(client, document, name, given) for name, given in calls] == [None] * len(calls)
+
+
+def _misfit(client: Client, document: Any, name: str, given: Any) -> str | None:
+    answer = client.post(f"/functions/shop.{name}", given)
+    response = document["paths"][f"/functions/shop.{name}"]["post"]["responses"][str(answer.status)]
+    if "$ref" in response:
+        response = document["components"]["responses"][response["$ref"].rpartition("/")[2]]
+    schema = response["content"][answer.headers["content-type"]]["schema"]
+    missing = [name for name in response["headers"] if name.lower() not in answer.headers and name == "Enfold-Code"]
+    fits = jsonschema_rs.is_valid(resolved(document, schema), answer.json)
+    return None if fits and not missing else f"{answer.status} {answer.json} {missing}"
+
+
+def test_the_served_document_is_that_of_the_format_in_use() -> None:
+    with serve(to_http(shop(), title="Shop", version="2.0")) as client:
+        found = client.get("/openapi.json").json
+        assert (found["openapi"], found["info"]) == ("3.1.0", {"title": "Shop", "version": "2.0"})
+        assert found == to_openapi(shop(), title="Shop", version="2.0")
+        other = client.get("/openapi.json", Enfold_Format="envelope").json
+        assert other == to_openapi(shop(), title="Shop", version="2.0", format="envelope")
