@@ -524,7 +524,7 @@ class _Serving:
             "max_body": self._options.max_body,
         }
         recorder = _recorder(_given(self._options)) if self._options.provenance else None
-        self._mcp = to_mcp(self._registry, format=self._options.format, **shared)
+        self._mcp = to_mcp(self._registry, format=self._options.format, recorder=recorder, **shared)
         mounts = {"/mcp": self._mcp}
         if self._tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp

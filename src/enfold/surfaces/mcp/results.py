@@ -22,6 +22,7 @@ FORMAT_KEY: Final = "enfold/format"
 ERROR_KEY: Final = "enfold/error"
 WARNINGS_KEY: Final = "enfold/warnings"
 TRUNCATED_KEY: Final = "enfold/truncated"
+PROVENANCE_KEY: Final = "enfold/provenance"
 
 
 def success(
@@ -29,7 +30,7 @@ def success(
 ) -> Result:
     """The result of a call; `format` is the one that the caller asked for, if he did."""
     is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
-    if not is_usual or format is not None or not tool.has_structure:
+    if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
         return _unusual_success(tool, envelope, revision, format, truncated=truncated)
     text = encode(tool.format.write(envelope, tool.spec))
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
@@ -131,6 +132,8 @@ def _meta(envelope: ResponseEnvelope[Any], *, truncated: bool) -> dict[str, Any]
         meta[WARNINGS_KEY] = [warning.to_wire() for warning in envelope.warnings]
     if truncated:
         meta[TRUNCATED_KEY] = True
+    if envelope.provenance is not None:
+        meta[PROVENANCE_KEY] = envelope.provenance
     return meta
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,12 +13,15 @@ from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
-from enfold.operation import Context, OperationSpec
+from enfold.operation import Context, Identity, OperationSpec, Recording
 from enfold.registry import Registry
 from enfold.surfaces.mcp.catalog import Catalog, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.exchange import Caller, Exchange
-from enfold.surfaces.mcp.results import ERROR_KEY
+from enfold.surfaces.mcp.results import ERROR_KEY, FORMAT_KEY
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
 
 __all__ = ["Result", "Service", "Session", "Settings"]
 
@@ -40,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
     ttl_ms: int = 0  # how long a client may keep a list without asking again
     collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
     secret: bytes | None = None  # signs request states; several processes share one
+    recorder: Any = None  # a provenance.Recorder, where callers may ask for records
 
 
 class Session(Caller, eq=False, kw_only=True):
@@ -103,7 +107,22 @@ class Service:
 
     def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
-        return Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+        context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+        if self.records(exchange):
+            context.recording = self._recording(exchange, identity)
+        return context
+
+    def records(self, exchange: Exchange) -> bool:
+        """Whether the caller asks for provenance, and the operator allows it."""
+        return self.settings.recorder is not None and "capture_provenance" in exchange.meta
+
+    def _recording(self, exchange: Exchange, identity: Identity | None) -> Recording | None:
+        from enfold.provenance import options_from_meta
+
+        recorder: Recorder = self.settings.recorder
+        wraps = exchange.meta.get(FORMAT_KEY, self.settings.format) == "mcp_envelope_v0_1"
+        caller = identity.id if identity else ""
+        return recorder.begin(options_from_meta(exchange.meta), adapter="mcp", identity=caller, wraps=wraps)
 
     async def run(self, exchange: Exchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
         """Run an operation whose failure is an error of the protocol, because its result has no place for one."""

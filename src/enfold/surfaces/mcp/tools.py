@@ -26,7 +26,7 @@ async def call_tool(service: Service, exchange: Exchange) -> Result:
     asked: Format | None = None
     try:
         asked = _asked_format(exchange)
-        if tool.needs_context:
+        if tool.needs_context or service.records(exchange):
             return await _call_in_context(service, exchange, tool, asked)
         # Open to everyone, and asking for nothing but its arguments: the guarded door would have nothing to check.
         envelope = await service.registry.execute(tool.id, arguments_of(exchange))
