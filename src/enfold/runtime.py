@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enfold.pipeline import Finish
     from enfold.threads import Threads
 
-__all__ = ["Runner", "drive"]
+__all__ = ["Runner", "drive", "resume"]
 
 MAX_MESSAGE: Final = 500
 
@@ -95,7 +95,7 @@ class Runner:
                 except StopIteration as done:
                     result = done.value
                 else:
-                    result = await self._within_time(_resume(result, waits_for), context, started)
+                    result = await self._within_time(resume(result, waits_for), context, started)
             elif hasattr(result, "__await__"):
                 result = await self._within_time(result, context, started)
             envelope = self._finish(result)
@@ -193,8 +193,11 @@ class Runner:
 
         def wait_for(call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
             del needs_loop  # The loop is there, and the call runs on it.
-            nested.append(asyncio.run_coroutine_threadsafe(call, loop))
-            return nested[-1].result()
+            waiting = asyncio.run_coroutine_threadsafe(call, loop)
+            nested.append(waiting)
+            if context.cancelled:  # The caller gave up before he could see what we wait for.
+                waiting.cancel()
+            return waiting.result()
 
         context.wait_for = wait_for
         context.notify_through(loop.call_soon_threadsafe)
@@ -334,7 +337,7 @@ def _loop_is_running() -> bool:
 
 
 @types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+def resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that has been driven up to its first wait."""
     while True:
         try:

@@ -445,3 +445,8 @@ def test_a_fault_goes_out_with_three_fields() -> None:
         "reason": "type",
         "expected": "integer",
     }
+
+
+def test_an_argument_whose_name_is_no_text_is_unknown() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
+    assert faults(schema, {"a": 1, 5: 2}) == [Fault("5", "unknown", None)]

@@ -359,3 +359,16 @@ def test_a_choice_that_is_ambiguous_at_every_level_is_made_once_for_each_value()
     branches = [record(inner={"$ref": "#"}, tag={"const": tag}) for tag in "abcd"]
     value = deep(60, lambda inner: {"inner": inner, "tag": "d"}, None)
     assert cast({"anyOf": [*branches, {"type": "null"}]}, value) is value
+
+
+def test_a_schema_that_is_changed_later_is_another_schema() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "default": [1]}}, "required": ["a"]}
+    assert cast(schema, {}) == {"a": [1]}
+    schema["properties"]["a"]["default"].append(2)  # type: ignore[index]  # a dict of many kinds
+    assert cast(schema, {}) == {"a": [1, 2]}
+
+
+def test_equal_objects_of_an_enum_are_equal_in_any_order_of_their_keys() -> None:
+    schema = {"enum": [{"a": 1, "b": [2]}, [1, {"c": None}]]}
+    assert cast(schema, {"b": [2], "a": 1.0}) == {"b": [2], "a": 1.0}
+    assert cast(schema, {"a": 1, "b": [3]}) == {"a": 1, "b": [2]}

@@ -292,3 +292,31 @@ def test_real_and_random_schemas_are_checked_as_an_independent_validator_does(na
         if compile_schema(case["schema"]).check(case["value"]) != independent.is_valid(case["value"]):
             differing.append(case["id"])
     assert differing == []
+
+
+def nested_enum(*values: Any) -> dict[str, Any]:
+    item = {"type": "object", "properties": {"b": {"enum": list(values)}}}
+    return {"type": "object", "properties": {"a": {"type": "array", "items": item}}}
+
+
+def test_a_schema_that_is_changed_deep_inside_is_another_schema() -> None:
+    schema = nested_enum("x")
+    assert not compile_schema(schema).check({"a": [{"b": "y"}]})
+    schema["properties"]["a"]["items"]["properties"]["b"]["enum"].append("y")
+    assert compile_schema(schema).check({"a": [{"b": "y"}]})
+
+
+def test_what_one_caller_does_to_a_schema_changes_no_other_callers_result() -> None:
+    mine, theirs = ({"properties": {"a": {"default": {"n": [1]}}}} for _ in range(2))
+    compiled = compile_schema(theirs)
+    assert compile_schema(mine) is compiled
+    theirs["properties"]["a"]["default"]["n"].append(2)
+    mine["properties"]["a"]["default"]["n"].append(3)
+    assert compiled.repair({}).data == {"a": {"n": [1]}}
+
+
+def test_equal_properties_are_told_apart_by_the_types_of_their_values() -> None:
+    schema = {"properties": {"one": {"const": 1}, "true": {"const": True}, "whole": {"const": 1.0}}}
+    assert compile_schema(schema).check({"one": 1, "true": True, "whole": 1})
+    assert not compile_schema(schema).check({"true": 1})
+    assert not compile_schema(schema).check({"one": True})

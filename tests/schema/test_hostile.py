@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from enfold.schema.budget import shared_effort
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.fix import Repaired
+from enfold.schema.pattern import compile_pattern
 from enfold.schema.plain import is_plain
 
 Answer = tuple[bool, bool, Repaired]
@@ -273,3 +275,64 @@ def test_thousands_of_alternatives_and_of_schemas_together_are_answered() -> Non
 def test_many_bad_items_make_a_short_report() -> None:
     _, _, repaired = answer({"type": "array", "items": {"type": "integer"}}, ["x"] * 50_000)
     assert [(warning.path, warning.count) for warning in repaired.warnings] == [("/*", 50_000)]
+
+
+def test_the_patterns_of_one_call_share_what_a_search_may_take() -> None:
+    pattern = compile_pattern("(?=(a+)+$)b")
+    with shared_effort():
+        assert [
+            pattern.search("a" * 300 + "!"),
+            pattern.search("a" * 3_000 + "!"),
+            pattern.search("a" * 300 + "!"),
+        ] == [
+            False,
+            None,
+            None,
+        ]
+    assert pattern.search("a" * 300 + "!") is False
+
+
+def test_what_patterns_leave_undecided_is_kept_and_said() -> None:
+    schema = {"type": "array", "items": {"type": "string", "pattern": "(?=(a+)+$)b"}}
+    value = ["a" * 3_000 + f"!{number}" for number in range(50)]
+    is_valid, is_clean, repaired = answer(schema, value)
+    assert (is_valid, is_clean, repaired.data) == (False, False, value)
+    assert [(warning.code, warning.path, warning.count) for warning in repaired.warnings] == [
+        ("unrepairable", "/*", 50)
+    ]
+
+
+def test_defaults_that_double_with_each_level_are_filled_as_far_as_is_sensible() -> None:
+    levels = 40
+    inner = {
+        f"d{level}": {
+            "type": "object",
+            "default": {},
+            "properties": {name: {"$ref": f"#/$defs/d{level + 1}"} for name in "ab"},
+        }
+        for level in range(levels)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": {**inner, f"d{levels}": {"type": "integer", "default": 1}}}
+    repaired = compile_schema(schema).repair({})
+    assert compile_schema(schema).check(repaired.data)
+    assert {warning.path for warning in repaired.warnings} == {"/a", "/b"}
+
+
+def test_a_large_default_is_not_copied_without_end() -> None:
+    item = {"type": "object", "properties": {"a": {"type": "array", "default": [0] * 1_000}}, "required": ["a"]}
+    repaired = compile_schema({"type": "array", "items": item}).repair([{} for _ in range(5_000)])
+    assert [(warning.code, warning.path) for warning in repaired.warnings] == [
+        ("default", "/*/a"),
+        ("missing", "/*/a"),
+    ]
+
+
+def test_values_held_against_very_many_variants_are_kept_once_that_is_too_much() -> None:
+    variants = [
+        {"type": "object", "properties": {f"k{n}": {"type": "integer"}}, "required": [f"k{n}"]} for n in range(300)
+    ]
+    value = [{f"k{n % 300}": "5"} for n in range(400)]
+    repaired = compile_schema({"type": "array", "items": {"anyOf": variants}}).repair(value)
+    assert repaired.data[0] == {"k0": 5}
+    assert repaired.data[-1] == value[-1]
+    assert "unrepairable" in {warning.code for warning in repaired.warnings}

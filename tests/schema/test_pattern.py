@@ -139,7 +139,7 @@ def test_both_ways_of_matching_agree(source: str, texts: list[str]) -> None:
     pattern = compile_pattern(source)
     if pattern.python is not None and pattern._automaton is not None:
         quick = [pattern._find(text) is not None for text in texts]
-        assert [pattern._search_by_states(text, 100_000) for text in texts] == quick
+        assert [pattern._search_by_states(pattern._automaton, text, 100_000) for text in texts] == quick
 
 
 def test_the_meaning_is_that_of_ecmascript() -> None:
@@ -224,8 +224,8 @@ def _chance_pattern(random: Random, depth: int = 3) -> str:
 @given(st.randoms(use_true_random=False), st.text("ab-1 \n", max_size=12))
 def test_states_find_what_backtracking_finds(random: Random, text: str) -> None:
     pattern = compile_pattern(_chance_pattern(random))
-    if pattern.python is not None:
-        assert pattern._search_by_states(text, 1_000_000) is (pattern._find(text) is not None)
+    if pattern.python is not None and pattern._automaton is not None:
+        assert pattern._search_by_states(pattern._automaton, text, 1_000_000) is (pattern._find(text) is not None)
 
 
 @pytest.mark.parametrize("source", NOT_PATTERNS)

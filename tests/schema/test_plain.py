@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from enfold.envelope import ResponseEnvelope, ResultWarning, TextContent, http_envelope, local_envelope
 from enfold.errors import CallError
 from enfold.schema.plain import DEEPEST, to_plain
 
@@ -264,3 +265,66 @@ def test_plain_data_is_made_without_pydantic() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
+
+
+SECRETIVE = ResponseEnvelope(
+    {"when": dt.date(2026, 1, 2)},
+    http_envelope(None, headers={"Set-Cookie": "sid=secret", "X-Page": "2"}).meta,
+    warnings=(ResultWarning("strip", "/password", "hunter2"),),
+)
+PUBLIC_META = {"source": "http", "statusCode": 200, "headers": {"x-page": "2"}, "contentType": ""}
+
+
+@dataclass
+class Page:
+    inner: Any
+    size: int = 10
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        ({"a": [SECRETIVE]}, {"a": [{"data": {"when": "2026-01-02"}, "meta": PUBLIC_META}]}),
+        (Page(SECRETIVE), {"inner": {"data": {"when": "2026-01-02"}, "meta": PUBLIC_META}, "size": 10}),
+        ([SECRETIVE.meta], [PUBLIC_META]),
+        (list(SECRETIVE.warnings), [{"code": "strip", "path": "/password", "type": "null", "size": 0}]),
+        ({"a": TextContent(text="hi", extra={"new": 1})}, {"a": {"type": "text", "text": "hi", "new": 1}}),
+    ],
+    ids=["an envelope", "an envelope in a dataclass", "the meta of one", "warnings", "a content block"],
+)
+def test_what_stays_in_the_process_is_not_written_inside_a_result(value: Any, plain: Any) -> None:
+    assert to_plain(value) == plain
+
+
+def test_an_envelope_inside_another_is_written_as_its_wire_form() -> None:
+    inner = local_envelope(1, "in")
+    assert to_plain({"e": local_envelope(inner, "out")})["e"]["data"] == inner.to_wire()
+
+
+@attrs.define(slots=False)
+class Open:
+    a: int
+    b: str = "x"
+
+
+@dataclass(slots=True)
+class Slotted:
+    a: int
+    b: str = "x"
+
+
+@dataclass
+class Loose:
+    a: int
+    b: str = "x"
+
+
+@pytest.mark.parametrize("kind", [Loose, Slotted, Open], ids=["dataclass", "with slots", "attrs"])
+def test_a_default_that_only_the_class_holds_is_written(kind: Any) -> None:
+    assert to_plain({"v": msgspec.convert({"a": 1}, kind)}) == {"v": {"a": 1, "b": "x"}}
+
+
+def test_two_keys_with_the_same_text_are_an_error_that_names_them() -> None:
+    with pytest.raises(CallError) as caught:
+        to_plain({"in": {1: 2, "1": 3}})
+    assert (caught.value.code, caught.value.details["path"]) == ("EXECUTION_ERROR", "/in/1")

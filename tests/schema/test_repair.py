@@ -362,6 +362,42 @@ def test_a_value_with_a_tag_that_no_variant_has_stays_whole() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "data", "said"),
+    [
+        ({"a": "oops", "kind": "bird"}, {"a": "oops", "kind": "bird"}, ("type_mismatch", "/a")),
+        ({"a": "5", "kind": "bird", "wings": 2}, {"a": 5, "kind": "bird", "wings": 2}, ("convert", "/a")),
+    ],
+    ids=["what is wrong beside it is said", "what can be converted beside it is"],
+)
+def test_an_unknown_tag_does_not_silence_the_properties_beside_it(value: Any, data: Any, said: tuple[str, str]) -> None:
+    schema = {**record([], a=INTEGER), "anyOf": [CAT, DOG]}
+    assert outcome(schema, value) == (data, [("constraint", "/kind"), said])
+
+
+def test_nothing_is_stripped_for_a_variant_that_does_not_end_valid() -> None:
+    schema = {"anyOf": [record([], k=INTEGER), record(b={"type": "boolean"})]}
+    value = {"k": "z", "b": ["z"]}
+    assert outcome(schema, value) == (value, [("type_mismatch", "/k")])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"t": "bird", "lives": 9, "wings": 2}, []),
+        ({"t": "bird", "wings": 2}, [("constraint", "/t")]),
+    ],
+    ids=["valid by chance", "not valid"],
+)
+def test_a_value_whose_discriminator_has_no_mapping_stays_whole(value: Any, said: list[tuple[str, str]]) -> None:
+    schema = {
+        "oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+        "discriminator": {"propertyName": "t", "mapping": {"cat": "#/$defs/Cat", "dog": "#/$defs/Dog"}},
+        "$defs": {"Cat": record(t=STRING, lives=INTEGER), "Dog": record(t=STRING, bark=INTEGER)},
+    }
+    assert outcome(schema, value) == (value, said)
+
+
+@pytest.mark.parametrize(
     "mapping",
     [None, {"c": "#/$defs/Cat", "d": "#/$defs/Dog"}, {"c": "Cat", "d": "Dog"}],
     ids=["by name", "by mapping to references", "by mapping to names"],

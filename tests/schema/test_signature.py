@@ -491,3 +491,35 @@ def test_a_struct_is_read_as_it_is_written() -> None:
         "description": "At most.",
         "default": 5,
     }
+
+
+def test_two_parameters_for_the_context_are_one_too_many() -> None:
+    def greedy(first: Context, second: Context | None = None) -> None: ...
+
+    with pytest.raises(TypeError, match=r"greedy\(\): 'first' and 'second' both ask for the context"):
+        read_signature(greedy, context_type=Context)
+
+
+class Measured(pydantic.BaseModel):
+    x: float
+
+
+@pytest.mark.parametrize("number", [10**400, float("inf"), float("nan")], ids=["too large", "infinity", "NaN"])
+def test_a_number_that_json_cannot_hold_is_refused(engine: Any, number: float) -> None:
+    def measure(x: float) -> None: ...
+
+    with pytest.raises(DecodeError):
+        read_signature(measure, engine=engine).decode({"x": number})
+
+
+def test_a_number_that_json_cannot_hold_is_refused_inside_a_model() -> None:
+    def measure(m: Measured) -> None: ...
+
+    with pytest.raises(DecodeError):
+        read_signature(measure).decode({"m": {"x": float("inf")}})
+
+
+def test_a_type_that_reads_base64_itself_is_left_to_do_so() -> None:
+    def take(data: pydantic.Base64Bytes, word: pydantic.Base64Str) -> None: ...
+
+    assert read_signature(take).decode({"data": "aGVsbG8=", "word": "aGk="}) == {"data": b"hello", "word": "hi"}

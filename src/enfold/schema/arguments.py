@@ -10,10 +10,12 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.schema import wording
+from enfold.schema.budget import shared_effort
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.coercion import Coercion
 from enfold.schema.faults import Fault, TooMuchWorkError, Walk
 from enfold.schema.node import Node, read_nodes
+from enfold.schema.own import own_copy
 
 __all__ = ["Fault", "coerce", "faults", "validation_error"]
 
@@ -25,24 +27,31 @@ _MOST_OF_A_SCHEMA: Final = 100
 def coerce(schema: dict[str, Any], value: Any) -> Any:
     """The value with every text that stands for its type without loss converted; the same object if there is none."""
     try:
-        return Coercion(Walk()).convert(_root(schema), value)
+        with shared_effort():
+            return Coercion(Walk()).convert(_root(schema), value)
     except (TooMuchWorkError, RecursionError):
         return value
 
 
 def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
     """What is wrong with the value: first in the order of the schema's properties, then the unknown ones."""
-    if compile_schema(schema).check(value):
-        return []
+    with shared_effort():
+        if compile_schema(schema).check(value):
+            return []
+        found = _found(schema, value)
+    if not found:
+        return [Fault("", "constraint", f"a value that fits {wording.json_text(schema, _MOST_OF_A_SCHEMA)}")]
+    return sorted(found, key=lambda fault: fault.reason == "unknown")
+
+
+def _found(schema: dict[str, Any], value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
         for fault in islice(Walk().faults(_root(schema), value), _MOST_FOUND):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
         pass  # what was found so far is told
-    if not found:
-        return [Fault("", "constraint", f"a value that fits {wording.json_text(schema, _MOST_OF_A_SCHEMA)}")]
-    return sorted(found, key=lambda fault: fault.reason == "unknown")
+    return found
 
 
 def validation_error(faults: list[Fault]) -> CallError:
@@ -75,5 +84,5 @@ def _root(schema: Any) -> Node:
     if known is None:
         if len(_roots) >= _MOST_ROOTS:
             _roots.clear()
-        known = _roots[compiled] = read_nodes({} if compiled.problem else schema)[0]
+        known = _roots[compiled] = read_nodes({} if compiled.problem else own_copy(schema))[0]
     return known

@@ -30,7 +30,7 @@ Decided = frozenset[tuple[Kind, int]]
 Test = Callable[..., bool]
 Answers = dict[Any, bool] | None
 
-_MOST_BUNDLES: Final = 5_000
+_MOST_BUNDLES: Final = 25_000
 _DEEPEST: Final = 40
 
 

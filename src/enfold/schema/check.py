@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+import msgspec
+
 from enfold.envelope import ResultWarning
+from enfold.schema.budget import shared_effort, sharing_effort
 from enfold.schema.bundle import Bundles
 from enfold.schema.clean import CleanWriter
 from enfold.schema.fix import Repaired, misfits, repaired, unchanged
 from enfold.schema.generate import CheckWriter, new_program
 from enfold.schema.graph import mark_endless, multiplies
 from enfold.schema.node import Node, TooLargeError, read_nodes
+from enfold.schema.own import own_copy
 from enfold.schema.plain import is_plain
 from enfold.schema.reference import digest
 from enfold.schema.traits import decides_by_value, has_unevaluated, looks_at_whole
@@ -23,12 +28,14 @@ __all__ = ["Schema", "compile_schema"]
 class Schema:
     """One JSON Schema, compiled. A schema that could not be compiled accepts everything and says why in `problem`."""
 
-    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_root", "_strip", "problem")
+    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_root", "_searches", "_strip", "problem")
 
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
         self._root = nodes[0]
         self._is_delicate = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
+        # Entering costs as much as checking a number does, and few schemas have a pattern that could take long.
+        self._searches = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
         remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(remembers=remembers))
         self._strip = _bundles(checks, strip=True)
@@ -52,12 +59,15 @@ class Schema:
             return False
 
     def _first_check(self, value: Any) -> bool:
-        self._check = self._strip.check_of(self._root)
+        self._check = self._bounded(self._strip.check_of(self._root))
         return self._check(value)
 
     def _first_clean(self, value: Any) -> bool:
-        self._clean = self._strip.clean_of(self._root)
+        self._clean = self._bounded(self._strip.clean_of(self._root))
         return self._clean(value)
+
+    def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        return test if self._searches is nullcontext else sharing_effort(test)
 
     def _must_stay(self, value: Any) -> bool:
         """Whether stripping or filling would break a demand on the whole, so that repair does neither."""
@@ -66,15 +76,22 @@ class Schema:
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """The value by the rules of repair; `extras="keep"` leaves properties that the schema does not know."""
         bundles = self._keep if extras == "keep" else self._strip
-        try:
-            is_clean = bundles.clean_of(self._root)(value)
-        except Exception:  # noqa: BLE001  # as above
-            is_clean = False
-        return Repaired(value) if is_clean else repaired(bundles, self._root, value, strip=bundles is self._strip)
+        with self._searches():
+            try:
+                is_clean = bundles.clean_of(self._root)(value)
+            except Exception:  # noqa: BLE001  # as above
+                is_clean = False
+            return Repaired(value) if is_clean else repaired(bundles, self._root, value, strip=bundles is self._strip)
 
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Where the value does not fit, if it is left as it is; nothing for a valid one."""
-        return () if self.check(value) else misfits(self._keep, self._root, value)
+        with self._searches():
+            return () if self.check(value) else misfits(self._keep, self._root, value)
+
+
+def _may_search_long(node: Node) -> bool:
+    patterns = (node.pattern, *(pattern for pattern, _ in node.patterns))
+    return any(pattern is not None and not pattern.is_quick for pattern in patterns)
 
 
 def _read(schema: Any) -> tuple[list[Node], str | None]:
@@ -96,40 +113,31 @@ def _bundles(checks: CheckWriter, *, strip: bool) -> Bundles:
     return bundles
 
 
-class _Known:
-    """A schema object seen before, with copies of its outer layers that tell whether somebody changed it since."""
-
-    __slots__ = ("_outer", "_properties", "compiled", "schema")
-
-    def __init__(self, schema: dict[str, Any], compiled: Schema) -> None:
-        self.schema = schema
-        self.compiled = compiled
-        self._outer = dict(schema)
-        properties = schema.get("properties")
-        self._properties = dict(properties) if isinstance(properties, dict) else properties
-
-    def is_still(self, schema: dict[str, Any]) -> bool:
-        try:
-            return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
-        except RecursionError:  # it was changed, and by something deep
-            return False
-
-
 _MOST_KNOWN: Final = 512
-_known: Final[dict[int, _Known]] = {}
+_known: Final[dict[int, tuple[Any, bytes, Schema]]] = {}
 
 
 def compile_schema(schema: Any) -> Schema:
-    """The compiled schema. Equal schemas share one, and a dict is taken as a value: do not change it deep inside."""
+    """The compiled schema. Equal schemas share one; it is made from a copy, and a schema that was changed is noticed."""
+    text = _text(schema)
+    if text is None:
+        return _compiled(_Key(schema))
     known = _known.get(id(schema))
-    if known is not None and known.is_still(schema):
-        return known.compiled
+    if known is not None and known[0] is schema and known[1] == text:
+        return known[2]
     compiled = _compiled(_Key(schema))
-    if isinstance(schema, dict):
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[id(schema)] = _Known(schema, compiled)
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[id(schema)] = (schema, text, compiled)
     return compiled
+
+
+def _text(schema: Any) -> bytes | None:
+    """The schema as JSON, which tells quickly whether it still is what it was; None if JSON cannot say it."""
+    try:
+        return msgspec.json.encode(schema)
+    except Exception:  # noqa: BLE001  # too deep, a lone surrogate, a key that is no text: the digest copes with all
+        return None
 
 
 class _Key:
@@ -150,4 +158,6 @@ class _Key:
 
 @lru_cache(maxsize=1024)
 def _compiled(key: _Key) -> Schema:
+    # The key stays in the cache, and must not hold on to what its caller may change.
+    key.schema = own_copy(key.schema)
     return Schema(key.schema)

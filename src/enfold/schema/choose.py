@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,18 +13,21 @@ from enfold.schema.convert import lossless
 from enfold.schema.node import Node
 from enfold.schema.traits import kinds_of, outer_types, types_of_values
 
-__all__ = ["Choice", "choose"]
+__all__ = ["Choice", "choose", "unmapped_tag"]
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Variants worth a try, the likeliest first; or the tag whose value none of them has."""
+    """Variants worth a try, the likeliest first; or the tag whose value none of them has; or that it was too much."""
 
     variants: tuple[Node, ...]
     unknown_tag: str | None = None
+    is_too_much: bool = False
 
 
-def choose(bundles: Bundles, pending: Pending, value: Any, answers: Answers) -> Choice:
-    """The variants a value may have been meant for."""
+def choose(
+    bundles: Bundles, pending: Pending, value: Any, answers: Answers, may_compare: Callable[[int], bool]
+) -> Choice:
+    """The variants a value may have been meant for; `may_compare` is asked before it is held against so many."""
     variants = pending.variants
     if type(value) is dict:
         named = _named_by_discriminator(pending.node, variants, value)
@@ -32,7 +36,21 @@ def choose(bundles: Bundles, pending: Pending, value: Any, answers: Answers) -> 
         tag = _tag(bundles, variants, value)
         if tag is not None:
             return _by_tag(bundles, tag, variants, value)
+        tag = unmapped_tag(bundles, pending, value)
+        if tag is not None:
+            return Choice((), unknown_tag=tag)
+    if not may_compare(len(variants)):
+        return Choice((), is_too_much=True)
     return Choice(_by_likeness(bundles, variants, value, answers))
+
+
+def unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> str | None:
+    """OpenAPI's discriminator, where its mapping has no word for what the value says there, nor any variant a constant."""
+    hint = pending.node.discriminator
+    if hint is None or not hint.words or type(value) is not dict or type(value.get(hint.name)) is not str:
+        return None
+    is_known = _named_by_discriminator(pending.node, pending.variants, value) or _tag(bundles, pending.variants, value)
+    return None if is_known else hint.name
 
 
 def _named_by_discriminator(node: Node, variants: tuple[Node, ...], value: dict[Any, Any]) -> Node | None:

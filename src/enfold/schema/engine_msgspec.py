@@ -43,6 +43,8 @@ as_dict: Final = msgspec.structs.asdict
 
 _PYTHON_TYPES: Final = {"null": None, "boolean": bool, "integer": int, "number": float, "string": str}
 
+_LARGEST: Final = 1.7976931348623157e308
+
 # JSON values of these types are the Python values, so there is nothing to convert once they are accepted.
 _UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
 
@@ -87,6 +89,8 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
     match shape:
         case Anything():
             return Any
+        case Scalar("number"):
+            return _finite(shape.limits)
         case Scalar():
             return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
         case Text():
@@ -133,6 +137,16 @@ def _generic(build: Any, arguments: Any) -> Any:
 
 def _with_limits(annotation: Any, limits: Limits) -> Any:
     return annotation if limits == NO_LIMITS else Annotated[annotation, msgspec.Meta(**limits.given())]
+
+
+def _finite(limits: Limits) -> Any:
+    """A number within its limits; those it lacks are the largest that JSON can hold, so that infinity is none."""
+    given = limits.given()
+    if not given.keys() & {"ge", "gt"}:
+        given["ge"] = -_LARGEST
+    if not given.keys() & {"le", "lt"}:
+        given["le"] = _LARGEST
+    return Annotated[float, msgspec.Meta(**given)]
 
 
 def _arguments_struct(record: Record, definitions: Definitions) -> type[msgspec.Struct]:

@@ -20,7 +20,7 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 from enfold.schema.check import compile_schema
 from enfold.schema.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
 from enfold.schema.engine_msgspec import read_hook, to_annotation
-from enfold.schema.foreign import with_base64
+from enfold.schema.foreign import with_base64, with_finite_numbers
 from enfold.schema.refusal import DecodeError
 from enfold.schema.shapes import (
     Alias,
@@ -106,8 +106,8 @@ def _make_validator(build: Callable[[_Builder], Core], definitions: Definitions)
         adapter.rebuild(raise_errors=True)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise TypeError(str(error).splitlines()[0]) from error
-    with_text = with_base64(adapter.core_schema)
-    return SchemaValidator(with_text, _use_prebuilt=False)
+    core = with_finite_numbers(with_base64(adapter.core_schema))
+    return SchemaValidator(core, _use_prebuilt=False)
 
 
 class _Builder:
@@ -240,7 +240,7 @@ def _scalar(shape: Scalar) -> Core:
     if shape.type == "integer":
         return core_schema.int_schema(**limits, strict=True)
     if shape.type == "number":
-        return core_schema.float_schema(**limits, strict=True)
+        return core_schema.float_schema(**limits, strict=True, allow_inf_nan=False)
     if shape.type == "string":
         return core_schema.str_schema(**limits, strict=True, regex_engine="python-re")
     return core_schema.none_schema() if shape.type == "null" else core_schema.bool_schema(strict=True)

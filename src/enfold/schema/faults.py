@@ -53,6 +53,10 @@ class Place(msgspec.Struct, frozen=True):
     def inside(self, key: str | int) -> Place:
         return Place((*self.keys, key), self.depth + 1)
 
+    def under(self, name: Any) -> Place:
+        """The place of a property; a name that is no text is none in JSON either, but has to be told of."""
+        return self.inside(name if isinstance(name, str) else str(name))
+
     def again(self) -> Place:
         """The same place, for another node that applies there too."""
         return Place(self.keys, self.depth + 1)
@@ -213,7 +217,7 @@ class Walk:
         yield from self._missing_or_wrong(node, value, place)
         for name, item in value.items():
             for part in self.other_nodes(node, name):
-                yield from self.faults(part, item, place.inside(name))
+                yield from self.faults(part, item, place.under(name))
             if node.names is not None:
                 yield from self._name_faults(node.names, name, place)
         yield from self._dependent_faults(node, value, place)
@@ -257,7 +261,7 @@ class Walk:
         seen = evaluated_names(node, value, lambda part, item: self.fits(part, item, place.again()))
         for name, item in value.items():
             if name not in seen:
-                yield from self.faults(left, item, place.inside(name))
+                yield from self.faults(left, item, place.under(name))
 
     def _dependent_faults(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
         for name, needed in node.dependent_required.items():

@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.schema.bundle import Bundle, Bundles, Pending
-from enfold.schema.choose import choose
+from enfold.schema.choose import choose, unmapped_tag
 from enfold.schema.convert import lossless
 from enfold.schema.node import MISSING, Node
 from enfold.schema.report import Entry, Path, Report
@@ -23,6 +23,11 @@ __all__ = ["Repaired", "misfits", "repaired", "unchanged"]
 _STEPS: Final = 1_000
 _ALL_STEPS: Final = 100_000
 _MOST_ATTEMPTS: Final = 8
+# Defaults inside defaults may multiply with depth, and large ones with the objects that lack them.
+_MOST_NESTED_DEFAULTS: Final = 10_000
+_MOST_FILLED: Final = 500_000
+# Values held against variants that no tag tells apart; these take a good part of a second.
+_MOST_COMPARISONS: Final = 30_000
 
 # What may be said about a value that is valid.
 _HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
@@ -79,6 +84,9 @@ class _Run:
         self.strip = strip
         self.fill = True
         self.filling: list[Bundle] = []
+        self.nested_defaults = _MOST_NESTED_DEFAULTS
+        self.room = _MOST_FILLED
+        self.comparisons = _MOST_COMPARISONS
         # Answers are kept by the identity of values, so these must live as long.
         self.answers = bundles.no_answers()
         self.asked_about: list[Any] = []
@@ -269,11 +277,17 @@ class _Run:
 
     def missing(self, bundle: Bundle, name: str, path: Path, changes: dict[Any, Any]) -> None:
         default = bundle.wanted[name]
-        if default is not MISSING and self.fill:
+        if default is not MISSING and self.fill and self.has_room_for(default):
             changes[name] = self.filled(bundle.child(name), default)
             self.report.add("default", (path, name), None, changes[name])
         elif name in bundle.required:
             self.report.add("missing", (path, name))
+
+    def has_room_for(self, default: Any) -> bool:
+        """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
+        self.nested_defaults -= bool(self.filling)
+        self.room -= _size(default)
+        return self.room >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
         """A default with the defaults inside it, each kind only once on the way down: some would never end."""
@@ -324,9 +338,12 @@ class _Run:
         if pending.kind == "dependentSchemas":
             return self.fix(bundle.joined(pending, _dependents(pending.node, value)), value, path)
         valid = tuple(variant for variant in pending.variants if self.bundles.check_of(variant)(value))
-        if valid:
+        if not valid:
+            return self.nearest(bundle, pending, value, path)
+        if unmapped_tag(self.bundles, pending, value) is None:
             return self.exact(bundle, pending, valid, value, path)
-        return self.nearest(bundle, pending, value, path)
+        with self.setting("strip", on=False):
+            return self.exact(bundle, pending, valid, value, path)
 
     def branch(self, node: Node, value: Any) -> tuple[Node, ...]:
         holds = node.if_ is not None and self.bundles.check_of(node.if_)(value)
@@ -347,27 +364,32 @@ class _Run:
         return self.fix(together, value, path)
 
     def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
-        choice = choose(self.bundles, pending, value, self.answers)
+        choice = choose(self.bundles, pending, value, self.answers, self.may_compare)
         if choice.unknown_tag is not None:
-            # A variant that the schema does not know yet: nobody can tell what belongs to it.
-            tag = value[choice.unknown_tag]
-            self.report.add("constraint", (path, choice.unknown_tag), tag, tag)
-            return value
+            return self.unknown_variant(bundle.joined(pending, ()), choice.unknown_tag, value, path)
         if not choice.variants:
-            self.report.add("type_mismatch", path, value, value)
+            self.report.add("unrepairable" if choice.is_too_much else "type_mismatch", path, value, value)
             return value
         if len(choice.variants) == 1:
             return self.fix(bundle.joined(pending, choice.variants), value, path)
         return self.best_of(bundle, pending, choice.variants[:_MOST_ATTEMPTS], value, path)
 
+    def unknown_variant(self, rest: Bundle, tag: str, value: Any, path: Path) -> Any:
+        """A variant that the schema does not know yet: nobody can tell what belongs to it, but the rest still applies."""
+        self.report.add("constraint", (path, tag), value[tag], value[tag])
+        with self.setting("strip", on=False):
+            return self.repair(rest, value, path)
+
     def best_of(self, bundle: Bundle, pending: Pending, variants: tuple[Node, ...], value: Any, path: Path) -> Any:
         """The likeliest variant, unless a later one leads to a valid result without stripping more."""
         fewest: int | None = None
         for variant in variants if self.may_try else ():
-            result, entries = self.attempt(bundle.joined(pending, (variant,)), value, path)
+            guess = bundle.joined(pending, (variant,))
+            result, entries = self.attempt(guess, value, path)
             stripped = sum(1 for entry in entries if entry[0] == "strip")
             fewest = stripped if fewest is None else fewest
-            if stripped <= fewest and self.fits(bundle, result):
+            # It must fit the guess itself: what was stripped for one variant may happen to make another fit.
+            if stripped <= fewest and self.fits(guess, result):
                 self.report.entries.extend(entries)
                 return result
         return self.without("strip", bundle.joined(pending, variants[:1]), value, path)
@@ -394,6 +416,10 @@ class _Run:
         """The result if nothing was stripped, or nothing filled."""
         with self.setting(setting, on=False), self.setting("is_attempt", on=True):
             return self.fix(bundle, value, path)
+
+    def may_compare(self, variants: int) -> bool:
+        self.comparisons -= variants
+        return self.comparisons >= 0
 
     @property
     def may_try(self) -> bool:
@@ -423,6 +449,13 @@ def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
         else:
             result[key] = item
     return result
+
+
+def _size(value: Any) -> int:
+    """How many values there are, those inside included."""
+    if type(value) is dict:
+        return 1 + sum(map(_size, value.values()))
+    return 1 + sum(map(_size, value)) if type(value) is list else 1
 
 
 def _copied(default: Any) -> Any:

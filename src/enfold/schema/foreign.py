@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import msgspec
-from pydantic import TypeAdapter
+from pydantic import EncodedBytes, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import SchemaSerializer, core_schema
 
 from enfold.schema.decoding import NotTextOfError
 
-__all__ = ["describe_foreign", "dump", "with_base64"]
+__all__ = ["describe_foreign", "dump", "with_base64", "with_finite_numbers"]
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
@@ -59,17 +60,38 @@ def with_base64(core: Any) -> Any:
     """The schema with bytes read from and written as base64 text; the same object where it has no bytes."""
     if isinstance(core, list | tuple):
         return _same_or_new(core, type(core)(map(with_base64, core)))
-    if not isinstance(core, dict) or _CONFIGURED & core.get("config", {}).keys():
+    if not isinstance(core, dict) or _CONFIGURED & core.get("config", {}).keys() or _decodes_itself(core):
         return core
     if core.get("type") == "bytes":
         return _base64_core(core)
-    return _same_or_new(core, {key: _partwith_base64(key, part) for key, part in core.items()})
+    return _with_parts(core, with_base64)
 
 
-def _partwith_base64(key: str, part: Any) -> Any:
+def with_finite_numbers(core: Any) -> Any:
+    """The schema with infinity refused, which JSON cannot hold; a model that wants it keeps its word."""
+    if isinstance(core, list | tuple):
+        return _same_or_new(core, type(core)(map(with_finite_numbers, core)))
+    if not isinstance(core, dict) or "allow_inf_nan" in core or "allow_inf_nan" in core.get("config", {}):
+        return core
+    return {**core, "allow_inf_nan": False} if core.get("type") == "float" else _with_parts(core, with_finite_numbers)
+
+
+def _decodes_itself(core: dict[str, Any]) -> bool:
+    """Whether this is a type like pydantic's Base64Bytes, which reads its text without us."""
+    function = core.get("function")
+    method = function.get("function") if isinstance(function, dict) else None
+    return isinstance(getattr(method, "__self__", None), EncodedBytes)
+
+
+def _with_parts(core: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = _same_or_new(core, {key: _part(key, part, change) for key, part in core.items()})
+    return changed
+
+
+def _part(key: str, part: Any, change: Callable[[Any], Any]) -> Any:
     if key in {"fields", "choices"} and isinstance(part, dict):  # its keys are names of the user's
-        return _same_or_new(part, {name: with_base64(schema) for name, schema in part.items()})
-    return part if key in _NOT_SCHEMAS else with_base64(part)
+        return _same_or_new(part, {name: change(schema) for name, schema in part.items()})
+    return part if key in _NOT_SCHEMAS else change(part)
 
 
 _NOT_SCHEMAS: Final = {"metadata", "config", "default", "expected", "cls", "ref", "type"}

@@ -41,6 +41,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
     for parameter in declaration.parameters:
         annotation = _resolve_parameter(declaration, parameter, context_type)
         if _is_context(annotation, context_type):
+            _refuse_another(declaration, context_parameter, parameter.name)
             context_parameter = parameter.name
             continue
         annotation, default = _field_apart(annotation, parameter.default)
@@ -50,6 +51,11 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
             beyond = (parameter.name, reader.beyond_msgspec)
     record = Record(None, declaration.name, tuple(fields), dict, is_closed=True)
     return Arguments(record, reader.definitions, context_parameter, beyond, reader.unknown, defaults)
+
+
+def _refuse_another(declaration: Declaration, known: str | None, name: str) -> None:
+    if known is not None:
+        raise TypeError(f"{declaration.name}(): {known!r} and {name!r} both ask for the context, and there is one")
 
 
 def _resolve_parameter(declaration: Declaration, parameter: Parameter, context_type: type | None) -> Any:

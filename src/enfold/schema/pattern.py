@@ -9,17 +9,16 @@ import re
 from functools import cached_property, lru_cache
 from typing import Final
 
+from enfold.schema.budget import STEPS, WORK, left
 from enfold.schema.regexp.automaton import Automaton, build, search
-from enfold.schema.regexp.effort import LENGTH, effort, is_anchored
+from enfold.schema.regexp.effort import LENGTH, Growth, effort, is_anchored
 from enfold.schema.regexp.python import to_python
 from enfold.schema.regexp.syntax import Node, PatternError, parse
 
-__all__ = ["STEPS", "Pattern", "PatternError", "compile_pattern"]
+__all__ = ["Pattern", "PatternError", "compile_pattern"]
 
-# A search that needs more steps is given up; these take a few tenths of a second.
-STEPS: Final = 2_000_000
-# As much work of `re` takes about as long.
-_WORK: Final = 10_000_000
+# Less work than this is not worth counting.
+_LITTLE_WORK: Final = 10_000
 # Python reads longer ones too slowly. Unicode properties make a pattern grow like that.
 _MAX_PYTHON_SOURCE: Final = 100_000
 _NOTHING: Final = re.compile(r"(?!)")
@@ -37,25 +36,45 @@ def compile_pattern(source: str) -> Pattern:
 class Pattern:
     """A regular expression of ECMAScript, with the meaning of the `u` flag."""
 
-    def __init__(self, source: str, node: Node, python: re.Pattern[str] | None, safe_length: float) -> None:
+    def __init__(self, source: str, node: Node, python: re.Pattern[str] | None, work: Growth) -> None:
         self.source: Final = source
         self.python: Final = None if python is None else python.pattern
         self._node: Final = node
         self._is_anchored: Final = is_anchored(node)
         # A `search` would try an anchored pattern at every character.
         self._find: Final = (python or _NOTHING).match if self._is_anchored else (python or _NOTHING).search
-        self._safe_length: Final = safe_length
+        self._work: Final = work
+        self._safe_length: Final = -1 if python is None else work.longest(WORK)
+        # Work that grows as the text does is not counted: whoever sent the text had as much to do.
+        uncounted = WORK if work.degree <= 1 else _LITTLE_WORK
+        self._quick_length: Final = -1 if python is None else work.longest(uncounted)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether no text makes a search take long, but by its length."""
+        return self._work.degree <= 1 and self._safe_length > 0
 
     def search(self, text: str, steps: int = STEPS) -> bool | None:
         """Whether the pattern matches anywhere in the text; None when that could not be told within the steps."""
-        if len(text) <= self._safe_length:
+        length = len(text)
+        if length <= self._quick_length or (length <= self._safe_length and self._may_take(length)):
             return self._find(text) is not None
-        return self._search_by_states(text, steps)
+        return None if self._automaton is None else self._search_by_states(self._automaton, text, steps)
 
-    def _search_by_states(self, text: str, steps: int) -> bool | None:
-        if self._automaton is None:
-            return None
-        return search(self._automaton, text, steps, is_anchored=self._is_anchored)
+    def _may_take(self, length: int) -> bool:
+        """Whether there is effort left for the work that a text of this length can be at worst."""
+        if not left.is_shared:
+            return True
+        left.work -= self._work.at(length)
+        return left.work >= 0
+
+    def _search_by_states(self, automaton: Automaton, text: str, steps: int) -> bool | None:
+        if left.is_shared:
+            steps = min(steps, left.steps)
+        found, unused = search(automaton, text, steps, is_anchored=self._is_anchored)
+        if left.is_shared:
+            left.steps -= steps - max(0, unused)
+        return found
 
     @cached_property
     def _automaton(self) -> Automaton | None:
@@ -69,7 +88,7 @@ def _compile_pattern(source: str) -> Pattern:
     if python is None and measured.has_back:
         raise PatternError(source, "a backreference and a lookbehind of more than one width are too much together")
     work = measured.cost if is_anchored(node) else measured.cost.times(LENGTH)
-    return Pattern(source, node, python, -1 if python is None else work.longest(_WORK))
+    return Pattern(source, node, python, work)
 
 
 def _compile_python(node: Node) -> re.Pattern[str] | None:

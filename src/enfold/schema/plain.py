@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final, get_args
+from uuid import UUID
 
 import msgspec
 
+from enfold.envelope import (
+    ContentBlock,
+    HTTPResponseMeta,
+    LocalResponseMeta,
+    MCPResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    to_wire,
+)
 from enfold.errors import CallError
 
 __all__ = ["is_plain", "to_plain"]
 
 DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
+
+_METAS: Final = (LocalResponseMeta, HTTPResponseMeta, MCPResponseMeta)
+_WRITTEN_ALIKE: Final = frozenset(
+    {str, int, float, bool, type(None), msgspec.UnsetType, bytes, bytearray, memoryview, Decimal, UUID}
+    | {dt.datetime, dt.date, dt.time, dt.timedelta}
+)
+# What has a wire form of its own, which says less than its fields do, or says it otherwise.
+_OWN: Final = (ResponseEnvelope, *_METAS, ResultWarning, *get_args(ContentBlock))
 
 
 def is_plain(value: Any) -> bool:
@@ -56,16 +76,42 @@ def to_plain(value: Any, path: str = "") -> Any:
 
 
 def _converted_by_msgspec(value: Any) -> Any:
-    """What msgspec makes of the value in one go, which need not be plain: it keeps tuples and NaN.
-
-    The value itself where msgspec does not know a type in it, or would not know that a dataclass is pydantic's.
-    """
-    if "pydantic.dataclasses" in sys.modules:
-        return value
+    """What msgspec makes of the value in one go, which need not be plain: it keeps NaN. Else the value itself."""
     try:
-        return msgspec.to_builtins(value, str_keys=True)
+        return msgspec.to_builtins(value) if _is_for_msgspec(value) else value
     except Exception:  # noqa: BLE001 - users' classes may raise anything; the walk says where
         return value
+
+
+def _is_for_msgspec(value: Any) -> bool:
+    """Whether msgspec writes a value as we do: nothing of our own inside, no fields left on a class, only text keys."""
+    kind: Any = type(value)
+    if kind in _WRITTEN_ALIKE:
+        return True
+    if kind is list:
+        return all(map(_is_for_msgspec, value))
+    if kind is dict:
+        return all(type(key) is str for key in value) and all(map(_is_for_msgspec, value.values()))
+    names = _names_for_msgspec(kind)
+    return names is not None and all(_is_for_msgspec(getattr(value, name)) for name in names) and _has_all(value, names)
+
+
+@lru_cache(maxsize=512)
+def _names_for_msgspec(kind: type) -> tuple[str, ...] | None:
+    """The fields of a Struct or dataclass that msgspec may write; None for every other class."""
+    if issubclass(kind, enum.Enum):
+        return ("value",)
+    if issubclass(kind, msgspec.Struct):
+        return None if issubclass(kind, _OWN) else kind.__struct_fields__
+    if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__pydantic_serializer__"):
+        return tuple(_field_names(kind, ""))
+    return None
+
+
+def _has_all(value: Any, names: tuple[str, ...]) -> bool:
+    """Whether the fields are the object's own: msgspec does not see a default that its class holds for it."""
+    own = getattr(value, "__dict__", None)
+    return own is None or isinstance(value, msgspec.Struct | enum.Enum) or all(name in own for name in names)
 
 
 class _Walk:
@@ -92,14 +138,24 @@ class _Walk:
     def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, enum.Enum):
             return self.to_plain(value.value, path)
+        if isinstance(value, _OWN):
+            return self.to_plain(_own_wire(value, path), path)
         if isinstance(value, Mapping):
-            items = ((_key(name, path), item) for name, item in value.items())
-            return {key: self.to_plain(item, _below(path, key)) for key, item in items}
+            return self._mapping(value, path)
         if isinstance(value, Sequence | AbstractSet) or _is_array(value):
             return [self.to_plain(item, _below(path, place)) for place, item in enumerate(_items(value))]
         if hasattr(type(value), "__pydantic_serializer__"):
             return self.to_plain(_dump(value, path), path)
         return {name: self.to_plain(item, _below(path, name)) for name, item in _fields(value, path)}
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for name, item in value.items():
+            key = _key(name, path)
+            if key in plain:
+                raise _unfit(_below(path, key), "two keys have the same text")
+            plain[key] = self.to_plain(item, _below(path, key))
+        return plain
 
 
 def _leaf(value: Any, path: str) -> Any:
@@ -143,6 +199,18 @@ _NATIVE_TEXT: Final = {
     "builtins.memoryview",
 }
 _TEXT_MODULES: Final = ("pathlib.", "ipaddress.")
+
+
+def _own_wire(value: Any, path: str) -> Any:
+    """The wire form of an envelope or a part of one: private headers and what a warning saw stay in the process."""
+    try:
+        if isinstance(value, ResponseEnvelope):
+            return to_wire(value)
+        if isinstance(value, _METAS):
+            return to_wire(ResponseEnvelope(None, value))["meta"]
+        return value.to_wire()
+    except Exception as error:
+        raise _unfit(path, str(error)) from error
 
 
 def _key(name: Any, path: str) -> str:

@@ -124,6 +124,15 @@ async def test_both_an_answer_and_a_stream_are_two_operations_that_differ_in_str
         await registry.execute("x", {"stream": True})
 
 
+def test_where_stream_is_always_sent_an_optional_body_needs_what_it_requires(connect: Connect, http: Words) -> None:
+    schema = {"required": ["n"], "properties": {"stream": {"type": "boolean"}, "n": {"type": "integer"}}}
+    body = {**http.json_body(schema), "required": False}
+    content: dict[str, Any] = {"application/json": {}, "text/event-stream": {}}
+    operation = {"requestBody": body, "responses": {"200": {"description": "", "content": content}}}
+    specs = connect(http.document(operation, method="post")).list()
+    assert [spec.input_schema["required"] for spec in specs] == [["n"], ["n"]]
+
+
 # --- failures and ends
 
 

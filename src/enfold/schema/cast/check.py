@@ -7,7 +7,7 @@ from typing import Any
 
 from enfold.schema.cast.kinds import Array, Document, Intersect, Node, Object, Reference, Union, children
 from enfold.schema.cast.missing import MissingRules
-from enfold.schema.cast.source import TOOLS, Source, is_leaf
+from enfold.schema.cast.source import TOOLS, Source
 
 # Answers already found in one cast, by kind and identity of the value, each with the value so that no other takes its
 # identity. None where a schema cannot ask the same question exponentially often.
@@ -29,13 +29,14 @@ class Checks(dict[int, Check]):
         self.missing = MissingRules(document, may_throw=may_throw)
         self._source = Source(document, self.missing, bind=self._namespace.__setitem__, need=self._need)
         self._remembered = {node.number for node in document.targets} if self.needs_memo else set()
-        self._leaves: dict[str, Check] = {}
+        self._by_source: dict[str, Check] = {}
+        self._built: set[int] = set()
         self._rebuilds: dict[int, Rebuild] = {}
 
     def __missing__(self, number: int) -> Check:
         node = self._nodes[number]
         body = self._source.write(node)
-        self[number] = check = self._leaf(number, body) if is_leaf(node) else self._compile(number, body)
+        self[number] = check = self._compile(number, body) if number in self._remembered else self._alike(number, body)
         return check
 
     def rebuild(self, node: Object) -> Rebuild:
@@ -46,12 +47,19 @@ class Checks(dict[int, Check]):
             known = self._rebuilds[node.number] = self._define(f"rebuild_{node.number}", "v, memo, caster", body)
         return known
 
-    def _leaf(self, number: int, body: list[str]) -> Check:
-        """Leaves with the same source share one function: a schema has many places that are just a string."""
+    def is_worth_compiling(self, node: Object) -> bool:
+        """Whether an object of this kind was built before: compiling takes longer than building one step by step."""
+        is_known = node.number in self._built
+        self._built.add(node.number)
+        return is_known
+
+    def _alike(self, number: int, body: list[str]) -> Check:
+        """Places with the same source share one function: a schema has many that are just a string."""
         text = "\n".join(body)
-        if text not in self._leaves:
-            self._leaves[text] = self._compile(number, body)
-        return self._leaves[text]
+        if text not in self._by_source:
+            self._by_source[text] = self._compile(number, body)
+        self._namespace[f"check_{number}"] = self._by_source[text]
+        return self._by_source[text]
 
     def _compile(self, number: int, body: list[str]) -> Check:
         check: Check

@@ -55,10 +55,10 @@ def is_unique(items: list[Any]) -> bool:
     return True
 
 
-def same(expected: Any) -> Callable[[Any], bool]:
-    """A comparison with an object or array, which no kind of TypeBox has: equal JSON is equal."""
-    key = _hashed(expected)
-    return lambda value: type(value) is type(expected) and _hashed(value) == key
+def among(expected: list[Any]) -> Callable[[Any], bool]:
+    """A comparison with objects and arrays, which no kind of TypeBox has: equal JSON is equal."""
+    keys = frozenset(map(_hashed, expected))
+    return lambda value: isinstance(value, dict | list) and _hashed(value) in keys
 
 
 def _hashed(value: Any) -> bytes:

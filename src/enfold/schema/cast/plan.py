@@ -6,27 +6,34 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.schema.budget import shared_effort
 from enfold.schema.cast.check import Checks, Memo
 from enfold.schema.cast.failure import too_deep
 from enfold.schema.cast.kinds import Document
 from enfold.schema.cast.mapping import read_schema
 from enfold.schema.cast.visit import Caster
+from enfold.schema.own import own_copy
 
 
 def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
     """What TypeBox 0.34's `Value.Cast` makes of a JSON value; raises CastError where it throws.
 
     The value is never changed, and a valid one is returned as it is. Any other result may share parts with it.
-    A schema is read once: one that is changed after its first use is not noticed.
+    Equal schemas are read once, from a copy: one that is changed later is another schema.
     """
     try:
         plan = _plans.get(schema)
-        memo: Memo = {} if plan.needs_memo else None
-        if plan.checks[plan.root](value, memo):
-            return value
-        return Caster(plan.document, plan.checks, memo).cast(value)
+        with shared_effort():
+            return _cast(plan, value)
     except RecursionError:
         raise too_deep() from None
+
+
+def _cast(plan: _Plan, value: Any) -> Any:
+    memo: Memo = {} if plan.needs_memo else None
+    if plan.checks[plan.root](value, memo):
+        return value
+    return Caster(plan.document, plan.checks, memo).cast(value)
 
 
 class _Plan(msgspec.Struct, frozen=True, eq=False):
@@ -43,32 +50,22 @@ class _Plans:
         self._most = most
         self._most_parts = most_parts
         self._parts = 0
-        # The schema is kept beside its plan, so that no other object gets its id.
-        self._by_identity: dict[int, tuple[Any, _Plan]] = {}
         self._by_content: dict[bytes, _Plan] = {}
 
     def get(self, schema: Any) -> _Plan:
-        known = self._by_identity.get(id(schema))
-        if known is not None and known[0] is schema:
-            return known[1]
-        plan = self._get_by_content(schema)
-        self._make_room(plan)
-        self._by_identity[id(schema)] = (schema, plan)
-        return plan
-
-    def _get_by_content(self, schema: Any) -> _Plan:
         content = _content(schema)
         if content is None:
             return _make_plan(schema)
         plan = self._by_content.get(content)
         if plan is None:
-            plan = self._by_content[content] = _make_plan(schema)
+            plan = _make_plan(schema)
+            self._make_room(plan)
+            self._by_content[content] = plan
         return plan
 
     def _make_room(self, plan: _Plan) -> None:
         self._parts += plan.checks.count
-        if len(self._by_identity) >= self._most or self._parts > self._most_parts:
-            self._by_identity.clear()
+        if len(self._by_content) >= self._most or self._parts > self._most_parts:
             self._by_content.clear()
             self._parts = plan.checks.count
 
@@ -82,7 +79,7 @@ def _content(schema: Any) -> bytes | None:
 
 
 def _make_plan(schema: Any) -> _Plan:
-    document = read_schema(schema)
+    document = read_schema(own_copy(schema))
     checks = Checks(document)
     return _Plan(document, checks, document.root.number, checks.needs_memo)
 

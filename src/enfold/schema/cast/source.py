@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, Final
 
 from enfold.schema.cast.failure import CastError, too_deep, unknown_reference
-from enfold.schema.cast.javascript import is_multiple, is_unique, length, matcher, own_names, own_values, same
+from enfold.schema.cast.javascript import among, is_multiple, is_unique, length, matcher, own_names, own_values
 from enfold.schema.cast.kinds import (
     MISSING,
     Array,
@@ -173,7 +173,9 @@ class Source:
             tests.append(f"(type({name}) is str and {name} {self._among(texts)})")
         if numbers:
             tests.append(f"((type({name}) is int or type({name}) is float) and {name} {self._among(numbers)})")
-        tests += [f"{self._constant(same(value))}({name})" for value in values if isinstance(value, dict | list)]
+        containers = [value for value in values if isinstance(value, dict | list)]
+        if containers:
+            tests.append(f"{self._constant(among(containers))}({name})")
         return f"({' or '.join(tests) or 'False'})"
 
     def _among(self, values: list[Any]) -> str:

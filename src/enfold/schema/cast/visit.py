@@ -101,7 +101,7 @@ def _object(caster: Caster, node: Object, value: Any) -> Any:
     own = as_object(value)
     if own is None:
         return caster.create(node)
-    small = len(node.properties) <= _WORTH_COMPILING
+    small = len(node.properties) <= _WORTH_COMPILING and caster.checks.is_worth_compiling(node)
     result = caster.checks.rebuild(node)(own, caster.memo, caster) if small else _rebuild(caster, node, own)
     if isinstance(node.extra, Node):
         extras = ((name, item) for name, item in own.items() if name not in node.properties)

@@ -49,12 +49,13 @@ def build(node: Node) -> Automaton | None:
         return None
 
 
-def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> bool | None:
-    """Whether the pattern matches somewhere in the text; None when the steps did not suffice to tell."""
+def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> tuple[bool | None, int]:
+    """Whether the pattern matches somewhere in the text, None when the steps did not suffice to tell; and those left."""
+    run = _Run(text, steps)
     try:
-        return _Run(text, steps).finds(automaton, 0, restarts=not is_anchored)
+        return run.finds(automaton, 0, restarts=not is_anchored), run.left
     except (_OutOfStepsError, RecursionError):
-        return None
+        return None, run.left
 
 
 class _CannotBuildError(Exception):

@@ -40,6 +40,9 @@ class Growth(msgspec.Struct, frozen=True):
             return ENDLESS
         return Growth(self.factor**exponent, self.degree * exponent)
 
+    def at(self, length: int) -> float:
+        return self.factor * float(length + 1) ** self.degree
+
     def longest(self, budget: float) -> float:
         """The length of the longest text for which this stays within the budget; negative where there is none."""
         if self.factor > budget:

@@ -125,7 +125,7 @@ class MCPOperations:
         for source in self._sources:
             await source.wake()
 
-    def follow(self, registry: OperationRegistry) -> None:
+    def keep_current(self, registry: OperationRegistry) -> None:
         """Keep a registry that has our operations up to date as the servers' lists change, until we are closed."""
         for source in self._sources:
             source.follow(registry)

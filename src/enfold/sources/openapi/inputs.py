@@ -67,18 +67,16 @@ def plan_inputs(
 ) -> Inputs:
     """Name and describe every argument; `stream` fixes the body's field of that name, where it has one."""
     kinds = _kinds(body, schemas) if body is not None else ()
-    needs_body = body is not None and body.required
-    arguments = _with_names(
-        [
-            *(
-                _parameter_argument(each, schemas)
-                for each in sorted(parameters, key=lambda each: _ORDER[each.location])
-            ),
-            *_body_arguments(body, kinds, schemas),
-        ]
-    )
+    from_body = list(_body_arguments(body, kinds, schemas))
+    if body is not None and stream is not None and any(map(is_stream_field, from_body)):
+        # The field is always sent, and with it the body and all that the body requires.
+        body = msgspec.structs.replace(body, required=True)
+        from_body = list(_body_arguments(body, kinds, schemas))
+    in_order = sorted(parameters, key=lambda each: _ORDER[each.location])
+    arguments = _with_names([*(_parameter_argument(each, schemas) for each in in_order), *from_body])
     if stream is not None:
         arguments = _with_stream_fixed(arguments, stream)
+    needs_body = body is not None and body.required
     return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
 
 

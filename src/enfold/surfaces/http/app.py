@@ -14,7 +14,7 @@ from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.operation import Context, OperationSpec, Policy, Recording, new_request_id
 from enfold.registry import Registry
-from enfold.runtime import _resume as resume
+from enfold.runtime import resume
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError
 from enfold.surfaces.http.exchange import Answer, Exchange, Receive, Scope, Send, answer_of, rest_of_body, start_message

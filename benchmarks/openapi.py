@@ -1,0 +1,410 @@
+"""Large OpenAPI documents until their tools are there, beside FastMCP; and what one call costs above the HTTP client.
+
+`python -m benchmarks.openapi ROUNDS` runs the races; `... list NAME DOCUMENT` reads one document, `... serve` is
+the server that is called. Each reading has a process of its own, so that its memory can be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Container, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import msgspec
+
+from benchmarks import report
+from benchmarks.environments import HOME, PEERS, ROOT
+from benchmarks.harness import Contender, Goal, Outcome, Race, Sample, WrongAnswerError, of_coroutine
+from benchmarks.harness import run as run_race
+from enfold import OperationRegistry
+from enfold.sources.openapi import from_openapi
+
+GITHUB: Final = "@octokit/openapi@23.0.2"
+STRIPE_LIKE_OPERATIONS: Final = 400
+STRIPE_LIKE_SCHEMAS: Final = 480
+ENFOLD: Final = "enfold, schemas made"
+ENFOLD_WRITTEN: Final = "enfold, tools/list answered"
+FASTMCP: Final = "FastMCP, tools listed"
+FASTMCP_WRITTEN: Final = "FastMCP, list written"
+CLIENT: Final = "httpx2"
+EXECUTE: Final = "execute"
+
+READING_GOALS: Final = (Goal(FASTMCP, ENFOLD, "at least", 6), Goal(FASTMCP_WRITTEN, ENFOLD_WRITTEN, "at least", 6))
+MEMORY_GOALS: Final = (Goal(ENFOLD, FASTMCP, "at most", 0.5), Goal(ENFOLD_WRITTEN, FASTMCP_WRITTEN, "at most", 0.5))
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What one process needed until the tools were there."""
+
+    tools: int
+    cpu: float
+    wall: float
+    peak_mb: float
+
+    @property
+    def sample(self) -> Sample:
+        return Sample(self.cpu * 1_000_000, self.wall * 1_000_000)
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A document to read: a reading takes seconds, or a minute, so that a few in turn have to say enough."""
+
+    title: str
+    operations: int
+    readings: int
+    names: tuple[str, ...]
+
+
+GITHUB_TASK: Final = Task("GitHub's document", 1_223, 3, (ENFOLD, ENFOLD_WRITTEN, FASTMCP, FASTMCP_WRITTEN))
+# Written out, each of the 400 tools repeats the 480 schemas: a list nobody asks for, and minutes to make it.
+STRIPE_LIKE_TASK: Final = Task("400 operations that reach 480 schemas", 400, 2, (ENFOLD, FASTMCP))
+
+
+def main(rounds: int) -> int:
+    outcomes = [
+        _read_in_turns(GITHUB_TASK, _github()),
+        _read_in_turns(STRIPE_LIKE_TASK, _stripe_like()),
+    ]
+    with _server() as url:
+        outcome = asyncio.run(_race_calls(url, rounds))
+    report.show(outcome)
+    report.save("openapi", [*outcomes, outcome])
+    return 0
+
+
+# --- until the tools are there ------------------------------------------------------------------------------------
+
+
+def _read_in_turns(task: Task, document: Path) -> Outcome:
+    load = os.getloadavg()[0]
+    readings: dict[str, list[Reading]] = {name: [] for name in task.names}
+    for _ in range(task.readings):
+        for name, found in readings.items():
+            found.append(_read(name, document, task.operations))
+    samples = {name: [each.sample for each in found] for name, found in readings.items()}
+    contenders = tuple(_as_contender(name) for name in task.names)
+    race = Race(task.title, contenders, (ENFOLD,), _among(READING_GOALS, task.names))
+    outcome = Outcome(race, samples, (load, os.getloadavg()[0]))
+    report.show(outcome)
+    _show_memory(readings)
+    return outcome
+
+
+def _among(goals: tuple[Goal, ...], names: Container[str]) -> tuple[Goal, ...]:
+    return tuple(goal for goal in goals if goal.over in names and goal.under in names)
+
+
+def _read(name: str, document: Path, operations: int) -> Reading:
+    command = [str(PEERS.python), "-m", "benchmarks.openapi", "list", name, str(document)]
+    told = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    reading = msgspec.json.decode(told, type=Reading)
+    if reading.tools != operations:
+        raise WrongAnswerError(name, reading.tools, operations)
+    return reading
+
+
+def _as_contender(name: str) -> Contender:
+    """A name in a table: its process has been checked and measured already."""
+
+    async def nothing(*_: Any) -> Any:
+        raise NotImplementedError
+
+    return Contender(name, nothing, nothing, None)
+
+
+def _show_memory(readings: dict[str, list[Reading]]) -> None:
+    peaks = {name: statistics.median(each.peak_mb for each in found) for name, found in readings.items()}
+    print("\nPeak memory: " + ", ".join(f"{name} {peak:.0f} MB" for name, peak in peaks.items()))
+    for goal in _among(MEMORY_GOALS, peaks):
+        ratio = peaks[goal.over] / peaks[goal.under]
+        word = "met" if ratio <= goal.limit else "missed"
+        print(f"{goal.over} / {goal.under}: {ratio:.2f}, {goal.bound} {goal.limit:g}: {word}", flush=True)
+
+
+async def _enfold(document: Path) -> int:
+    registry = _registry(document)
+    for spec in registry.list():
+        _ = spec.input_schema, spec.output_schema
+    return len(registry)
+
+
+async def _enfold_written(document: Path) -> int:
+    # By name: the surface is asked for where it is raced only.
+    app = import_module("enfold.surfaces.mcp").to_mcp(_registry(document))
+    count, cursor = 0, None
+    while count == 0 or cursor is not None:
+        result = msgspec.json.decode(await _ask(app, _tools_list(cursor)), type=_Listed).result
+        count, cursor = count + len(result.tools), result.nextCursor
+    return count
+
+
+class _Page(msgspec.Struct):
+    tools: list[msgspec.Raw]
+    nextCursor: str | None = None  # noqa: N815  # as it is on the wire
+
+
+class _Listed(msgspec.Struct):
+    result: _Page
+
+
+def _registry(document: Path) -> OperationRegistry:
+    registry = OperationRegistry()
+    registry.register_all(from_openapi(document, base_url="http://127.0.0.1:1"))
+    return registry
+
+
+def _tools_list(cursor: str | None) -> bytes:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    params = {"_meta": meta} if cursor is None else {"cursor": cursor, "_meta": meta}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()
+
+
+async def _ask(app: Any, body: bytes) -> bytes:
+    """The answer of an ASGI app to a request of the stateless revision."""
+    headers = {
+        "host": "127.0.0.1",
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/list",
+        "content-length": str(len(body)),
+    }
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    parts: list[bytes] = []
+    asked: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> dict[str, Any]:
+        if asked:
+            return asked.pop()
+        return await asyncio.Future()  # the client stays
+
+    async def send(message: dict[str, Any]) -> None:
+        parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    return b"".join(parts)
+
+
+def _fastmcp_server(document: Path) -> Any:
+    os.environ["FASTMCP_LOG_LEVEL"] = "ERROR"
+    # It follows references by calling itself, and drops an operation at which Python's usual bound is reached.
+    sys.setrecursionlimit(20_000)
+    # By name: the type checker works in the project's own environment, where FastMCP is not.
+    made = import_module("fastmcp").FastMCP.from_openapi
+    client = import_module("httpx2").AsyncClient(base_url="http://127.0.0.1:1")
+    return made(openapi_spec=json.loads(document.read_bytes()), client=client)
+
+
+async def _fastmcp(document: Path) -> int:
+    server = _fastmcp_server(document)
+    return len(await server.list_tools())
+
+
+async def _fastmcp_written(document: Path) -> int:
+    server = _fastmcp_server(document)
+    return sum(bool(tool.to_mcp_tool().model_dump_json(by_alias=True)) for tool in await server.list_tools())
+
+
+READERS: Final[dict[str, Callable[[Path], Awaitable[int]]]] = {
+    ENFOLD: _enfold,
+    ENFOLD_WRITTEN: _enfold_written,
+    FASTMCP: _fastmcp,
+    FASTMCP_WRITTEN: _fastmcp_written,
+}
+
+
+def _list(name: str, document: Path) -> None:
+    """Read a document as one contender does and tell what it took; starting Python and importing are not counted."""
+    if name in (FASTMCP, FASTMCP_WRITTEN):
+        import_module("fastmcp")
+    if name == ENFOLD_WRITTEN:
+        _ = import_module("enfold.surfaces.mcp").to_mcp
+
+    async def reading() -> Reading:
+        cpu, wall = time.process_time(), time.perf_counter()
+        tools = await READERS[name](document)
+        return Reading(tools, time.process_time() - cpu, time.perf_counter() - wall, _peak_mb())
+
+    print(msgspec.json.encode(asyncio.run(reading())).decode())
+
+
+def _peak_mb() -> float:
+    """The most memory this process has had; unlike the figure of `resource`, not that of whoever started it."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1_024
+
+
+# --- documents ----------------------------------------------------------------------------------------------------
+
+
+def _github() -> Path:
+    """GitHub's document as npm has it, fetched once."""
+    folder = HOME / "npm"
+    found = folder / "node_modules/@octokit/openapi/generated/api.github.com.json"
+    if not found.exists():
+        npm = str(ROOT / ".venv/bin/npm")
+        subprocess.run([npm, "install", "--silent", "--no-audit", "--prefix", str(folder), GITHUB], check=True)
+    return found
+
+
+def _stripe_like() -> Path:
+    """A document like Stripe's: every operation answers with an object from which all schemas are reached, in circles."""
+    paths = {f"/v1/things_{number}": _operations(number) for number in range(STRIPE_LIKE_OPERATIONS // 2)}
+    schemas = {f"thing_{number}": _schema(number) for number in range(STRIPE_LIKE_SCHEMAS)}
+    document = {
+        "openapi": "3.0.0",
+        "info": {"title": "Things", "version": "1"},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    place = HOME / "stripe-like.json"
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(json.dumps(document))
+    return place
+
+
+def _operations(number: int) -> dict[str, Any]:
+    thing = {"$ref": f"#/components/schemas/thing_{number % STRIPE_LIKE_SCHEMAS}"}
+    responses = {"200": {"description": "A thing.", "content": {"application/json": {"schema": thing}}}}
+    form = {"type": "object", "properties": {"name": {"type": "string"}, "amount": {"type": "integer"}}}
+    limit = {"name": "limit", "in": "query", "schema": {"type": "integer"}, "description": "How many."}
+    return {
+        "get": {"operationId": f"GetThings{number}", "parameters": [limit], "responses": responses},
+        "post": {
+            "operationId": f"PostThings{number}",
+            "requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": form}}},
+            "responses": responses,
+        },
+    }
+
+
+def _schema(number: int) -> dict[str, Any]:
+    # Two deeper and one back: everything is reached from everywhere, in few steps.
+    others = ((number * 2 + 1) % STRIPE_LIKE_SCHEMAS, (number * 2 + 2) % STRIPE_LIKE_SCHEMAS, max(number - 1, 0) // 2)
+    links = {
+        f"link_{place}": {
+            "anyOf": [{"type": "string", "maxLength": 5000}, {"$ref": f"#/components/schemas/thing_{other}"}],
+            "nullable": True,
+            "description": "The other thing, or its id.",
+        }
+        for place, other in enumerate(others)
+    }
+    plain = {
+        "id": {"type": "string", "maxLength": 5000, "description": "Unique identifier for the object."},
+        "object": {"type": "string", "enum": [f"thing_{number}"]},
+        "created": {"type": "integer", "format": "unix-time"},
+        "amount": {"type": "integer", "description": "In the smallest unit of the currency."},
+        "livemode": {"type": "boolean"},
+        "metadata": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 500}},
+    }
+    return {"type": "object", "required": ["id", "object", "created"], "properties": {**plain, **links}}
+
+
+# --- one call -----------------------------------------------------------------------------------------------------
+
+THING: Final = {"id": 7, "name": "a thing", "tags": ["a", "b"], "price": 12.5, "in_stock": True}
+REPLY: Final = json.dumps(THING).encode()
+
+
+async def _race_calls(url: str, rounds: int) -> Outcome:
+    async with httpx2.AsyncClient() as bare, from_openapi(_shop(), base_url=url) as imported:
+        registry = OperationRegistry()
+        registry.register_all(imported)
+
+        async def by_client() -> Any:
+            return (await bare.get(f"{url}/things/7", params={"fields": "name"})).json()
+
+        async def by_execute() -> Any:
+            return (await registry.execute("getThing", {"id": 7, "fields": "name"})).data
+
+        contenders = (of_coroutine(CLIENT, by_client, THING), of_coroutine(EXECUTE, by_execute, THING))
+        goals = (Goal(EXECUTE, CLIENT, "at most", 1.25),)
+        return await run_race(Race("a call to a server beside us", contenders, (CLIENT,), goals), rounds)
+
+
+def _shop() -> dict[str, Any]:
+    parameters = [
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}},
+        {"name": "fields", "in": "query", "schema": {"type": "string"}},
+    ]
+    properties = {
+        "id": {"type": "integer"},
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "price": {"type": "number"},
+        "in_stock": {"type": "boolean"},
+    }
+    thing = {"type": "object", "required": ["id"], "properties": properties}
+    responses = {"200": {"description": "", "content": {"application/json": {"schema": thing}}}}
+    operation = {"operationId": "getThing", "parameters": parameters, "responses": responses}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Shop", "version": "1"},
+        "paths": {"/things/{id}": {"get": operation}},
+    }
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    """The server that is called, in a process of its own: its work is not ours."""
+    command = [sys.executable, "-m", "benchmarks.openapi", "serve"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().decode().strip()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _serve() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(REPLY)
+        while True:
+            try:
+                await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, OSError):
+                break
+            writer.write(head + REPLY)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, family=socket.AF_INET)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "list":
+        _list(sys.argv[2], Path(sys.argv[3]))
+    elif sys.argv[1] == "serve":
+        asyncio.run(_serve())
+    else:
+        sys.exit(main(int(sys.argv[1])))

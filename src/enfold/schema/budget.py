@@ -1,0 +1,50 @@
+"""How much the pattern searches of one call may do together: strangers write both the patterns and the texts."""
+
+from __future__ import annotations
+
+from _thread import _local  # `threading` itself would make a cold start slower
+from collections.abc import Callable
+from typing import Any, Final
+
+__all__ = ["STEPS", "WORK", "Effort", "left", "shared_effort", "sharing_effort"]
+
+# Steps of an automaton; these take a few tenths of a second.
+STEPS: Final = 500_000
+# As much work of `re` takes about as long.
+WORK: Final = 10_000_000
+
+
+class Effort(_local):
+    """What the searches of this thread may still do; it is shared while a call is under way."""
+
+    is_shared: bool = False
+    steps: int = STEPS
+    work: float = WORK
+
+
+left: Final = Effort()
+
+
+class shared_effort:  # noqa: N801  # reads like the function it is used as
+    """All searches inside share the effort that one alone may take; an outer call shares it with the inner ones."""
+
+    __slots__ = ("_is_outermost",)
+
+    def __enter__(self) -> None:
+        self._is_outermost = not left.is_shared
+        if self._is_outermost:
+            left.is_shared, left.steps, left.work = True, STEPS, WORK
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_outermost:
+            left.is_shared = False
+
+
+def sharing_effort(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A test whose searches share their effort."""
+
+    def shared(value: Any) -> bool:
+        with shared_effort():
+            return test(value)
+
+    return shared

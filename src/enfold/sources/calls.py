@@ -1,0 +1,149 @@
+"""The operations of other Enfold processes: found on a transport, called over it, followed as they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Self
+
+from enfold.calls.discovery import Listing, Lookout
+from enfold.calls.pending import PendingRequestMap, Sign
+from enfold.calls.remote import remote_operation
+from enfold.calls.settings import CallSettings, Retry
+from enfold.calls.transport import Transport
+from enfold.operation import Operation, OperationSpec
+from enfold.registry import OperationRegistry
+
+__all__ = ["CallOperations", "from_calls"]
+
+
+def from_calls(
+    transport: Transport,
+    *,
+    namespace: str = "",
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    rename: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    settings: CallSettings | None = None,
+    retry: Retry | None = None,
+    sign: Sign | None = None,
+    refresh: float = 5.0,
+    patience: float = 1.0,
+) -> CallOperations:
+    """The operations of running peers, as `async with from_calls(transport) as operations:`.
+
+    `include` and `exclude` are patterns over ids (`shop.*`), `rename` maps ids to ids, `namespace` goes before them
+    all. Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
+    """
+    pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
+    names = _Names(namespace, tuple(include), tuple(exclude), dict(rename or {}), timeout)
+    return CallOperations(transport, pending, names, refresh, patience)
+
+
+class _Names:
+    """Which operations are taken, and what they are called here."""
+
+    def __init__(
+        self,
+        namespace: str,
+        include: tuple[str, ...],
+        exclude: tuple[str, ...],
+        rename: Mapping[str, str],
+        timeout: float | None,
+    ) -> None:
+        self._namespace = namespace
+        self._include = include
+        self._exclude = exclude
+        self._rename = rename
+        self._timeout = timeout
+
+    def shown(self, spec: OperationSpec) -> OperationSpec | None:
+        """The spec as it stands in our registry; None where it is not wanted."""
+        if self._include and not any(fnmatchcase(spec.id, pattern) for pattern in self._include):
+            return None
+        if any(fnmatchcase(spec.id, pattern) for pattern in self._exclude):
+            return None
+        wanted = self._rename.get(spec.id, spec.id)
+        namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
+        timeout = spec.timeout if self._timeout is None else self._timeout
+        if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
+            return spec
+        return spec.replace(namespace=namespace, name=name, timeout=timeout)
+
+
+class CallOperations:
+    """The operations there are just now; a registry that is given to `keep` is kept in step."""
+
+    def __init__(
+        self, transport: Transport, pending: PendingRequestMap, names: _Names, refresh: float, patience: float
+    ) -> None:
+        self.pending = pending
+        self._transport = transport
+        self._names = names
+        self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience)
+        self._operations: dict[str, Operation] = {}
+        self._registries: list[tuple[OperationRegistry, set[str]]] = []
+        self._watchers: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self._lookout.start()
+        self._read()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._lookout.close()
+        await self.pending.close()
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(list(self._operations.values()))
+
+    def __len__(self) -> int:
+        return len(self._operations)
+
+    def __repr__(self) -> str:
+        return f"<CallOperations {len(self)} of {len(self.workers)} workers>"
+
+    @property
+    def workers(self) -> list[Listing]:
+        return self._lookout.workers
+
+    def keep(self, registry: OperationRegistry) -> None:
+        """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
+        self._registries.append((registry, set()))
+        self._update(*self._registries[-1])
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back whenever the operations are others."""
+        self._watchers.append(callback)
+
+    def _changed(self) -> None:
+        self._read()
+        for registry, ours in self._registries:
+            self._update(registry, ours)
+        for callback in list(self._watchers):
+            callback()
+
+    def _read(self) -> None:
+        """Make an operation of each spec; one that has not changed stays the operation it was."""
+        old, self._operations = self._operations, {}
+        for spec in self._lookout.specs().values():
+            shown = self._names.shown(spec)
+            if shown is not None and shown.id not in self._operations:
+                same = old.get(shown.id)
+                kept = same if same is not None and same.spec == shown else None
+                self._operations[shown.id] = kept or remote_operation(spec, shown, self.pending, self._transport)
+
+    def _update(self, registry: OperationRegistry, ours: set[str]) -> None:
+        for operation_id in list(ours):
+            now = self._operations.get(operation_id)
+            if operation_id in registry and registry.get(operation_id) is not now:
+                registry.unregister(operation_id)
+                ours.discard(operation_id)
+        for operation in self._operations.values():
+            if operation.spec.id not in registry:
+                registry.register(operation)
+                ours.add(operation.spec.id)

@@ -1,0 +1,308 @@
+"""The attacks of one peer on others: on NATS with the permissions we make, and around a hub. None succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
+
+from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.calls import PendingRequestMap
+from enfold.calls.events import Aborted, Requested, responded, write_event
+from enfold.calls.hub import Hub
+from enfold.calls.nats import NATSTransport
+from enfold.calls.settings import NEVER
+from enfold.calls.transport import DeniedError, Message, Transport, TransportError
+from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.envelope import local_envelope
+from enfold.operation import new_request_id
+from enfold.surfaces.calls import Serving, serve_calls
+from enfold.tokens import Tokens
+
+
+@pytest.fixture
+async def mallory(wide_network: Network) -> Transport:
+    transport = wide_network.peer("mallory")
+    await transport.connect()
+    return transport
+
+
+@pytest.fixture
+async def serving(wide_network: Network, mallory: Transport) -> AsyncIterator[Serving]:
+    async with serve_calls(shop(), wide_network.peer("worker")) as serving:
+        yield serving
+
+
+@pytest.fixture
+async def alice(wide_network: Network, serving: Serving) -> AsyncIterator[PendingRequestMap]:
+    async with PendingRequestMap(wide_network.peer("alice"), retry=NEVER) as pending:
+        yield pending
+
+
+async def listen(transport: Transport, subject: str, queue: str | None = None) -> list[Message]:
+    """What a peer hears on a subject, if it is let in at all."""
+    heard: list[Message] = []
+
+    def receive(message: Message) -> None:
+        if message.signal is None:
+            heard.append(message)
+
+    try:
+        await transport.subscribe(subject, receive, queue=queue)
+    except DeniedError:
+        heard.clear()
+    return heard
+
+
+def request(operation_id: str = "shop.add", **fields: Any) -> Requested:
+    return Requested(new_request_id(), operation_id, {"x": 1, "y": 2}, 5000, **fields)
+
+
+async def post(transport: Transport, subject: str, payload: Any, reply: str | None = None) -> None:
+    """Send what a liar sends; a transport that refuses at once is as good as a server that does."""
+    try:
+        await transport.publish(subject, write_event("e", payload), reply=reply)
+    except TransportError:
+        return
+    await asyncio.sleep(0.2)
+
+
+async def test_a_reply_cannot_be_forged(mallory: Transport, alice: PendingRequestMap) -> None:
+    heard = await listen(mallory, "op.*.shop.add")
+    call = asyncio.create_task(alice.call("shop.wait", {"seconds": 0.5}))
+    await asyncio.sleep(0.1)
+    request_id = next(iter(alice._waiting))  # the attacker is given what he could not know
+    forged = responded(request_id, local_envelope("forged", "shop.wait"))
+    await post(mallory, f"{alice._transport.inbox()}.{request_id}", forged)
+    assert ((await call).data, heard) == ("done", [])
+
+
+@pytest.mark.parametrize("subject", ["op.>", "op.*.shop.add", "_INBOX.>", "_INBOX.alice.>", "ctl.>", ">"])
+async def test_nothing_can_be_overheard(mallory: Transport, alice: PendingRequestMap, subject: str) -> None:
+    heard = await listen(mallory, subject)
+    for _ in range(5):
+        await alice.call("shop.add", {"x": 1, "y": 2})
+    assert heard == []
+
+
+async def test_the_workers_cannot_be_joined(mallory: Transport, alice: PendingRequestMap) -> None:
+    heard = await listen(mallory, "op.*.shop.add", "workers")
+    answers = [(await alice.call("shop.add", {"x": 1, "y": 2})).data for _ in range(20)]
+    assert (answers, heard) == ([3] * 20, [])
+
+
+async def test_what_is_not_granted_is_refused_at_once(wide_network: Network, serving: Serving) -> None:
+    async with PendingRequestMap(wide_network.peer("mallory"), retry=NEVER) as pending:
+        async with asyncio.timeout(1):
+            with pytest.raises(CallError) as raised:
+                await pending.call("shop.pay", {"amount": 1}, timeout=30)
+    assert raised.value.code == "ACCESS_DENIED"
+
+
+async def test_a_reply_address_cannot_be_another_s_operation(
+    mallory: Transport, serving: Serving, alice: PendingRequestMap
+) -> None:
+    before = serving.handler.counts.refused
+    await post(mallory, "op.mallory.shop.add", request(), "op.alice.shop.pay")
+    assert serving.handler.counts.refused == before + 1
+    assert "shop.pay" not in serving.handler.operations
+
+
+async def test_a_worker_cannot_be_made_to_write_to_another_s_inbox(
+    wide_network: Network, mallory: Transport, serving: Serving
+) -> None:
+    victim = wide_network.peer("alice")
+    await victim.connect()
+    heard = await listen(victim, f"{victim.inbox()}.*")
+    payload = request()
+    await post(mallory, "op.mallory.shop.add", payload, f"{victim.inbox()}.{payload.request_id}")
+    assert (heard, serving.handler.counts.refused) == ([], 1)
+
+
+async def test_nobody_can_speak_for_another(wide_network: Network, mallory: Transport, serving: Serving) -> None:
+    payload = Requested(new_request_id(), "shop.pay", {"amount": 1}, 5000)
+    await post(mallory, "op.alice.shop.pay", payload, f"_INBOX.alice.x.{payload.request_id}")
+    assert "shop.pay" not in serving.handler.operations
+
+
+async def test_an_identity_in_the_body_counts_for_nothing(wide_network: Network, mallory: Transport) -> None:
+    ops = OperationRegistry("shop")
+    seen: list[str | None] = []
+
+    @ops.query
+    async def echo(context: Context) -> None:
+        seen.append(None if context.identity is None else context.identity.id)
+
+    async with serve_calls(ops, wide_network.peer("worker")):
+        payload = request("shop.echo")
+        wire = write_event("e", payload).replace(b'"input":{"x":1,"y":2}', b'"input":{},"identity":{"id":"alice"}')
+        await mallory.publish("op.mallory.shop.echo", wire, reply=f"{mallory.inbox()}.{payload.request_id}")
+        async with asyncio.timeout(5):
+            while not seen:  # noqa: ASYNC110  # the handler says when
+                await asyncio.sleep(0.01)
+    assert seen == ["mallory"]
+
+
+async def test_another_s_call_cannot_be_given_up(
+    mallory: Transport, serving: Serving, alice: PendingRequestMap
+) -> None:
+    call = asyncio.create_task(alice.call("shop.wait", {"seconds": 0.5}))
+    await asyncio.sleep(0.2)
+    guess = new_request_id()
+    await post(mallory, f"ctl.worker.{serving.handler.boot}.{guess}", Aborted(guess))
+    assert (await call).data == "done"
+
+
+async def test_the_subject_and_the_request_must_name_the_same_operation(mallory: Transport, serving: Serving) -> None:
+    payload = Requested(new_request_id(), "shop.pay", {"amount": 1}, 5000)
+    heard = await listen(mallory, f"{mallory.inbox()}.*")
+    await post(mallory, "op.mallory.shop.add", payload, f"{mallory.inbox()}.{payload.request_id}")
+    assert "shop.pay" not in serving.handler.operations
+    assert b"VALIDATION_ERROR" in heard[0].data
+
+
+# --- around a hub -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[WebSocketHub]:
+    async with WebSocketHub(Tokens(PEERS)) as hub:
+        await hub.listen()
+        yield hub
+
+
+def spoke(hub: WebSocketHub, token: str | None) -> WebSocketTransport:
+    return WebSocketTransport(f"ws://127.0.0.1:{hub.port}", token=token)
+
+
+@pytest.mark.parametrize("token", [None, "nobody", ""])
+async def test_a_hub_lets_nobody_in_without_a_token(hub: WebSocketHub, token: str | None) -> None:
+    with pytest.raises(CallError) as raised:
+        await spoke(hub, token).connect()
+    assert raised.value.code == "ACCESS_DENIED"
+
+
+async def test_a_spoke_offers_only_what_its_token_grants(hub: WebSocketHub) -> None:
+    bank = OperationRegistry("bank")
+    bank.register(lambda: 1, name="pay")
+    bank.register(lambda: 1, name="shopping", namespace="shopkeeper")
+    async with spoke(hub, "worker") as worker, serve_calls(bank, worker) as serving:
+        assert sorted(serving.refused) == ["bank.pay", "shopkeeper.shopping"]
+        assert hub.hub.router.listeners("op.*.bank.pay") == []
+
+
+async def test_a_spoke_cannot_replace_what_exists(hub: WebSocketHub) -> None:
+    own = OperationRegistry("shop")
+    own.register(lambda: "the hub's", name="add")
+    async with (
+        serve_calls(own, hub.transport),
+        spoke(hub, "worker") as worker,
+        serve_calls(shop(), worker) as first,
+        spoke(hub, "second") as second,
+        serve_calls(shop(), second) as other,
+    ):
+        assert list(first.refused) == ["shop.add"]
+        assert set(other.refused) == {spec.id for spec in shop().list()}
+
+
+async def test_a_hub_beyond_this_machine_needs_tokens_and_tls() -> None:
+    with pytest.raises(CallError, match="needs tokens and TLS"):
+        await WebSocketHub(Tokens(PEERS)).listen("0.0.0.0")
+
+
+async def test_a_token_that_is_withdrawn_ends_the_connection() -> None:
+    class Changing:
+        known = True
+
+        def identify(self, token: str) -> Identity | None:
+            return PEERS[token] if self.known else None
+
+    tokens = Changing()
+    async with WebSocketHub(tokens, recheck=0.05) as hub:
+        await hub.listen()
+        async with spoke(hub, "alice"):
+            tokens.known = False
+            async with asyncio.timeout(5):
+                while hub.hub.spokes:  # noqa: ASYNC110  # the hub says when
+                    await asyncio.sleep(0.01)
+
+
+async def test_pages_of_strangers_are_refused(hub: WebSocketHub) -> None:
+    transport = WebSocketTransport(f"ws://127.0.0.1:{hub.port}", token="alice", origin="https://evil.example")
+    with pytest.raises(CallError) as raised:
+        await transport.connect()
+    assert raised.value.code == "ACCESS_DENIED"
+
+
+def test_noise_on_a_spoke_s_wire_is_counted_and_dropped() -> None:
+    hub = Hub()
+
+    class Wire:
+        def write(self, frame: bytes) -> None: ...
+
+    attached = hub.attach(Wire(), PEERS["mallory"])
+    for noise in [b"", b"\x00", b"\xff" * 10, b"\x00\x00\x00\x02[]", b'\x00\x00\x00\x07["hi"]', "text", None]:
+        attached.receive(noise)
+    assert hub.counts.malformed == 7
+
+
+# --- NATS ---------------------------------------------------------------------------------------------------------
+
+
+async def test_on_an_open_server_nobody_has_an_identity(nats_program: str, tmp_path: Path) -> None:
+    server = Server(nats_program, tmp_path)
+    server.wait_until_ready()
+    try:
+        async with (
+            NATSTransport(server.url, name="worker", identities=PEERS) as worker,
+            NATSTransport(server.url, name="alice") as caller,
+            serve_calls(shop(), worker),
+            PendingRequestMap(caller) as alice,
+        ):
+            assert not worker.capabilities.peer_identity
+            with pytest.raises(CallError) as raised:
+                await alice.call("shop.pay", {"amount": 1})
+        assert (raised.value.code, raised.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
+    finally:
+        server.close()
+
+
+async def test_a_server_that_binds_no_subjects_proves_no_identity(nats_program: str, tmp_path: Path) -> None:
+    users = ", ".join(f'{{user: "{name}", password: "{PASSWORD}"}}' for name in ("worker", "alice"))
+    server = Server(nats_program, tmp_path, f"authorization {{ users: [{users}] }}\n")
+    server.wait_until_ready()
+    try:
+        async with NATSTransport(server.url, user="worker", password=PASSWORD, identities=PEERS) as worker:
+            assert not worker.capabilities.peer_identity
+    finally:
+        server.close()
+
+
+async def test_a_distant_server_without_credentials_is_refused(nats_program: str, tmp_path: Path) -> None:
+    address = own_address()
+    if address.startswith("127."):
+        pytest.skip("this machine has no address but the loopback")
+    server = Server(nats_program, tmp_path, host="0.0.0.0")
+    server.wait_until_ready()
+    url = f"nats://{address}:{server.port}"
+    try:
+        with pytest.raises(CallError, match="asks for no credentials"):
+            await NATSTransport(url).connect()
+        async with NATSTransport(url, insecure=True) as transport:
+            assert not transport.capabilities.peer_identity
+    finally:
+        server.close()
+
+
+def own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # nothing is sent: only a route is looked for
+            return str(sock.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

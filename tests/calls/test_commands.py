@@ -1,0 +1,130 @@
+"""The commands' building blocks, and the page's code."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nats
+import pytest
+from tests.calls.networks import PASSWORD, Server, shop
+
+from enfold import CallError, Identity
+from enfold.calls import PendingRequestMap
+from enfold.calls.address import open_transport
+from enfold.calls.command import describe_peers, run_nats, run_peers
+from enfold.calls.micro import Peer, PeerOperation
+from enfold.calls.nats import NATSTransport
+from enfold.calls.permissions import NATSUser, nats_permissions
+from enfold.calls.websocket import WebSocketTransport
+from enfold.surfaces.calls import serve_calls
+
+ROOT = Path(__file__).resolve().parents[2]
+
+WORKER = """
+import sys
+from enfold.surfaces.calls import run_work
+from tests.calls.networks import shop
+sys.exit(run_work(shop(), sys.argv[1:]))
+"""
+
+
+def test_the_page_s_code_runs() -> None:
+    page = (ROOT / "docs" / "calls.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "3\n"
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [("nats://a,nats://b", NATSTransport), ("ws://a/calls", WebSocketTransport), ("wss://a", WebSocketTransport)],
+)
+def test_an_address_says_which_transport(address: str, kind: type) -> None:
+    assert isinstance(open_transport(address), kind)
+
+
+def test_another_address_is_told() -> None:
+    with pytest.raises(CallError, match="no address of peers"):
+        open_transport("http://a")
+
+
+def test_peers_are_shown_in_a_table() -> None:
+    peers = [Peer("w1", "b", "enfold", "1", "", (PeerOperation("shop.add", "1.0.0", 12, 1, 0.25),))]
+    assert describe_peers(peers).splitlines() == [
+        "peer  operation  version  calls  errors  average",
+        "w1    shop.add   1.0.0    12     1       0.2 ms",
+    ]
+
+
+def start_worker(url: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, "--nats", url, "--name", "w1"]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+async def test_a_worker_serves_until_it_is_told_to_stop(nats_program: str, tmp_path: Path) -> None:
+    server = Server(nats_program, tmp_path)
+    server.wait_until_ready()
+    worker = start_worker(server.url)
+    try:
+        assert worker.stderr is not None
+        assert "serves 11 operations as w1" in await asyncio.to_thread(worker.stderr.readline)
+        async with NATSTransport(server.url) as transport, PendingRequestMap(transport) as caller:
+            assert (await caller.call("shop.add", {"x": 1, "y": 2})).data == 3
+            call = asyncio.create_task(caller.call("shop.wait", {"seconds": 0.5}))
+            await asyncio.sleep(0.1)
+            shown = io.StringIO()
+            arguments = ["--nats", server.url, "--patience", "0.3"]
+            assert await asyncio.to_thread(run_peers, arguments, stdout=shown) == 0
+            assert re.search(r"w1 +shop\.add +1\.0\.0 +1 +0", shown.getvalue())
+            worker.send_signal(signal.SIGTERM)
+            assert (await call).data == "done"
+        assert await asyncio.to_thread(worker.wait, 20) == 0
+    finally:
+        worker.kill()
+        worker.communicate()
+        server.close()
+
+
+def test_permissions_are_printed_from_a_file_of_users(tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    users.write_text('[{"id": "alice", "scopes": ["pay"]}, {"id": "bob"}, {"id": "w", "serves": ["shop"]}]')
+    shown = io.StringIO()
+    assert run_nats(shop(), ["permissions", "--users", str(users)], stdout=shown) == 0
+    text = shown.getvalue()
+    assert '"op.alice.shop.pay"' in text
+    assert '"op.bob.shop.pay"' not in text
+    assert '"op.*.shop.pay workers"' in text
+    assert "password: $NATS_ALICE" in text
+
+
+@pytest.mark.parametrize("content", ["", "{}", '[{"id": 1}]', '[{"id": "a", "secret": "x"}]'])
+def test_a_file_of_users_that_is_none_is_told(tmp_path: Path, content: str) -> None:
+    users = tmp_path / "users.json"
+    users.write_text(content)
+    with pytest.raises(CallError) as raised:
+        run_nats(shop(), ["permissions", "--users", str(users)])
+    assert raised.value.code == "VALIDATION_ERROR"
+
+
+def test_a_name_cannot_break_out_of_the_file() -> None:
+    evil = NATSUser(Identity('a", permissions: {publish: ">"} #'), password='"\\')
+    text = nats_permissions(shop().list(), [evil])
+    assert 'publish: ">"' not in text
+
+
+async def test_operators_see_services_as_nats_tools_do(nats_url: str) -> None:
+    async with (
+        NATSTransport(nats_url, user="worker", password=PASSWORD) as transport,
+        serve_calls(shop(), transport, service="shop"),
+    ):
+        client = await nats.connect(nats_url, user="operator", password=PASSWORD, inbox_prefix="_INBOX.operator")
+        for verb in ("PING", "INFO", "STATS"):
+            answer = await client.request(f"$SRV.{verb}.shop", b"", timeout=5)
+            assert f"io.nats.micro.v1.{verb.lower()}_response".encode() in answer.data
+        await client.close()

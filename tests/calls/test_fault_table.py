@@ -1,0 +1,356 @@
+"""The fault table on real servers and real processes: `make faults` in full, `make test` at a twentieth.
+
+Counts are asserted: what is lost, runs twice, comes late or hangs. Times are printed, and fail only far off their goal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.calls.checker import judge, paced
+from tests.calls.networks import Server, free_port
+
+from enfold import CallError, ResponseEnvelope
+from enfold.calls import PendingRequestMap
+from enfold.calls.nats import NATSTransport
+from enfold.calls.settings import NEVER, CallSettings, Retry
+
+SCALE = float(os.environ.get("ENFOLD_FAULTS", "0.05"))
+CALLS = int(7200 * SCALE)
+RATE = 600.0 if SCALE >= 1 else 200.0
+SLACK = 1.0 if SCALE >= 1 else 10.0  # how far off its goal a time may be
+ROOT = Path(__file__).resolve().parents[2]
+PATIENT = Retry(attempts=50, delay=0.02, max_delay=0.25)
+
+
+class Workers:
+    """Worker processes of one story."""
+
+    def __init__(self, address: str, log: Path) -> None:
+        self.address = address
+        self.log = log
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.calls.fault_worker", self.address, str(self.log), *options]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        self.processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+@pytest.fixture
+def server(nats_program: str, tmp_path: Path) -> Iterator[Server]:
+    server = Server(nats_program, tmp_path)
+    server.wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def cluster(nats_program: str, tmp_path: Path) -> Iterator[list[Server]]:
+    """Three nodes that know each other, each with a store."""
+    routes = [free_port() for _ in range(3)]
+    addresses = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in routes)
+    servers = []
+    for number, port in enumerate(routes):
+        store = tmp_path / f"store{number}"
+        config = (
+            f'server_name: "n{number}"\njetstream {{ store_dir: "{store}" }}\n'
+            f'cluster {{ name: "c", listen: "127.0.0.1:{port}", routes: [{addresses}] }}\n'
+        )
+        servers.append(Server(nats_program, tmp_path, config, name=f"n{number}"))
+    for server in servers:
+        server.wait_until_ready()
+    yield servers
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def start_workers(tmp_path: Path) -> Iterator[Callable[[str], Workers]]:
+    made: list[Workers] = []
+
+    def make(address: str) -> Workers:
+        made.append(Workers(address, tmp_path / "log"))
+        return made[-1]
+
+    yield make
+    for workers in made:
+        workers.close()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Callable[..., PendingRequestMap]]:
+    transports: list[NATSTransport] = []
+    maps: list[PendingRequestMap] = []
+
+    def make(servers: str | list[str], retry: Retry = NEVER, silence: float = 2.0, **options: Any) -> PendingRequestMap:
+        transports.append(NATSTransport(servers, name="caller", **options))
+        maps.append(PendingRequestMap(transports[-1], retry=retry, settings=CallSettings(silence=silence)))
+        return maps[-1]
+
+    yield make
+    for pending in maps:
+        await pending.close()
+    for transport in transports:
+        await transport.close()
+
+
+def say(row: str, text: object) -> None:
+    sys.stdout.write(f"\nrow {row}: {text}\n")
+
+
+async def test_row_1_a_worker_is_killed(
+    server: Server, start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(server.url)
+    victims = [workers.start("--name", f"w{number}") for number in range(4)]
+    caller = connect(server.url)
+    await caller.call("work.write", {"id": "warm", "ms": 0})
+    history = await paced(
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=1.0),
+        CALLS,
+        RATE,
+        1.0,
+        {CALLS // 2: victims[0].kill},
+    )
+    verdict = judge(history, workers.log, 1.0)
+    say("1", verdict)
+    assert (verdict.failed <= 16, verdict.twice, verdict.lost) == (True, 0, 0)
+    assert set(verdict.codes) <= {"TIMEOUT/", "UNAVAILABLE/silence"}
+
+
+async def test_row_2_the_caller_s_node_is_killed(
+    cluster: list[Server], start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(",".join(server.url for server in cluster[1:]))
+    for number in range(4):
+        workers.start("--name", f"w{number}")
+    caller = connect([server.url for server in cluster], PATIENT, silence=1.0, dont_randomize=True)
+    await _until_served(caller)
+    history = await paced(
+        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0, idempotent=True),
+        CALLS,
+        RATE,
+        5.0,
+        {CALLS // 2: cluster[0].kill},
+    )
+    verdict = judge(history, workers.log, 5.0)
+    say("2", verdict)
+    assert (verdict.failed, verdict.lost) == (0, 0)
+    assert verdict.slowest < 1.3 * SLACK
+
+
+async def test_row_2_with_a_key_each_effect_is_had_once(
+    cluster: list[Server], start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(",".join(server.url for server in cluster[1:]))
+    for number in range(2):
+        workers.start("--name", f"w{number}", "--store", "3")
+    caller = connect([server.url for server in cluster], PATIENT, silence=2.0, dont_randomize=True)
+    await _until_served(caller)
+    count = max(40, int(1200 * SCALE))
+    async with asyncio.timeout(30):
+        await caller.call("work.write", {"id": "warm", "ms": 0}, timeout=20, idempotency_key="warm")
+    history = await paced(
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=20.0, idempotency_key=key),
+        count,
+        100.0 if SCALE >= 1 else 40.0,
+        20.0,
+        {count // 2: cluster[0].kill},
+    )
+    verdict = judge(history, workers.log, 20.0)
+    say("2, with a key", verdict)
+    assert (verdict.failed, verdict.twice, verdict.lost) == (0, 0, 0)
+
+
+async def test_row_3_another_node_is_killed(
+    cluster: list[Server], start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(",".join(server.url for server in cluster))
+    for number in range(3):
+        workers.start("--name", f"w{number}")
+    caller = connect([server.url for server in cluster], PATIENT, silence=1.0, dont_randomize=True)
+    await _until_served(caller)
+    history = await paced(
+        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0, idempotent=True),
+        CALLS,
+        RATE,
+        5.0,
+        {CALLS // 3: cluster[1].kill, CALLS // 3 + CALLS // 4: cluster[1].restart, 2 * CALLS // 3: cluster[2].kill},
+    )
+    verdict = judge(history, workers.log, 5.0)
+    say("3", verdict)
+    assert (verdict.failed, verdict.lost) == (0, 0)
+
+
+async def test_row_4_the_whole_server_is_down_for_a_while(
+    server: Server, start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(server.url)
+    workers.start("--name", "w0")
+    caller = connect(server.url)
+    await caller.call("work.write", {"id": "warm", "ms": 0})
+    rate = 300.0 if SCALE >= 1 else 150.0
+    count = max(int(3000 * SCALE), int(rate * 4))
+
+    async def down() -> None:
+        server.kill()
+        await asyncio.sleep(2.0 if SCALE >= 1 else 1.0)
+        await asyncio.to_thread(server.restart)
+
+    history = await paced(
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=0.5), count, rate, 0.5, {count // 4: down}
+    )
+    verdict = judge(history, workers.log, 0.5)
+    say("4", verdict)
+    assert (verdict.after_ttl, verdict.twice, verdict.lost) == (0, 0, 0)
+    assert verdict.failed < count * 0.9
+    assert verdict.failures_within(0.05 * SLACK) >= 0.99
+
+
+async def test_row_5_a_worker_is_frozen(
+    server: Server, start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(server.url)
+    frozen, *_ = [workers.start("--name", f"w{number}") for number in range(4)]
+    caller = connect(server.url, PATIENT, silence=1.0)
+    await _until_served(caller)
+    history = await paced(
+        lambda key: caller.call("work.read", {"id": key, "ms": 20}, timeout=5.0, idempotent=True),
+        CALLS,
+        RATE,
+        5.0,
+        {CALLS // 2: lambda: frozen.send_signal(signal.SIGSTOP)},
+    )
+    await asyncio.sleep(5.5)
+    frozen.send_signal(signal.SIGCONT)
+    await asyncio.sleep(0.5)
+    verdict = judge(history, workers.log, 5.0)
+    say("5", verdict)
+    assert (verdict.failed, verdict.lost, verdict.after_ttl) == (0, 0, 0)
+
+
+async def test_row_6_a_node_is_frozen(
+    cluster: list[Server], start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(cluster[1].url)
+    workers.start("--name", "w0")
+    ping = 5.0 if SCALE >= 1 else 0.5
+    caller = connect([server.url for server in cluster], silence=1.0, dont_randomize=True, ping_interval=ping)
+    await _until_served(caller)
+    cluster[0].send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    async with asyncio.timeout(ping * 3 * SLACK + 5):
+        while True:
+            try:
+                await caller.call("work.read", {"id": "x", "ms": 0}, timeout=0.5)
+                break
+            except CallError:
+                await asyncio.sleep(0.05)
+    say("6", f"a frozen node was left after {time.monotonic() - started:.1f} s, with a ping every {ping} s")
+
+
+@pytest.mark.parametrize("killed", [0, 1], ids=["the caller's node", "the worker's node"])
+async def test_row_11_a_stream_survives_its_node(
+    cluster: list[Server],
+    start_workers: Callable[[str], Workers],
+    connect: Callable[..., PendingRequestMap],
+    killed: int,
+) -> None:
+    addresses = [server.url for server in cluster]
+    workers = start_workers(",".join([addresses[1], addresses[2], addresses[0]]))
+    workers.start("--name", "w0")
+    caller = connect(addresses, silence=5.0, dont_randomize=True)
+    await _until_served(caller)
+    outcomes: list[str] = []
+    for _ in range(max(2, int(25 * SCALE))):
+        items: list[int] = []
+        try:
+            async for item in caller.subscribe("work.count", {"to": 400, "pause": 0.002}):
+                items.append(item.data)
+                if len(items) == 100:
+                    cluster[killed].kill()
+                if len(items) == 300:
+                    await asyncio.to_thread(cluster[killed].restart)
+            outcomes.append("complete")
+            assert items == list(range(400))
+        except CallError as error:
+            outcomes.append(error.code)
+            assert items == list(range(len(items)))
+        if cluster[killed].process.poll() is not None:
+            await asyncio.to_thread(cluster[killed].restart)
+        await _until_served(caller)
+    say("11", outcomes)
+    assert set(outcomes) == {"complete"}
+
+
+async def test_row_13_a_rolling_restart_loses_nothing(
+    server: Server, start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap]
+) -> None:
+    workers = start_workers(server.url)
+    old = [workers.start("--name", f"w{number}") for number in range(2)]
+    caller = connect(server.url, PATIENT)
+    await _until_served(caller)
+
+    async def replace(worker: subprocess.Popen[str]) -> None:
+        await asyncio.to_thread(workers.start, "--name", f"n{worker.pid}")
+        worker.terminate()
+        await asyncio.to_thread(worker.wait)
+
+    history = await paced(
+        lambda key: caller.call("work.write", {"id": key, "ms": 20}, timeout=5.0),
+        CALLS,
+        RATE,
+        5.0,
+        {CALLS // 4: lambda: replace(old[0]), CALLS // 2: lambda: replace(old[1])},
+    )
+    verdict = judge(history, workers.log, 5.0)
+    say("13", verdict)
+    assert (verdict.failed, verdict.twice, verdict.lost) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_row_17_a_worker_s_clock_is_wrong(
+    server: Server, start_workers: Callable[[str], Workers], connect: Callable[..., PendingRequestMap], hours: int
+) -> None:
+    workers = start_workers(server.url)
+    workers.start("--clock", str(hours * 3600))
+    caller = connect(server.url)
+    answers = [await caller.call("work.write", {"id": f"c{number}", "ms": 1}, timeout=2.0) for number in range(50)]
+    assert all(isinstance(answer, ResponseEnvelope) for answer in answers)
+    with pytest.raises(CallError) as raised:
+        await caller.call("work.write", {"id": "slow", "ms": 5000}, timeout=0.3)
+    assert raised.value.code == "TIMEOUT"
+
+
+async def _until_served(caller: PendingRequestMap) -> None:
+    """Wait until a cluster has told its nodes who listens where."""
+    async with asyncio.timeout(20):
+        for _ in range(20):
+            while True:
+                try:
+                    await caller.call("work.read", {"id": "warm", "ms": 0}, timeout=2.0, idempotent=True)
+                    break
+                except CallError:
+                    await asyncio.sleep(0.05)

@@ -1,0 +1,61 @@
+"""What a worker lets in: above all, nothing that has waited longer than its caller does."""
+
+from __future__ import annotations
+
+import pytest
+
+from enfold import CallError, OperationSpec
+from enfold.calls.events import Requested
+from enfold.calls.gate import Gate
+from enfold.calls.served import Counts
+from enfold.calls.settings import Limits
+from enfold.calls.transport import Message
+
+SPEC = OperationSpec(namespace="shop", name="add")
+MESSAGE = Message("op.alice.shop.add", peer="alice")
+
+
+def request(ttl_ms: int) -> Requested:
+    return Requested("0123456789abcdef", "shop.add", {}, ttl_ms)
+
+
+def gate() -> Gate:
+    made = Gate(Limits(remembered=2), Counts())
+    made.wake(100.0)
+    return made
+
+
+def test_a_call_has_the_time_its_caller_gave() -> None:
+    assert gate().deadline(MESSAGE, request(300), SPEC, 100.1) == pytest.approx(100.4)
+
+
+def test_what_came_while_we_stood_still_may_be_too_old() -> None:
+    with pytest.raises(CallError) as raised:
+        gate().deadline(MESSAGE, request(5000), SPEC, 107.0)
+    assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"reason": "late", "started": False})
+
+
+def test_for_a_moment_after_standing_still_every_message_is_suspect() -> None:
+    made = gate()
+    made.wake(107.0)
+    with pytest.raises(CallError):
+        made.deadline(MESSAGE, request(5000), SPEC, 107.1)
+    assert made.deadline(MESSAGE, request(60_000), SPEC, 107.1) == pytest.approx(160.1)
+    made.wake(107.4)
+    assert made.deadline(MESSAGE, request(5000), SPEC, 107.6) == pytest.approx(112.6)
+
+
+def test_before_the_first_moment_nobody_stood_still() -> None:
+    fresh = Gate(Limits(), Counts())
+    assert fresh.deadline(MESSAGE, request(300), SPEC, 100.0) == pytest.approx(100.3)
+    fresh.wake(107.0)
+    assert fresh.deadline(MESSAGE, request(300), SPEC, 107.1) == pytest.approx(107.4)
+
+
+def test_a_request_is_new_once() -> None:
+    made = gate()
+    assert made.is_new("alice", "a")
+    assert not made.is_new("alice", "a")
+    assert made.is_new("bob", "a")
+    assert made.is_new("alice", "b")
+    assert not made.is_new("alice", "a")  # remembered for one round more than the limit

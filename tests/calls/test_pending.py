@@ -1,0 +1,146 @@
+"""The map of requests by itself: what it accepts as an answer, and what it ignores."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from enfold import CallError, OperationRegistry, ResponseEnvelope, local_envelope
+from enfold.calls import CallHandler, PendingRequestMap
+from enfold.calls.memory import MemoryTransport
+from enfold.calls.router import Listener, Router
+from enfold.calls.transport import Message, peer_name
+
+
+async def _waiting(pending: PendingRequestMap, bus: MemoryTransport) -> tuple[str, asyncio.Task[ResponseEnvelope[Any]]]:
+    """A call that somebody has taken and not answered."""
+    taken: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    await bus.subscribe("op.*.shop.add", taken.set_result, queue="workers")
+    call = asyncio.create_task(pending.call("shop.add", {}))
+    reply = (await taken).reply
+    assert reply is not None
+    return reply.rpartition(".")[2], call
+
+
+@pytest.mark.parametrize("output", [None, 3, "text", {"data": 1}, {"data": 1, "meta": {"source": "moon"}}])
+async def test_only_an_envelope_is_an_answer(output: Any) -> None:
+    pending = PendingRequestMap(MemoryTransport())
+    with pytest.raises(TypeError, match="Only an envelope is an answer"):
+        await pending.respond("0123456789abcdef", output)
+
+
+async def test_a_call_resolves_with_the_envelope_it_is_answered_with() -> None:
+    bus = MemoryTransport()
+    async with PendingRequestMap(bus) as pending:
+        request_id, call = await _waiting(pending, bus)
+        envelope = local_envelope(3, "shop.add")
+        await pending.respond(request_id, envelope)
+        assert await call == envelope
+
+
+async def test_a_call_raises_the_error_it_is_answered_with() -> None:
+    bus = MemoryTransport()
+    async with PendingRequestMap(bus) as pending:
+        request_id, call = await _waiting(pending, bus)
+        await pending.emit_error(request_id, CallError("OUT_OF_STOCK", "none left", {"left": 0}))
+        with pytest.raises(CallError) as raised:
+            await call
+    assert (raised.value.code, raised.value.details) == ("OUT_OF_STOCK", {"left": 0})
+
+
+async def test_a_call_that_is_given_up_ends_at_once() -> None:
+    bus = MemoryTransport()
+    async with PendingRequestMap(bus) as pending:
+        request_id, call = await _waiting(pending, bus)
+        pending.abort(request_id)
+        with pytest.raises(CallError) as raised:
+            await call
+    assert raised.value.code == "ABORTED"
+
+
+async def test_answers_nobody_waits_for_are_ignored() -> None:
+    pending = PendingRequestMap(MemoryTransport())
+    await pending.respond("0123456789abcdef", local_envelope(1, "x"))
+    await pending.emit_error("0123456789abcdef", CallError("TIMEOUT", "late"))
+    await pending.complete("0123456789abcdef", 3)
+    pending.abort("0123456789abcdef")
+    assert len(pending) == 0
+
+
+async def test_closing_ends_what_still_waits() -> None:
+    bus = MemoryTransport()
+    pending = PendingRequestMap(bus)
+    _, call = await _waiting(pending, bus)
+    await pending.close()
+    with pytest.raises(CallError):
+        await call
+
+
+@pytest.mark.parametrize("operation_id", ["", "shop.*", "shop.>", "a b", "shop.add\r\nPUB x 1", "a..b", "é"])
+async def test_what_could_not_be_an_id_is_not_even_asked_for(operation_id: str) -> None:
+    async with PendingRequestMap(MemoryTransport()) as pending:
+        with pytest.raises(CallError) as raised:
+            await pending.call(operation_id, {})
+    assert raised.value.code == "OPERATION_NOT_FOUND"
+
+
+async def test_caller_and_callee_share_no_data_in_one_process() -> None:
+    ops = OperationRegistry("shop")
+    kept: list[Any] = []
+
+    @ops.query
+    async def echo(value: list[Any]) -> list[Any]:
+        kept.append(value)
+        return value
+
+    bus = MemoryTransport()
+    handler = CallHandler(ops, bus)
+    await handler.offer("shop.echo")
+    async with PendingRequestMap(bus) as pending:
+        mine = [1, [2]]
+        answer = (await pending.call("shop.echo", {"value": mine})).data
+        mine[1].append(3)  # type: ignore[attr-defined]  # a list in a list
+        answer.append(4)
+        assert kept == [[1, [2]]]
+    await handler.close()
+
+
+def test_a_router_finds_by_tokens_and_wildcards() -> None:
+    router = Router()
+    heard: dict[str, list[str]] = {}
+    for pattern in ("a.b", "a.*", "a.>", "*.b", "a.b.c", ">"):
+        heard[pattern] = []
+        router.add(Listener(pattern, lambda message, into=heard[pattern]: into.append(message.subject), None))  # type: ignore[misc]  # a default binds the list
+    for subject in ("a.b", "a.c", "a.b.c", "x.b", "x"):
+        router.route(Message(subject))
+        router.route(Message(subject))
+    assert {pattern: sorted(set(subjects)) for pattern, subjects in heard.items()} == {
+        "a.b": ["a.b"],
+        "a.*": ["a.b", "a.c"],
+        "a.>": ["a.b", "a.b.c", "a.c"],
+        "*.b": ["a.b", "x.b"],
+        "a.b.c": ["a.b.c"],
+        ">": ["a.b", "a.b.c", "a.c", "x", "x.b"],
+    }
+
+
+def test_a_router_forgets_who_is_gone() -> None:
+    router = Router()
+    listener = Listener("a.*", lambda _: None, "group")
+    router.add(listener)
+    assert router.route(Message("a.b")) == 1
+    router.remove(listener)
+    router.remove(listener)
+    assert (router.route(Message("a.b")), router.listeners("a.*")) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("identity", "name"), [("ann", "ann"), ("ann@shop", "ann_shop_"), ("a.b", "a_b_"), ("x" * 60, "x")]
+)
+def test_names_of_peers_fit_into_subjects(identity: str, name: str) -> None:
+    made = peer_name(identity)
+    assert made.startswith(name)
+    assert len(made) <= 48
+    assert made == identity or made != peer_name(identity + "!")
