@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from enfold.access import check_access
 from enfold.calls import outcomes
@@ -55,7 +55,7 @@ from enfold.calls.transport import (
 )
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
-from enfold.operation import Context, Identity
+from enfold.operation import Context, Identity, Recording
 from enfold.registry import Registry
 
 __all__ = ["CallHandler", "OnceStore", "Run", "Verify"]
@@ -75,6 +75,9 @@ class OnceStore(Protocol):
         """The result of `run`, or of the first call with this key; another digest is a VALIDATION_ERROR."""
 
 
+Record: TypeAlias = Callable[[dict[str, Any], Identity | None], Recording | None]
+
+
 class CallHandler:
     """Serves a registry's operations to the peers of a transport."""
 
@@ -88,7 +91,9 @@ class CallHandler:
         limits: Limits | None = None,
         store: OnceStore | None = None,
         verify: Verify | None = None,
+        record: Record | None = None,
     ) -> None:
+        """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
         self.counts = Counts()
         self.operations = Tally()
@@ -100,6 +105,7 @@ class CallHandler:
         self._pending = pending or PendingRequestMap(transport, settings=self._settings)
         self._store = store
         self._verify = verify
+        self._record = record
         self._ids = event_ids()
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
@@ -203,7 +209,7 @@ class CallHandler:
             lane = self._lanes.of(request.operation_id)
             deadline = self._gate.deadline(message, request, lane.spec, now)
             identity = message.identity if self._verify is None else self._verify(message, request)
-            if lane.is_quick and request.idempotency_key is None:
+            if lane.is_quick and request.idempotency_key is None and request.provenance is None:
                 left = None if deadline is None else deadline - now
                 self._answer_on_the_spot(lane, message.reply or "", request, context_of(request, identity, left), now)
                 return
@@ -306,6 +312,8 @@ class CallHandler:
     async def _result(self, call: ServedCall) -> ResponseEnvelope[Any]:
         request = call.request
         context = call.enter()
+        if self._record is not None and request.provenance is not None:
+            context.recording = self._record(request.provenance, call.identity)
         if request.idempotency_key is None or self._store is None:
             return await self.registry.call(request.operation_id, request.input, context)
         from enfold.calls.idempotency import input_digest, store_key

@@ -58,7 +58,7 @@ class RemoteCall(_Remote):
             timeout=_nested(context),
             idempotent=self._spec.idempotent,
             idempotency_key=_asked(context, "idempotency_key"),
-            provenance=_asked(context, "provenance"),
+            provenance=_provenance(context),
         )
         return _without_what_is_found_again(envelope)
 
@@ -73,7 +73,7 @@ class RemoteStream(_Remote):
 
     async def _items(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         stream = self._pending.subscribe(
-            self._spec.id, input, context, timeout=_nested(context), provenance=_asked(context, "provenance")
+            self._spec.id, input, context, timeout=_nested(context), provenance=_provenance(context)
         )
         try:
             async for envelope in stream:
@@ -86,6 +86,11 @@ def _nested(context: Context) -> float | None:
     """The time that is left, less what it takes to answer in time ourselves."""
     left = context.remaining()
     return None if left is None else max(0.0, left - NESTED_MARGIN)
+
+
+def _provenance(context: Context) -> Any:
+    """What the callee is asked to record: our run is the parent of its own."""
+    return _asked(context, "provenance") if context.recording is None else context.recording.request()
 
 
 def _asked(context: Context, name: str) -> Any:

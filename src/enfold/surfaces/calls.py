@@ -6,7 +6,8 @@ import asyncio
 import logging
 import sys
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import may_list
 from enfold.calls.address import open_transport
@@ -18,8 +19,11 @@ from enfold.calls.micro import MicroService
 from enfold.calls.remote import is_reached_over
 from enfold.calls.settings import CallSettings, Limits
 from enfold.calls.transport import Transport, TransportError
-from enfold.operation import Identity, OperationSpec
+from enfold.operation import Identity, OperationSpec, Recording
 from enfold.registry import Registry
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
 
 __all__ = ["Serving", "run_work", "serve_calls", "work"]
 
@@ -36,15 +40,29 @@ def serve_calls(
     limits: Limits | None = None,
     store: OnceStore | None = None,
     verify: Verify | None = None,
+    recorder: Recorder | None = None,
 ) -> Serving:
     """Serve a registry: `async with serve_calls(registry, transport):`, or `await` it and close it later.
 
-    `store` keeps first results for idempotency keys (in memory unless given), `verify` reads delegations.
+    `store` keeps first results for idempotency keys (in memory unless given), `verify` reads delegations, `recorder`
+    records the runs of callers who ask for provenance.
     """
     handler = CallHandler(
-        registry, transport, settings=settings, limits=limits, store=store or MemoryStore(), verify=verify
+        registry,
+        transport,
+        settings=settings,
+        limits=limits,
+        store=store or MemoryStore(),
+        verify=verify,
+        record=None if recorder is None else partial(_begin, recorder),
     )
     return Serving(handler, transport, service, version)
+
+
+def _begin(recorder: Recorder, asked: dict[str, Any], identity: Identity | None) -> Recording | None:
+    from enfold.provenance import options_from_call
+
+    return recorder.begin(options_from_call(asked), adapter="calls", identity=identity.id if identity else "")
 
 
 class Serving:
