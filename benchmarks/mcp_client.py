@@ -91,7 +91,7 @@ def _sdk(name: str, client: Any) -> Contender:
 async def _registry(target: Any) -> AsyncIterator[OperationRegistry]:
     async with from_mcp(target) as operations:
         ops = OperationRegistry()
-        operations.join(ops)
+        ops.register_all(operations)
         yield ops
 
 

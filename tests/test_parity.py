@@ -8,20 +8,28 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
+from threading import Thread
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from tests.calls.networks import Server, nats_server_program
 from tests.parity_app import ops
 from tests.serving import Answer, Client, serve
 
 from enfold import CallError, Context, Identity, ResponseEnvelope
+from enfold.calls import PendingRequestMap
+from enfold.calls.address import open_transport
+from enfold.calls.memory import MemoryTransport
+from enfold.calls.transport import Transport
 from enfold.formats import find_format
 from enfold.operation import OperationSpec, OperationType
+from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.tokens import Tokens
 
@@ -220,6 +228,70 @@ def _program(words: list[str], stdin: bytes, variables: dict[str, str]) -> subpr
     return subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment)
 
 
+@contextmanager
+def calls_in_memory() -> Iterator[Run]:
+    """The call protocol over a bus in memory: two peers, one of them ann."""
+    bus = MemoryTransport("worker")
+    with _calling(bus, {True: bus.join("ann", ANN), False: bus.join("nobody", None)}) as run:
+        yield run
+
+
+@contextmanager
+def calls_over_nats() -> Iterator[Run]:
+    """The call protocol over a NATS server, which is a process of its own."""
+    server = Server(nats_server_program(), Path(mkdtemp()))
+    server.wait_until_ready()
+    try:
+        with _calling(open_transport(server.url), {False: open_transport(server.url)}) as run:
+            yield run
+    finally:
+        server.close()
+
+
+@contextmanager
+def _calling(worker: Transport, callers: dict[bool, Transport]) -> Iterator[Run]:
+    """A worker and its callers, in a loop of their own."""
+    loop = asyncio.new_event_loop()
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    serving = _in(loop, _entered(serve_calls(ops, worker)))
+    pending = {is_ann: PendingRequestMap(transport) for is_ann, transport in callers.items()}
+
+    async def run(call: Call, format: str) -> Outcome:
+        caller = pending[call.is_ann]
+        try:
+            if call.is_stream:
+                stream = caller.subscribe(call.operation, call.input)
+                return Outcome([_read(format, envelope, call.spec) async for envelope in stream])
+            return Outcome(_read(format, await caller.call(call.operation, call.input), call.spec))
+        except CallError as error:
+            return Outcome(code=error.code)
+
+    async def close() -> None:
+        for caller in pending.values():
+            await caller.close()
+        await serving.__aexit__(None, None, None)
+        for transport in (*callers.values(), worker):
+            await transport.close()
+
+    try:
+        yield lambda *asked: _in(loop, run(*asked))
+    finally:
+        _in(loop, close())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _entered(serving: Any) -> Any:
+    await serving.__aenter__()
+    return serving
+
+
+def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+
+
 class Leg(msgspec.Struct, frozen=True):
     """A surface, and which calls can be made there."""
 
@@ -239,6 +311,9 @@ LEGS: dict[str, Leg] = {
     "http": Leg(http),
     "http get": Leg(http_get, _only_reads),
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
+    # An operation that nobody serves is UNAVAILABLE to a caller who cannot know whether somebody will.
+    "calls in memory": Leg(calls_in_memory, lambda call: call.spec is not None),
+    "calls over NATS": Leg(calls_over_nats, lambda call: call.spec is not None and not call.is_ann, FORMATS[:2]),
     "cgi": Leg(cgi, lambda call: not call.is_ann, FORMATS[:2]),
     "command line": Leg(command_line, lambda call: not call.is_ann, FORMATS[:2]),
 }
