@@ -46,6 +46,11 @@ demo: $(VENV)/ready
 
 conformance: setup
 	$(BIN)/python tests/conformance/suite.py
+	for revision in 2025-11-25 2026-07-28; do \
+		$(BIN)/node $(PARTS)/node_modules/@modelcontextprotocol/conformance/dist/index.js client --suite core \
+			--command "$(CURDIR)/$(BIN)/python $(CURDIR)/tests/sources/mcp/conformance_client.py" \
+			--spec-version $$revision --timeout 60000 || exit 1; \
+	done
 
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \

@@ -3,6 +3,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -100,3 +101,37 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
             server.kill()
     assert said[0] == "Enfold serves 7 operations\n"
     assert "2 identities" in said[5]
+
+
+@pytest.fixture
+def nats(program: Callable[[str], str]) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
+    yield f"nats://127.0.0.1:{port}"
+    server.terminate()
+    server.wait()
+
+
+def test_a_worker_and_an_edge_are_two_commands(nats: str) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "enfold", "work", SHOP, "--nats", nats], stderr=subprocess.PIPE, text=True
+    )
+    edge = None
+    try:
+        assert worker.stderr is not None
+        assert worker.stderr.readline().startswith("Enfold serves")
+        words = ["serve", "--nats", nats, "--port", "0"]
+        edge = subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True)
+        assert edge.stderr is not None
+        said = [edge.stderr.readline() for _ in range(7)]
+        base = said[1].split()[1].removesuffix("/functions/{id}")
+        with urlopen(f"{base}/functions/shop.add?x=1&y=2", timeout=30) as reply:  # noqa: S310  # our own server
+            assert json.load(reply) == {"result": 3}
+        assert "shop.add" in enfold("peers", "--nats", nats).stdout
+    finally:
+        for process in (worker, edge):
+            if process is not None:
+                process.kill()
+                process.communicate()

@@ -319,7 +319,9 @@ def _parse(
 
     parser = ArgumentParser(prog=f"enfold {command}", description=description, allow_abbrev=False)
     if registry is None:
-        parser.add_argument("target", help="app.py, app.py:ops, package.module or package.module:ops")
+        # An edge serves what its peers have, and needs no target of its own.
+        count = "?" if command == "serve" else None
+        parser.add_argument("target", nargs=count, help="app.py, app.py:ops, package.module or package.module:ops")
     add(parser)
     try:
         return parser.parse_args(words)
@@ -465,8 +467,15 @@ def _serve(words: list[str], registry: Registry | None) -> int:
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
-    if registry is None and _is_config(options.target):
+    if registry is None and options.target is not None and _is_config(options.target):
         return _serve_config(options, tokens, is_local=is_local)
+    if options.nats is not None or options.hub is not None:
+        own = registry if registry is not None or options.target is None else _load(options.target)
+        return _serve_edge(own, options, tokens, is_local=is_local)
+    if registry is None and options.target is None:
+        raise CallError(
+            "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
+        )
     found = registry or _load(options.target)
     serving = _Serving(found, options, tokens, is_local=is_local)
     return serving.run(serving.serve())
@@ -484,6 +493,9 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
     parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
     parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
+    place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
     parser.add_argument("--reload", action="store_true", help="start again when a file of the target's folder changes")
 
 
@@ -521,6 +533,28 @@ def _serve_config(options: Namespace, tokens: Tokens | None, *, is_local: bool) 
             await _Serving(registry, options, tokens, is_local=is_local).serve()
 
     return _Serving(OperationRegistry(), options, tokens, is_local=is_local).run(serve())
+
+
+def _serve_edge(own: Registry | None, options: Namespace, tokens: Tokens | None, *, is_local: bool) -> int:
+    """Serve what running peers serve, beside what we have ourselves; the edge itself keeps nothing."""
+    from enfold.calls.address import open_transport
+    from enfold.sources.calls import from_calls
+
+    registry = OperationRegistry()
+    if own is not None:
+        registry.register_all(own)
+
+    async def serve() -> None:
+        token = os.environ.get(TOKEN)
+        transport = open_transport(options.nats or options.hub, token=token, insecure=options.insecure)
+        try:
+            async with from_calls(transport) as operations:
+                operations.keep(registry)
+                await _Serving(registry, options, tokens, is_local=is_local).serve()
+        finally:
+            await transport.close()
+
+    return _Serving(registry, options, tokens, is_local=is_local).run(serve())
 
 
 class _Serving:
