@@ -28,7 +28,7 @@ from enfold.surfaces.mcp.exchange import Exchange, read_caller
 from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.service import Session, Settings
-from enfold.surfaces.mcp.streams import Reading, Streams, take_streams
+from enfold.surfaces.mcp.streams import Reading, Streams, let_go, take_streams
 
 if TYPE_CHECKING:
     import asyncio
@@ -47,6 +47,7 @@ def serve_stdio(registry: Registry, *, identity: Identity | None = None, **setti
         import asyncio
 
         asyncio.run(connection.serve(lines))
+    let_go()
 
 
 async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:

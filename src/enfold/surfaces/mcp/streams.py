@@ -13,7 +13,7 @@ from enfold.mcp.messages import INTERNAL_ERROR, ProtocolError, encode, error_mes
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Reading", "Streams", "take_streams"]
+__all__ = ["Reading", "Streams", "let_go", "take_streams"]
 
 MAX_LINE: Final = 64 * 1024 * 1024
 _CHUNK: Final = 1 << 16
@@ -28,6 +28,15 @@ def take_streams() -> Streams:
     os.close(nothing)
     os.dup2(2, 1)
     return Streams(source, target)
+
+
+def let_go() -> None:
+    """Write out what handlers printed; where nobody reads it any more, the program still ends in good order."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class Streams:
