@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import types
-from collections.abc import Callable, Coroutine, Generator
-from functools import partial
+from collections.abc import Callable, Coroutine
 from opcode import opmap
 from typing import Any, Final
+
+from enfold.runtime import resume
 
 __all__ = ["never_waits", "start"]
 
@@ -34,25 +35,7 @@ else:
         return asyncio.get_running_loop().create_task(_go_on(coroutine, waits_for))
 
     async def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-        return await _resume(coroutine, waits_for)
-
-    @types.coroutine
-    def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-        """Go on with a coroutine that has been driven up to its first wait."""
-        while True:
-            try:
-                sent = yield waits_for
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as error:  # noqa: BLE001  # whatever is thrown in belongs to the coroutine
-                step: Callable[[], Any] = partial(coroutine.throw, error)
-            else:
-                step = partial(coroutine.send, sent)
-            try:
-                waits_for = step()
-            except StopIteration as done:
-                return done.value
+        return await resume(coroutine, waits_for)
 
 
 _YIELD: Final = opmap["YIELD_VALUE"]

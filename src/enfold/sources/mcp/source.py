@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.operation import AccessControl, Normalize, Operation, OperationSpec, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
+from enfold.sources.filters import Filter, chooser
 from enfold.sources.mcp.asking import Answers
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.offers import KINDS, Kind, Offers, Options, read_offers
@@ -25,7 +25,6 @@ from enfold.sources.mcp.web import Headers
 
 __all__ = ["MCPOperations", "from_mcp"]
 
-Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
 # A bearer token, a user and his password, or a function that gives the value of `Authorization`.
 Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
 
@@ -67,7 +66,7 @@ def from_mcp(
     options = Options(
         namespace=namespace,
         kinds=tuple(kinds),
-        keeps=_filter(include, exclude),
+        keeps=chooser(include, exclude, _matched),
         rename=rename or {},
         policy=chosen if normalize is None else Policy(normalize=normalize).over(chosen),
         timeout=timeout,
@@ -233,23 +232,6 @@ def _update(registry: OperationRegistry, before: list[Operation], after: list[Op
 
 
 # --- what the user gives ------------------------------------------------------------------------------------------
-
-
-def _filter(include: Filter | None, exclude: Filter | None) -> Callable[[OperationSpec], bool]:
-    wanted = None if include is None else _predicate(include)
-    unwanted = None if exclude is None else _predicate(exclude)
-
-    def keeps(spec: OperationSpec) -> bool:
-        return (wanted is None or wanted(spec)) and not (unwanted is not None and unwanted(spec))
-
-    return keeps
-
-
-def _predicate(given: Filter) -> Callable[[OperationSpec], bool]:
-    if callable(given):
-        return given
-    patterns = [given] if isinstance(given, str) else list(given)
-    return lambda spec: any(fnmatchcase(text, pattern) for pattern in patterns for text in _matched(spec))
 
 
 def _matched(spec: OperationSpec) -> Iterator[str]:

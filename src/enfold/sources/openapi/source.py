@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self
 
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
+from enfold.sources.filters import Filter, chooser
 from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
 from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
@@ -19,8 +19,6 @@ from enfold.sources.openapi.schemas import Problem, Schema
 from enfold.sources.openapi.security import Credential, Security, gather_credentials, read_schemes
 from enfold.sources.openapi.servers import Servers
 from enfold.sources.openapi.tokens import TokenStore
-
-Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
 
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 
@@ -100,7 +98,7 @@ def from_openapi(
     shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers))
     shared.problems += problems
     importer = _Importer(shared, namespace, Policy(normalize=normalize), timeout)
-    return importer.run(_filter(include, exclude), rename or {})
+    return importer.run(chooser(include, exclude, _matched), rename or {})
 
 
 class _Importer:
@@ -224,23 +222,6 @@ def _check_unique(operations: list[Operation]) -> None:
 
 
 # --- filters ------------------------------------------------------------------------------------------------------
-
-
-def _filter(include: Filter | None, exclude: Filter | None) -> Callable[[OperationSpec], bool]:
-    wanted = _predicate(include) if include is not None else None
-    unwanted = _predicate(exclude) if exclude is not None else None
-
-    def keeps(spec: OperationSpec) -> bool:
-        return (wanted is None or wanted(spec)) and not (unwanted is not None and unwanted(spec))
-
-    return keeps
-
-
-def _predicate(given: Filter) -> Callable[[OperationSpec], bool]:
-    if callable(given):
-        return given
-    patterns = [given] if isinstance(given, str) else list(given)
-    return lambda spec: any(fnmatchcase(text, pattern) for pattern in patterns for text in _matched(spec))
 
 
 def _matched(spec: OperationSpec) -> Iterator[str]:
