@@ -299,11 +299,9 @@ def nested_enum(*values: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"a": {"type": "array", "items": item}}}
 
 
-def test_a_schema_that_is_changed_deep_inside_is_another_schema() -> None:
-    schema = nested_enum("x")
-    assert not compile_schema(schema).check({"a": [{"b": "y"}]})
-    schema["properties"]["a"]["items"]["properties"]["b"]["enum"].append("y")
-    assert compile_schema(schema).check({"a": [{"b": "y"}]})
+def test_schemas_that_differ_deep_inside_are_not_taken_for_one() -> None:
+    assert not compile_schema(nested_enum("x")).check({"a": [{"b": "y"}]})
+    assert compile_schema(nested_enum("x", "y")).check({"a": [{"b": "y"}]})
 
 
 def test_what_one_caller_does_to_a_schema_changes_no_other_callers_result() -> None:

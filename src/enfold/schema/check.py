@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-import msgspec
-
 from enfold.envelope import ResultWarning
 from enfold.schema.budget import shared_effort, sharing_effort
 from enfold.schema.bundle import Bundles
@@ -113,31 +111,40 @@ def _bundles(checks: CheckWriter, *, strip: bool) -> Bundles:
     return bundles
 
 
+class _Known:
+    """A schema object seen before, with copies of its outer layers that tell whether somebody changed it since."""
+
+    __slots__ = ("_outer", "_properties", "compiled", "schema")
+
+    def __init__(self, schema: dict[str, Any], compiled: Schema) -> None:
+        self.schema = schema
+        self.compiled = compiled
+        self._outer = dict(schema)
+        properties = schema.get("properties")
+        self._properties = dict(properties) if isinstance(properties, dict) else properties
+
+    def is_still(self, schema: dict[str, Any]) -> bool:
+        return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
+
+
 _MOST_KNOWN: Final = 512
-_known: Final[dict[int, tuple[Any, bytes, Schema]]] = {}
+_known: Final[dict[int, _Known]] = {}
 
 
 def compile_schema(schema: Any) -> Schema:
-    """The compiled schema. Equal schemas share one; it is made from a copy, and a schema that was changed is noticed."""
-    text = _text(schema)
-    if text is None:
-        return _compiled(_Key(schema))
+    """The compiled schema. Equal schemas share one, made from a copy; a dict is taken as a value.
+
+    A change of its keys or of its properties is noticed; for one deeper inside, give a new dict.
+    """
     known = _known.get(id(schema))
-    if known is not None and known[0] is schema and known[1] == text:
-        return known[2]
+    if known is not None and known.is_still(schema):
+        return known.compiled
     compiled = _compiled(_Key(schema))
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[id(schema)] = (schema, text, compiled)
+    if isinstance(schema, dict):
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[id(schema)] = _Known(schema, compiled)
     return compiled
-
-
-def _text(schema: Any) -> bytes | None:
-    """The schema as JSON, which tells quickly whether it still is what it was; None if JSON cannot say it."""
-    try:
-        return msgspec.json.encode(schema)
-    except Exception:  # noqa: BLE001  # too deep, a lone surrogate, a key that is no text: the digest copes with all
-        return None
 
 
 class _Key:
