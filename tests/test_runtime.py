@@ -12,6 +12,7 @@ import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.operation import Progress
+from enfold.runtime import never_waits
 
 
 def registry(**options: Any) -> OperationRegistry:
@@ -30,6 +31,44 @@ async def until(happened: Callable[[], bool]) -> None:
     """Wait for what a thread does, which no event of the loop announces."""
     while not happened():  # noqa: ASYNC110  # as above
         await asyncio.sleep(0)
+
+
+# waiting
+
+
+async def at_once() -> int:
+    return 1
+
+
+async def waits() -> int:
+    await asyncio.sleep(0)
+    return 1
+
+
+async def waits_inside_a_block() -> int:
+    async with asyncio.Lock():
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "expected"),
+    [
+        (at_once, True),
+        (waits, False),
+        (waits_inside_a_block, False),
+        (lambda: 1, False),
+        (functools.partial(at_once), False),
+    ],
+    ids=["at once", "await", "async with", "def", "partial"],
+)
+def test_an_async_def_without_an_await_never_waits(handler: Callable[..., Any], expected: bool) -> None:
+    assert never_waits(handler) is expected
+
+
+async def test_what_never_waits_gives_the_same_at_every_call() -> None:
+    ops = OperationRegistry()
+    ops.query(at_once)
+    assert [(await ops.execute("at_once", {})).data for _ in range(3)] == [1, 1, 1]
 
 
 # reading the input

@@ -6,13 +6,15 @@ It knows nothing of HTTP, MCP or brokers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import time_ns
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, convert
 
 from enfold.envelope import (
     HTTPResponseMeta,
+    LocalResponseMeta,
     MCPResponseMeta,
     ResponseEnvelope,
     ResultWarning,
@@ -28,7 +30,7 @@ from enfold.operation import OperationSpec, Policy
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.plain import is_plain, to_plain
 
-__all__ = ["KEPT_WRONG", "Finish", "build_pipeline"]
+__all__ = ["KEPT_WRONG", "Finish", "build_pipeline", "build_writing_pipeline"]
 
 Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
 
@@ -44,17 +46,39 @@ def build_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
 
     def finish(result: Any) -> ResponseEnvelope[Any]:
         nonlocal is_clean
-        if is_clean is None:
-            is_clean = slow.clean_check()
-        # A clean result is plain, valid, and has nothing to strip or fill: wrapping it is all there is to do.
-        if type(result) is not dict or "meta" not in result:
-            if is_clean(result):
-                return local_envelope(result, operation_id)
-        elif not is_response_envelope(result) and is_clean(result):
-            return local_envelope(result, operation_id)
+        try:
+            if is_clean is None:
+                is_clean = slow.clean_test()
+            # A clean result is plain, valid, and has nothing to strip or fill: wrapping it is all there is to do.
+            is_bare = type(result) is not dict or "meta" not in result or not is_response_envelope(result)
+            if is_bare and is_clean(result):
+                return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+        except Exception:  # noqa: BLE001, S110  # deeper than the stack, or breaking when it is looked at: not clean
+            pass
         return slow.finish(result)
 
     return finish
+
+
+def build_writing_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
+    """The pipeline for a caller who only writes: `data` may be a struct, whose text is that of the plain value."""
+    operation_id = spec.id
+    finish = build_pipeline(spec, policy)
+    struct = None if policy.normalize == "typebox" else compile_schema(spec.output_schema).struct()
+    if struct is None:
+        return finish
+
+    def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
+        if type(result) is dict and "meta" not in result:
+            try:
+                data = convert(result, struct)
+            except Exception:  # noqa: BLE001, S110  # it needs a closer look
+                pass
+            else:
+                return ResponseEnvelope(data, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+        return finish(result)
+
+    return finish_for_writing
 
 
 class _SlowPath:
@@ -67,12 +91,12 @@ class _SlowPath:
         self._policy = policy
         self._compiled: Schema | None = None
 
-    def clean_check(self) -> Callable[[Any], bool]:
+    def clean_test(self) -> Callable[[Any], bool]:
         if not self._has_schema():
             return is_plain
         if self._policy.normalize == "typebox":
             return _never  # What `cast` leaves alone is its own affair: it has another view of some schemas.
-        return self._schema().is_clean
+        return self._schema().clean_test()
 
     def finish(self, result: Any) -> ResponseEnvelope[Any]:
         envelope = self._checked(self._wrap(result))

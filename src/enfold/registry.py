@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
 import msgspec
@@ -31,10 +31,11 @@ from enfold.runtime import Runner, drive
 if TYPE_CHECKING:
     from enfold.threads import Threads
 
-__all__ = ["OperationRegistry", "Registry"]
+__all__ = ["Execute", "OperationRegistry", "Registry"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Specs: TypeAlias = list[OperationSpec]
+Execute: TypeAlias = Callable[[Mapping[str, Any], Context | None], Coroutine[Any, Any, ResponseEnvelope[Any]]]
 
 
 class Registry:
@@ -143,6 +144,14 @@ class Registry:
     ) -> ResponseEnvelope[Any]:
         """Run a query or mutation: the trusted door of the process, which checks no access."""
         return await self._ready(operation_id).execute(input, context)
+
+    def prepared(self, operation_id: str, *, for_writing: bool = False) -> Execute:
+        """`execute` for one operation, looked up once; it is that of the registry as it is until its next change.
+
+        For a caller who only writes results, `data` may be a struct, whose text is that of the plain value.
+        """
+        runner = self._ready(operation_id)
+        return (runner.for_writing() if for_writing else runner).execute
 
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any], context: Context | None = None
@@ -358,6 +367,12 @@ class OperationRegistry(Registry):
         self._changed()
         if isinstance(operations, Living):
             operations.keep_current(self)
+
+    def replace(self, operation: Operation) -> None:
+        """Put an operation in the place of the one that has its id."""
+        if operation.spec.id not in self._entries:
+            raise LookupError(f"There is no operation {operation.spec.id} to replace")
+        self._put(operation)
 
     def unregister(self, operation_id: str) -> Operation:
         runner = self._entries.pop(operation_id, None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enfold.pipeline import Finish
     from enfold.threads import Threads
 
-__all__ = ["Runner", "drive", "resume"]
+__all__ = ["Runner", "drive", "never_waits", "resume"]
 
 MAX_MESSAGE: Final = 500
 
@@ -36,13 +36,16 @@ class Runner:
 
     __slots__ = (
         "_context_parameter",
+        "_decode",
         "_finish",
+        "_for_writing",
         "_handler",
         "_inline",
         "_is_async",
+        "_is_stream",
         "_make_env",
+        "_never_waits",
         "_policy",
-        "_read",
         "_takes_input",
         "_threads",
         "_wants_context",
@@ -51,53 +54,72 @@ class Runner:
     )
 
     def __init__(
-        self, operation: Operation, policy: Policy, threads: Callable[[], Threads], make_env: Callable[[Context], Env]
+        self,
+        operation: Operation,
+        policy: Policy,
+        threads: Callable[[], Threads],
+        make_env: Callable[[Context], Env],
+        *,
+        for_writing: bool = False,
     ) -> None:
         self.operation = operation
         self.spec = operation.spec
         signature = operation.signature
         self._policy = policy
         self._handler = operation.handler
+        self._for_writing = for_writing
         self._inline = operation.inline
         self._threads = threads
         self._make_env = make_env
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
+        self._is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else _is_coroutine_function(operation.handler)
         # Only an `async def` and a `def` run in place that ask for no context can do without one.
         runs_in_place = self._is_async or operation.inline
         self._wants_context = self._takes_input or self._context_parameter is not None or not runs_in_place
-        self._read = _input_reader(operation, policy)
+        self._never_waits = False  # as far as we know before its first result
+        self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._finish: Finish = self._first_finish
 
     def under(self, spec: OperationSpec, policy: Policy) -> Runner:
         """The same operation under another spec or policy, as a view shows it."""
         return Runner(self.operation.with_spec(spec), policy.over(self._policy), self._threads, self._make_env)
 
+    def for_writing(self) -> Runner:
+        """The same for a caller who only writes the result: its `data` may be a struct in place of a dict."""
+        return Runner(self.operation, self._policy, self._threads, self._make_env, for_writing=True)
+
     @property
     def needs_loop(self) -> bool:
         """Whether running it takes an event loop, even when a `def` is run in place."""
-        return self._is_async or self.spec.type is OperationType.SUBSCRIPTION
+        return self._is_async or self._is_stream
 
     async def execute(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: read the input, run the handler, finish the result."""
-        if self.spec.type is OperationType.SUBSCRIPTION:
+        if self._is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a subscription: subscribe to it")
-        arguments = self._read(input)
+        try:
+            arguments = self._decode(input) if type(input) is dict else self._read(input)
+        except DecodeError as refused:
+            arguments = self._read_again(input, refused)
         started = time.monotonic()
         try:
             if context is not None or self._wants_context:
                 context = self._entered(context)
-            result = self._start(arguments, context) if self._is_async else await self._run_def(arguments, context)
-            if type(result) is types.CoroutineType:
-                try:
-                    waits_for = result.send(None)
-                except StopIteration as done:
-                    result = done.value
-                else:
-                    result = await self._within_time(resume(result, waits_for), context, started)
-            elif hasattr(result, "__await__"):
-                result = await self._within_time(result, context, started)
+            if self._never_waits:
+                result = await self._handler(**arguments)  # type: ignore[misc]  # none is run without a handler
+            else:
+                result = self._start(arguments, context) if self._is_async else await self._run_def(arguments, context)
+                if type(result) is types.CoroutineType:
+                    try:
+                        waits_for = result.send(None)
+                    except StopIteration as done:
+                        result = done.value
+                    else:
+                        result = await self._within_time(resume(result, waits_for), context, started)
+                elif hasattr(result, "__await__"):
+                    result = await self._within_time(result, context, started)
             envelope = self._finish(result)
         except CallError as error:
             raise self._recorded(self._told(error, context), input, context) from error.__cause__
@@ -109,7 +131,7 @@ class Runner:
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
-        if self.spec.type is not OperationType.SUBSCRIPTION:
+        if not self._is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a {self.spec.type.value}: execute it")
         arguments = self._read(input)
         context = context or Context()
@@ -131,11 +153,39 @@ class Runner:
             context.cancel()
             await _close_stream(items)
 
+    def _read(self, input: Any) -> Any:
+        """The handler's arguments, or a VALIDATION_ERROR."""
+        if not isinstance(input, Mapping):
+            details = {"argument": "", "reason": "type", "expected": "object"}
+            raise CallError("VALIDATION_ERROR", "The input must be an object of named arguments", details)
+        given = dict(input)
+        try:
+            return self._decode(given)
+        except DecodeError as refused:
+            return self._read_again(given, refused)
+
+    def _read_again(self, input: dict[str, Any], refused: DecodeError) -> Any:
+        """The slow path: convert text that stands for its type, or say exactly what is wrong."""
+        from enfold.schema.arguments import coerce, faults, validation_error
+
+        schema = self.spec.input_schema
+        value = input if self._policy.coerce is False else coerce(schema, input)
+        if value is not input:
+            try:
+                return self._decode(value)
+            except DecodeError as again:
+                refused = again
+        found = faults(schema, value)
+        if found:
+            raise validation_error(found)
+        raise _refused_by_type(refused)
+
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
-        from enfold.pipeline import build_pipeline
+        from enfold.pipeline import build_pipeline, build_writing_pipeline
 
-        self._finish = build_pipeline(self.spec, self._policy)
+        self._finish = (build_writing_pipeline if self._for_writing else build_pipeline)(self.spec, self._policy)
+        self._never_waits = not self._wants_context and never_waits(self._handler)
         return self._finish(result)
 
     def _entered(self, context: Context | None) -> Context:
@@ -253,27 +303,6 @@ def _text(error: BaseException) -> str:
 # --- reading the input --------------------------------------------------------------------------------------------
 
 
-def _input_reader(operation: Operation, policy: Policy) -> Callable[[Any], Any]:
-    """What turns a caller's input into the handler's arguments, or raises a VALIDATION_ERROR."""
-    signature = operation.signature
-    convert = _checked_against(operation.spec) if signature is None else signature.decode
-    coerces = policy.coerce is not False
-    spec = operation.spec
-
-    def read(input: Any) -> Any:
-        if type(input) is dict:
-            try:
-                return convert(input)
-            except DecodeError as refused:
-                return _read_again(input, refused, spec, convert, coerces=coerces)
-        if isinstance(input, Mapping):
-            return read(dict(input))
-        details = {"argument": "", "reason": "type", "expected": "object"}
-        raise CallError("VALIDATION_ERROR", "The input must be an object of named arguments", details)
-
-    return read
-
-
 def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
     check: Callable[[Any], bool] | None = None
 
@@ -288,24 +317,6 @@ def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
         raise DecodeError("", "what the input schema says")
 
     return convert
-
-
-def _read_again(
-    input: dict[str, Any], refused: DecodeError, spec: OperationSpec, convert: Callable[[Any], Any], *, coerces: bool
-) -> Any:
-    """The slow path: convert text that stands for its type, or say exactly what is wrong."""
-    from enfold.schema.arguments import coerce, faults, validation_error
-
-    value = coerce(spec.input_schema, input) if coerces else input
-    if value is not input:
-        try:
-            return convert(value)
-        except DecodeError as again:
-            refused = again
-    found = faults(spec.input_schema, value)
-    if found:
-        raise validation_error(found)
-    raise _refused_by_type(refused)
 
 
 def _refused_by_type(refused: DecodeError) -> CallError:
@@ -360,6 +371,16 @@ def _is_coroutine_function(handler: Any) -> bool:
         handler = handler.func
     code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
     return code is not None and bool(code.co_flags & _CO_COROUTINE)
+
+
+def never_waits(handler: Any) -> bool:
+    """Whether it is an `async def` without an `await`: over when it has begun, it can neither be late nor given up."""
+    code = getattr(handler, "__code__", None)
+    if not isinstance(code, types.CodeType) or not code.co_flags & _CO_COROUTINE:
+        return False
+    from opcode import opmap  # which asyncio has loaded already
+
+    return opmap["YIELD_VALUE"] not in code.co_code[::2]
 
 
 async def _open_stream(opened: Any) -> AsyncIterator[Any]:

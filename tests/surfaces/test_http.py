@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Annotated, Any, TypedDict
@@ -478,6 +480,26 @@ def test_an_operation_registered_later_is_served() -> None:
         assert client.get("/functions/late").status == 404
 
 
+def test_an_operation_that_is_replaced_is_served_as_it_is_now() -> None:
+    ops = OperationRegistry("shop")
+    ops.query(name="price")(_give)
+    with serve(to_http(ops)) as client:
+        assert [client.post("/functions/price", {}).json for _ in range(3)] == [{"result": 1}] * 3
+        ops.unregister("shop.price")
+        ops.query(name="price")(_give_more)
+        assert [client.post("/functions/price", {}).json for _ in range(3)] == [{"result": 2}] * 3
+
+
+def test_a_registry_does_not_keep_the_apps_that_served_it() -> None:
+    ops = shop()
+    app = to_http(ops)
+    is_there = weakref.ref(app)
+    del app
+    gc.collect()
+    assert is_there() is None
+    ops.query(name="late")(lambda: 5)  # which tells the apps that are left
+
+
 def test_an_operation_that_is_guarded_while_a_body_is_on_its_way_is_guarded() -> None:
     ops = OperationRegistry("shop")
     ops.mutation(name="open")(_give)
@@ -493,6 +515,10 @@ def test_an_operation_that_is_guarded_while_a_body_is_on_its_way_is_guarded() ->
 
 async def _give() -> int:
     return 1
+
+
+async def _give_more() -> int:
+    return 2
 
 
 # --- hosts and origins --------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final, Literal
 
+import msgspec
+
 from enfold.envelope import ResultWarning
 from enfold.schema.budget import shared_effort, sharing_effort
 from enfold.schema.bundle import Bundles
@@ -18,6 +20,7 @@ from enfold.schema.node import Node, TooLargeError, read_nodes
 from enfold.schema.own import own_copy
 from enfold.schema.plain import is_plain
 from enfold.schema.reference import digest
+from enfold.schema.structs import struct_of
 from enfold.schema.traits import decides_by_value, has_unevaluated, looks_at_whole
 
 __all__ = ["Schema", "compile_schema"]
@@ -55,6 +58,14 @@ class Schema:
             return self._clean(value) or (self._is_delicate and self._must_stay(value))
         except Exception:  # noqa: BLE001  # as above
             return False
+
+    def clean_test(self) -> Callable[[Any], bool]:
+        """`is_clean` without its guard, for a caller who has one: what breaks when it is looked at breaks the test."""
+        return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self._root))
+
+    def struct(self) -> type[msgspec.Struct] | None:
+        """A struct for objects that are only written, if the schema has one; made anew at each call."""
+        return struct_of(self._root)
 
     def _first_check(self, value: Any) -> bool:
         self._check = self._bounded(self._strip.check_of(self._root))

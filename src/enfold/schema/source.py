@@ -84,7 +84,12 @@ class Function:
         if self.looks_up:
             lines = ["try:", *(f"    {line}" for line in lines), "except KeyError:", "    return False"]
         body = "\n".join(f"    {line}" for line in lines)
-        return f"def f(v{self.program.also}):\n{body}\n"
+        defaults = "".join(f", {name}={name}" for name in self.defaults())
+        return f"def f(v{self.program.also}{defaults}):\n{body}\n"
+
+    def defaults(self) -> dict[str, Any]:
+        """What is passed by default: in a loop it pays to have the types as local names."""
+        return _TYPES if any(line.lstrip().startswith("for ") for line in self.lines) else {}
 
 
 Write = Callable[[Function], None]
@@ -166,17 +171,16 @@ class Program:
         writing = Function(self)
         waiting.write(writing)
         # A copy of the code: the interpreter tunes code to the names around it, and those differ.
-        function: Callable[..., Any] = FunctionType(_code(writing.text()).replace(co_name=name), self.namespace)
+        code, defaults = _code(writing.text()).replace(co_name=name), tuple(writing.defaults().values())
+        function: Callable[..., Any] = FunctionType(code, self.namespace, name, defaults)
         if self.remembers and waiting.at_first is not None:
             function = _remembering(function, name, at_first=waiting.at_first)
         self.namespace[name] = function
         self._waiting.pop(name, None)
 
 
-_BUILTINS: Final = {
-    "type": type, "len": len, "id": id, "KeyError": KeyError,
-    "dict": dict, "list": list, "str": str, "int": int, "float": float, "bool": bool,
-}  # fmt: skip
+_TYPES: Final = {"type": type, "dict": dict, "list": list, "str": str, "int": int, "float": float, "bool": bool}
+_BUILTINS: Final = {**_TYPES, "len": len, "id": id, "KeyError": KeyError}
 
 
 def _code(text: str) -> CodeType:

@@ -101,11 +101,14 @@ class HTTPApp:
         self._settings = settings
         self._guard = guard
         self._format = find_format(settings.format)
-        self._routes = Routes(registry)
+        self._max_body = settings.max_body
+        # The format `result` does not look into what it wraps.
+        self._routes = Routes(registry, takes_structs=settings.format == "result")
         self._streams: set[Stream] = set()
         self._is_stopping = False
         # A plain call that succeeded is in no log: its id only has to be its own.
-        self._plain_ids = (f"{beginning}{number:x}" for beginning in [new_request_id()[:24]] for number in count())
+        self._plain_id = b"%s%%x" % new_request_id()[:24].encode()
+        self._plain_numbers = count()
         # A length of fewer digits than the limit is below it. With origins, every answer says that it depends on them.
         self._plain_digits = -1 if guard.has_origins else len(str(settings.max_body)) - 1
 
@@ -115,8 +118,8 @@ class HTTPApp:
         if route is None:
             await self._serve(scope, receive, send)
             return
-        watch = Watch(receive, self._settings.body_timeout)
-        work = self._plain_result(route, receive, watch)
+        watches: list[Watch] = []
+        work = self._plain_result(route, receive, watches)
         try:
             # What never waits is done here and now: only what waits pays for being watched.
             waits_for = work.send(None)
@@ -127,23 +130,27 @@ class HTTPApp:
             return
         else:
             exchange = self._exchange(scope, receive, send, route)
+            watch = Watch(receive, self._settings.body_timeout)
+            watches.append(watch)
             await self._guarded(exchange, exchange.send_result(resume(work, waits_for), watch))
             return
-        await send(start_message(next(self._plain_ids), len(body), status, headers))
+        await send(start_message(self._plain_id % next(self._plain_numbers), len(body), status, headers))
         await send({"type": "http.response.body", "body": body})
 
-    async def _plain_result(self, route: Route, receive: Receive, watch: Watch) -> Answer:
+    async def _plain_result(self, route: Route, receive: Receive, watches: list[Watch]) -> Answer:
+        """Read, run and write; a watch is there from the first wait on."""
         message = await receive()
         body = message.get("body", b"")
-        if message.get("more_body") or message["type"] != "http.request" or len(body) > self._settings.max_body:
-            body = await rest_of_body(message, receive, self._settings.max_body)
-        watch.body_is_read()
+        if message.get("more_body") or message["type"] != "http.request" or len(body) > self._max_body:
+            body = await rest_of_body(message, receive, self._max_body)
         given = reading.read_object(body)
-        if watch.is_open and not self._routes.is_current:
-            # The registry has changed while we waited: what required nothing of its caller may do so now.
+        if watches:
+            watches[0].body_is_read()
+        if watches or route.execute is None:
+            # The registry may have changed while we waited: what required nothing of its caller may do so now.
             envelope = await self._registry.call(route.id, given, Context())
         else:
-            envelope = await self._registry.execute(route.id, given)
+            envelope = await route.execute(given, None)
         return answer_of(envelope, route.spec, self._settings.format, self._format)
 
     def stop(self) -> None:

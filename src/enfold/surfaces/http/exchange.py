@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
-import msgspec
-
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.operation import Identity, OperationSpec
+from enfold.schema.structs import encode
 from enfold.surfaces.failures import RefusedError, encode_failure, error_headers, status_of, with_prefix
 from enfold.surfaces.http.guard import Header
 from enfold.surfaces.http.watch import Receive, Watch
@@ -24,8 +23,6 @@ Answer: TypeAlias = tuple[bytes, int, Sequence[Header]]  # body, status, headers
 T = TypeVar("T")
 
 _JSON_HEADER: Final[Header] = (b"content-type", b"application/json")
-
-encode: Final = msgspec.json.Encoder().encode
 
 
 class Exchange:
@@ -128,7 +125,7 @@ class Exchange:
 
     async def send_json(self, body: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
         self._is_started = True
-        await self._send(start_message(self.request_id, len(body), status, [*headers, *self.extra_headers]))
+        await self._send(start_message(self.request_id.encode(), len(body), status, [*headers, *self.extra_headers]))
         await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
 
     async def send_nothing(self, status: int, headers: Sequence[Header] = ()) -> None:
@@ -167,9 +164,9 @@ def answer_of(
     return body, 200, headers
 
 
-def start_message(request_id: str, length: int, status: int, headers: Sequence[Header] = ()) -> dict[str, Any]:
+def start_message(request_id: bytes, length: int, status: int, headers: Sequence[Header] = ()) -> dict[str, Any]:
     """What begins an answer in JSON."""
-    own = [_JSON_HEADER, (b"content-length", b"%d" % length), (b"x-request-id", request_id.encode())]
+    own = [_JSON_HEADER, (b"content-length", b"%d" % length), (b"x-request-id", request_id)]
     return {"type": "http.response.start", "status": status, "headers": [*own, *headers] if headers else own}
 
 

@@ -24,24 +24,24 @@ _SPECIAL: Final = frozenset(
     }
 )
 _ACCEPTED: Final = (None, b"*/*", b"application/json")
-
-
 _UNKNOWN_LENGTH: Final = b"9" * 20
 
 
 def plain_route(scope: Scope, routes: Routes, guard: Guard, digits: int) -> Route | None:
     """The operation that a plain request calls, or None; the length of its body is known, and has at most some digits."""
-    if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
+    if scope.get("method") != "POST" or scope["query_string"]:
         return None
-    route = routes.known(scope["path"])
-    if route is None or not route.is_plain:
+    route = routes.known.get(scope["path"])
+    if route is None or route.execute is None:
         return None
     headers = dict(scope["headers"])
-    is_plain = (
-        _SPECIAL.isdisjoint(headers)
-        and headers.get(b"content-type") == b"application/json"
-        and headers.get(b"host") in guard.passed
-        and headers.get(b"accept") in _ACCEPTED
-        and len(headers.get(b"content-length", _UNKNOWN_LENGTH)) <= digits
-    )
-    return route if is_plain else None
+    given = headers.get
+    if (
+        given(b"content-type") == b"application/json"
+        and given(b"host") in guard.passed
+        and given(b"accept") in _ACCEPTED
+        and len(given(b"content-length", _UNKNOWN_LENGTH)) <= digits
+        and _SPECIAL.isdisjoint(headers)
+    ):
+        return route
+    return None

@@ -1,0 +1,161 @@
+"""Structs stand in for dicts where results are only written: what they take must be right, and written as it was."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enfold import OperationRegistry, OperationSpec
+from enfold.operation import Operation
+from enfold.schema.check import compile_schema
+from enfold.schema.structs import encode
+
+NAMES = st.sampled_from(["a", "b", "c d", "é"])
+WORDS = st.sampled_from(["x", "y", ""])
+SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.5, 1.0, 10**25, 1e300]) | WORDS
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=10
+)
+KINDS = st.sampled_from(["null", "boolean", "integer", "number", "string"])
+LEAVES = st.one_of(
+    KINDS.map(lambda kind: {"type": kind}),
+    st.lists(KINDS, min_size=1, max_size=3, unique=True).map(lambda kinds: {"type": kinds}),
+    st.lists(WORDS | st.none(), min_size=1, max_size=3, unique=True).map(lambda words: {"enum": words}),
+    st.sampled_from([{"type": "string", "maxLength": 1}, {"type": "integer", "minimum": 0, "default": 1}, {}, True]),
+    st.just({"$ref": "#/$defs/one"}),
+)
+
+
+def _object(properties: dict[str, Any], required: list[str], additional: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": additional}
+
+
+def _objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.lists(NAMES, max_size=2, unique=True)
+    return st.builds(_object, st.dictionaries(NAMES, inner, min_size=1, max_size=3), names, st.booleans())
+
+
+SCHEMAS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        _objects(inner),
+        _objects(inner),
+        inner.map(lambda item: {"type": "array", "items": item}),
+        inner.map(lambda item: {"anyOf": [item, {"type": "null"}]}),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300)
+@given(_objects(SCHEMAS), SCHEMAS, st.dictionaries(NAMES, VALUES, max_size=4))
+def test_what_a_struct_takes_is_clean_and_written_as_it_was(schema: Any, one: Any, value: Any) -> None:
+    compiled = compile_schema({**schema, "$defs": {"one": one}})
+    struct = compiled.struct()
+    if struct is None:
+        return
+    try:
+        taken = msgspec.convert(value, struct)
+    except msgspec.ValidationError:
+        return
+    assert compiled.is_clean(value)
+    written, expected = msgspec.json.encode(taken), msgspec.json.encode(value)
+    assert json.loads(written) == json.loads(expected)
+    assert len(written) == len(expected)  # whole numbers have not become fractions
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "kind": {"enum": ["guest", "member"]},
+        "weight": {"type": ["number", "null"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "boss": {"anyOf": [{"$ref": "#/$defs/boss"}, {"type": "null"}]},
+    },
+    "required": ["name"],
+    "$defs": {"boss": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "array", "items": {"type": "string"}},
+        {"type": "object", "properties": {"a": {"$ref": "#"}}},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x"}}},
+        {"type": "object", "properties": {"a": {}}},
+        {"type": "object", "properties": {"a": {"type": "array"}}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["b"]},
+        {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": True},
+        {"type": "object", "properties": {'"': {"type": "integer"}}},
+        {"properties": {"a": {"type": "integer"}}},
+    ],
+    ids=["open", "array", "itself", "pattern", "anything", "any items", "nameless", "additional", "quote", "untyped"],
+)
+def test_a_schema_that_says_more_than_a_struct_can_has_none(schema: dict[str, Any]) -> None:
+    assert compile_schema(schema).struct() is None
+
+
+def giving(value: Any) -> OperationRegistry:
+    """A registry with one operation, `give`, that gives this value as a person."""
+    ops = OperationRegistry()
+    ops.register(Operation(OperationSpec(name="give", output_schema=PERSON), lambda *_: value))
+    return ops
+
+
+class Kind(str, Enum):
+    GUEST = "guest"
+
+
+class Word(str):
+    __slots__ = ()
+
+
+class Weight(IntEnum):
+    LIGHT = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "Ann", "weight": 2**60 + 1, "tags": ["a"], "boss": {"name": "Bo"}, "kind": "guest"},
+        {"name": "Ann", "weight": 1.0},
+        {"name": Word("Ann"), "kind": Kind.GUEST, "weight": Weight.LIGHT},
+        {"name": "Ann", "tags": ("a", "b"), "boss": OrderedDict(name="Bo")},
+        {"name": "Ann", "boss": None, "weight": None},
+        {"name": "Ann", "kind": "stranger", "secret": 1},
+        {"name": 5},
+        {"weight": 1},
+        {},
+    ],
+    ids=["whole", "fraction", "enums", "tuple", "nulls", "extra", "wrong", "missing", "empty"],
+)
+async def test_what_is_written_is_what_everybody_gets(value: dict[str, Any]) -> None:
+    ops = giving(value)
+    plain = await ops.execute("give", {})
+    written = await ops.prepared("give", for_writing=True)({}, None)
+    assert json.loads(encode(written.data)) == json.loads(msgspec.json.encode(plain.data))
+    assert [warning.to_wire() for warning in written.warnings] == [warning.to_wire() for warning in plain.warnings]
+
+
+async def test_a_clean_result_is_written_from_a_struct() -> None:
+    ops = giving({"name": "Ann"})
+    written = await ops.prepared("give", for_writing=True)({}, None)
+    assert isinstance(written.data, msgspec.Struct)
+    assert encode(written.data) == b'{"name":"Ann"}'
+
+
+async def test_a_decimal_is_written_as_the_number_it_stands_for() -> None:
+    ops = giving({"name": "Ann", "weight": Decimal("2.5")})
+    written = await ops.prepared("give", for_writing=True)({}, None)
+    assert json.loads(encode(written.data)) == {"name": "Ann", "weight": 2.5}
