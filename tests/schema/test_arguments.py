@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from enfold.schema.arguments import Fault, coerce, faults, validation_error
 from enfold.schema.check import compile_schema
-from enfold.schema.faults import Walk
-from enfold.schema.node import read_nodes
+from enfold.schema.inputs.faults import Walk
+from enfold.schema.nodes.node import read_nodes
 
 Schema = dict[str, Any]
 

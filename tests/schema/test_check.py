@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 from enfold.schema.check import compile_schema
-from enfold.schema.reference import Document, Place, Unresolved, digest
+from enfold.schema.nodes.reference import Document, Place, Unresolved, digest
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cast"
 

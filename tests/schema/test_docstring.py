@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enfold.schema.docstring import Docstring, parse_docstring
+from enfold.schema.types.docstring import Docstring, parse_docstring
 
 GOOGLE = """Add two numbers.
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from enfold.schema.budget import shared_effort
 from enfold.schema.check import Schema, compile_schema
-from enfold.schema.fix import Repaired
-from enfold.schema.pattern import compile_pattern
+from enfold.schema.nodes.budget import shared_effort
+from enfold.schema.nodes.pattern import compile_pattern
 from enfold.schema.plain import is_plain
+from enfold.schema.repairs.fix import Repaired
 
 Answer = tuple[bool, bool, Repaired]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from enfold.envelope import ResultWarning
 from enfold.schema.check import compile_schema
-from enfold.schema.compare import same
-from enfold.schema.graph import mark_endless
-from enfold.schema.node import read_nodes
+from enfold.schema.nodes.compare import same
+from enfold.schema.nodes.graph import mark_endless
+from enfold.schema.nodes.node import read_nodes
 from enfold.schema.repair import repair
 
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)

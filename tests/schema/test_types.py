@@ -686,8 +686,8 @@ def test_a_type_that_needs_pydantic_is_refused_where_msgspec_was_chosen() -> Non
 @pytest.mark.parametrize("annotation", [User, Point | Span, dt.date | dt.datetime])
 def test_without_pydantic_the_error_says_what_to_install(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("engine_pydantic", "foreign"):
-        monkeypatch.delitem(sys.modules, f"enfold.schema.{module}", raising=False)
-    monkeypatch.delattr("enfold.schema.engine_pydantic", raising=False)
+        monkeypatch.delitem(sys.modules, f"enfold.schema.types.{module}", raising=False)
+    monkeypatch.delattr("enfold.schema.types.engine_pydantic", raising=False)
     monkeypatch.setitem(sys.modules, "pydantic", None)
     with pytest.raises(TypeError, match=r"function\(\): parameter 'value' .* pip install pydantic"):
         takes(annotation)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.schema import wording
-from enfold.schema.budget import shared_effort
 from enfold.schema.check import Schema, compile_schema
-from enfold.schema.coercion import Coercion
-from enfold.schema.faults import Fault, TooMuchWorkError, Walk
-from enfold.schema.node import Node, read_nodes
-from enfold.schema.own import own_copy
+from enfold.schema.inputs.coercion import Coercion
+from enfold.schema.inputs.faults import Fault, TooMuchWorkError, Walk
+from enfold.schema.nodes.budget import shared_effort
+from enfold.schema.nodes.node import Node, read_nodes
+from enfold.schema.nodes.own import own_copy
 
 __all__ = ["Fault", "coerce", "faults", "validation_error"]
 

@@ -10,18 +10,18 @@ from typing import Any, Final, Literal
 import msgspec
 
 from enfold.envelope import ResultWarning
-from enfold.schema.budget import shared_effort, sharing_effort
-from enfold.schema.bundle import Bundles
-from enfold.schema.clean import CleanWriter
-from enfold.schema.fix import Repaired, misfits, repaired, unchanged
-from enfold.schema.generate import CheckWriter, new_program
-from enfold.schema.graph import mark_endless, multiplies
-from enfold.schema.node import Node, TooLargeError, read_nodes
-from enfold.schema.own import own_copy
+from enfold.schema.checks.clean import CleanWriter
+from enfold.schema.checks.generate import CheckWriter, new_program
+from enfold.schema.nodes.budget import shared_effort, sharing_effort
+from enfold.schema.nodes.graph import mark_endless, multiplies
+from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
+from enfold.schema.nodes.own import own_copy
+from enfold.schema.nodes.reference import digest
+from enfold.schema.nodes.traits import decides_by_value, has_unevaluated, looks_at_whole
 from enfold.schema.plain import is_plain
-from enfold.schema.reference import digest
+from enfold.schema.repairs.bundle import Bundles
+from enfold.schema.repairs.fix import Repaired, misfits, repaired, unchanged
 from enfold.schema.structs import struct_of
-from enfold.schema.traits import decides_by_value, has_unevaluated, looks_at_whole
 
 __all__ = ["Schema", "compile_schema"]
 

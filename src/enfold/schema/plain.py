@@ -279,7 +279,7 @@ def _is_default(item: Any, default: Any) -> bool:
 
 
 def _dump(value: Any, path: str) -> Any:
-    from enfold.schema.foreign import dump
+    from enfold.schema.types.foreign import dump
 
     try:
         return dump(value)

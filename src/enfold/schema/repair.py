@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from enfold.schema.check import compile_schema
-from enfold.schema.fix import Repaired
+from enfold.schema.repairs.fix import Repaired
 
 __all__ = ["Repaired", "repair"]
 

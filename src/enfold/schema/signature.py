@@ -8,15 +8,15 @@ from typing import Annotated, Any, Final, Literal, Never, NoReturn, get_args, ge
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.annotations import TypeReader, spelled
-from enfold.schema.callables import Declaration, read_callable
-from enfold.schema.describe import describe_record, describe_shape
-from enfold.schema.docstring import parse_docstring
-from enfold.schema.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
-from enfold.schema.parameters import read_arguments, read_shape
 from enfold.schema.plain import to_plain
 from enfold.schema.refusal import DecodeError
-from enfold.schema.shapes import Definitions, Scalar, Shape
+from enfold.schema.types.annotations import TypeReader, spelled
+from enfold.schema.types.callables import Declaration, read_callable
+from enfold.schema.types.describe import describe_record, describe_shape
+from enfold.schema.types.docstring import parse_docstring
+from enfold.schema.types.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
+from enfold.schema.types.parameters import read_arguments, read_shape
+from enfold.schema.types.shapes import Definitions, Scalar, Shape
 
 __all__ = ["DecodeError", "Signature", "as_type", "read_signature"]
 

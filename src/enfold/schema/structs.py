@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal, Union
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.node import MISSING, Node
-from enfold.schema.traits import choice_or_null, declared_default
+from enfold.schema.nodes.node import MISSING, Node
+from enfold.schema.nodes.traits import choice_or_null, declared_default
 
 __all__ = ["encode", "struct_of"]
 

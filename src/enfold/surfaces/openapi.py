@@ -11,7 +11,7 @@ from enfold.formats import find_format
 from enfold.formats.schemas import error_schema, success_schema, with_references
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
-from enfold.schema.reference import digest, unquote
+from enfold.schema.nodes.reference import digest, unquote
 from enfold.surfaces.failures import declared_status
 from enfold.surfaces.query_string import ArgumentKind, argument_kinds
 

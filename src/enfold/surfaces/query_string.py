@@ -13,7 +13,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
-from enfold.schema.node import Node, TooLargeError, read_nodes
+from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
 
 __all__ = ["ArgumentKind", "QueryReader", "argument_kinds", "query_pairs", "query_reader"]
 

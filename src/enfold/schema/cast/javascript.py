@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from enfold.schema.cast.failure import CastError, bad_pattern
 from enfold.schema.cast.kinds import MISSING
-from enfold.schema.pattern import PatternError, compile_pattern
+from enfold.schema.nodes.pattern import PatternError, compile_pattern
 
 # The bytes TypeBox's hash puts before each value, by type.
 _UNDEFINED, _NULL, _BOOLEAN, _NUMBER, _STRING, _OBJECT, _ARRAY = (bytes([mark]) for mark in range(7))

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
-from enfold.schema import reference
 from enfold.schema.cast.failure import too_large
 from enfold.schema.cast.kinds import (
     MISSING,
@@ -33,6 +32,7 @@ from enfold.schema.cast.kinds import (
     Union,
     Unknown,
 )
+from enfold.schema.nodes import reference
 
 # A schema of a stranger may be of any size; ours, and those of the largest public services, stay far below.
 _MOST_NODES: Final = 50_000

@@ -1,1 +1,1 @@
-"""Regular expressions of ECMAScript: read, measured, and matched in two ways. `enfold.schema.pattern` is the door."""
+"""Regular expressions of ECMAScript: read, measured, and matched in two ways. `enfold.schema.nodes.pattern` is the door."""

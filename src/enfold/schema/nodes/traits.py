@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from enfold.schema.graph import in_place
-from enfold.schema.node import CONTAINERS, MISSING, TYPES, Node
+from enfold.schema.nodes.graph import in_place
+from enfold.schema.nodes.node import CONTAINERS, MISSING, TYPES, Node
 
 __all__ = [
     "accepted",

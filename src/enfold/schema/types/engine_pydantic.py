@@ -18,11 +18,11 @@ from pydantic import GetCoreSchemaHandler, PydanticSchemaGenerationError, Pydant
 from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 
 from enfold.schema.check import compile_schema
-from enfold.schema.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
-from enfold.schema.engine_msgspec import read_hook, to_annotation
-from enfold.schema.foreign import with_base64, with_finite_numbers
 from enfold.schema.refusal import DecodeError
-from enfold.schema.shapes import (
+from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
+from enfold.schema.types.engine_msgspec import read_hook, to_annotation
+from enfold.schema.types.foreign import with_base64, with_finite_numbers
+from enfold.schema.types.shapes import (
     Alias,
     Anything,
     Choice,

@@ -9,7 +9,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import Final
 
-from enfold.schema.budget import STEPS, WORK, left
+from enfold.schema.nodes.budget import STEPS, WORK, left
 from enfold.schema.regexp.automaton import Automaton, build, search
 from enfold.schema.regexp.effort import LENGTH, Growth, effort, is_anchored
 from enfold.schema.regexp.python import to_python

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.schema import wording
-from enfold.schema.compare import all_differ, is_multiple, same
-from enfold.schema.evaluated import evaluated_names
-from enfold.schema.node import TYPES, Node
+from enfold.schema.checks.evaluated import evaluated_names
+from enfold.schema.nodes.compare import all_differ, is_multiple, same
+from enfold.schema.nodes.node import TYPES, Node
 
 __all__ = ["ROOT", "Fault", "Place", "TooMuchWorkError", "Walk"]
 

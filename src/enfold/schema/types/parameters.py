@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.annotations import TypeReader, spelled
-from enfold.schema.callables import Declaration, Parameter
-from enfold.schema.docstring import Docstring
-from enfold.schema.limits import field_alias, field_default, is_field, known_default
-from enfold.schema.shapes import Anything, Definitions, Either, Field, Noted, Record, Scalar, Shape
+from enfold.schema.types.annotations import TypeReader, spelled
+from enfold.schema.types.callables import Declaration, Parameter
+from enfold.schema.types.docstring import Docstring
+from enfold.schema.types.limits import field_alias, field_default, is_field, known_default
+from enfold.schema.types.shapes import Anything, Definitions, Either, Field, Noted, Record, Scalar, Shape
 
 __all__ = ["Arguments", "read_arguments", "read_shape"]
 

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from enfold.schema.clean import CleanWriter
-from enfold.schema.compare import standing_for
-from enfold.schema.generate import MANY
-from enfold.schema.node import MISSING, MOST_NODES, Node
-from enfold.schema.source import Function
-from enfold.schema.traits import (
+from enfold.schema.checks.clean import CleanWriter
+from enfold.schema.checks.generate import MANY
+from enfold.schema.checks.source import Function
+from enfold.schema.nodes.compare import standing_for
+from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
+from enfold.schema.nodes.traits import (
     ALL_TYPES,
     accepted,
     declared_default,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from enfold.schema.generate import CheckWriter, either
-from enfold.schema.graph import in_place
-from enfold.schema.node import MISSING, MOST_NODES, Node
-from enfold.schema.source import Function, Program
-from enfold.schema.traits import (
+from enfold.schema.checks.generate import CheckWriter, either
+from enfold.schema.checks.source import Function, Program
+from enfold.schema.nodes.graph import in_place
+from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
+from enfold.schema.nodes.traits import (
     accepted,
     alternatives_exclude,
     choice_or_null,

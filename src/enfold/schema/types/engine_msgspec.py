@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, Union
 import msgspec
 from msgspec import UNSET, ValidationError
 
-from enfold.schema.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
 from enfold.schema.refusal import DecodeError
-from enfold.schema.shapes import (
+from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
+from enfold.schema.types.shapes import (
     NO_LIMITS,
     Alias,
     Anything,

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Final
 
-from enfold.schema.compare import all_differ, is_multiple, standing_for
-from enfold.schema.evaluated import fits_unevaluated
-from enfold.schema.node import CONTAINERS, TYPES, Node
-from enfold.schema.plain import is_plain
-from enfold.schema.source import Function, Program
-from enfold.schema.traits import (
+from enfold.schema.checks.evaluated import fits_unevaluated
+from enfold.schema.checks.source import Function, Program
+from enfold.schema.nodes.compare import all_differ, is_multiple, standing_for
+from enfold.schema.nodes.node import CONTAINERS, TYPES, Node
+from enfold.schema.nodes.traits import (
     accepted,
     alternatives_exclude,
     choice_or_null,
@@ -22,6 +21,7 @@ from enfold.schema.traits import (
     needs_branches,
     says_types,
 )
+from enfold.schema.plain import is_plain
 
 __all__ = ["MANY", "CheckWriter", "either", "new_program"]
 

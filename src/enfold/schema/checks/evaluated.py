@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from enfold.schema.node import Node
+from enfold.schema.nodes.node import Node
 
 if TYPE_CHECKING:
-    from enfold.schema.generate import CheckWriter
+    from enfold.schema.checks.generate import CheckWriter
 
 __all__ = ["fits_unevaluated"]
 

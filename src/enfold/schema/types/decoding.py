@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.schema import wording
 from enfold.schema.refusal import DecodeError, Reason
-from enfold.schema.shapes import (
+from enfold.schema.types.shapes import (
     Alias,
     Choice,
     Definitions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from enfold.schema.node import Node
+from enfold.schema.nodes.node import Node
 
 __all__ = ["children", "in_place", "mark_endless", "multiplies"]
 

@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from enfold.schema import engine_msgspec
-from enfold.schema.annotations import TypeReader, spelled
-from enfold.schema.decoding import whole_numbers, whole_numbers_of_fields
-from enfold.schema.describe import describe_shape
-from enfold.schema.parameters import Arguments
 from enfold.schema.refusal import DecodeError
-from enfold.schema.shapes import Shape
+from enfold.schema.types import engine_msgspec
+from enfold.schema.types.annotations import TypeReader, spelled
+from enfold.schema.types.decoding import whole_numbers, whole_numbers_of_fields
+from enfold.schema.types.describe import describe_shape
+from enfold.schema.types.parameters import Arguments
+from enfold.schema.types.shapes import Shape
 
 __all__ = ["Decode", "Engine", "EngineChoice", "MakeSchema", "as_type", "choose_engine", "make_once"]
 
@@ -57,7 +57,7 @@ def _pydantic_reader(arguments: Arguments, schema: MakeSchema, where: str) -> De
 
 def _pydantic(where: str) -> Any:
     try:
-        from enfold.schema import engine_pydantic
+        from enfold.schema.types import engine_pydantic
     except ImportError as error:
         raise TypeError(f"{where} has to be read by pydantic: pip install pydantic") from error
     return engine_pydantic

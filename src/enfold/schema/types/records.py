@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, UNSET
 
-from enfold.schema.docstring import parse_docstring
-from enfold.schema.shapes import Field, Record, Shape
+from enfold.schema.types.docstring import parse_docstring
+from enfold.schema.types.shapes import Field, Record, Shape
 
 __all__ = ["is_record", "names_of_module", "read_record", "resolve", "struct_fields"]
 

@@ -9,12 +9,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from enfold.envelope import ResultWarning
-from enfold.schema.bundle import Bundle, Bundles, Pending
-from enfold.schema.choose import choose, unmapped_tag
-from enfold.schema.convert import lossless
-from enfold.schema.node import MISSING, Node
-from enfold.schema.report import Entry, Path, Report
-from enfold.schema.traits import ALL_TYPES, kinds_of
+from enfold.schema.nodes.node import MISSING, Node
+from enfold.schema.nodes.traits import ALL_TYPES, kinds_of
+from enfold.schema.repairs.bundle import Bundle, Bundles, Pending
+from enfold.schema.repairs.choose import choose, unmapped_tag
+from enfold.schema.repairs.convert import lossless
+from enfold.schema.repairs.report import Entry, Path, Report
 
 __all__ = ["Repaired", "misfits", "repaired", "unchanged"]
 

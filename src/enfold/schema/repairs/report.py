@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.envelope import ResultWarning
-from enfold.schema.compare import json_type
+from enfold.schema.nodes.compare import json_type
 
 __all__ = ["Entry", "Path", "Report"]
 

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from enfold.errors import CallError
 from enfold.schema.plain import to_plain
-from enfold.schema.shapes import (
+from enfold.schema.types.shapes import (
     Alias,
     Anything,
     Choice,
@@ -219,7 +219,7 @@ class _Writer:
         return name
 
     def _foreign(self, shape: Foreign) -> dict[str, Any]:
-        from enfold.schema.foreign import describe_foreign
+        from enfold.schema.types.foreign import describe_foreign
 
         schema = describe_foreign(shape.annotation, self.mode)
         return self._adopted(schema, schema.pop("$defs", {}))

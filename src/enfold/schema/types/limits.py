@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.shapes import (
+from enfold.schema.types.shapes import (
     NO_LIMITS,
     NO_NOTES,
     Either,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.reference import Document, Place, Unresolved, base_of, root_base, unquote
+from enfold.schema.nodes.reference import Document, Place, Unresolved, base_of, root_base, unquote
 
 __all__ = ["MISSING", "Node", "TooLargeError", "read_nodes"]
 
@@ -60,7 +60,7 @@ class Node(msgspec.Struct, eq=False):
 
     min_length: int | None = None
     max_length: int | None = None
-    pattern: Any = None  # an enfold.schema.pattern.Pattern
+    pattern: Any = None  # an enfold.schema.nodes.pattern.Pattern
 
     prefix: tuple[Node, ...] = ()
     items: Node | None = None
@@ -305,7 +305,7 @@ class _Keywords:
         node.any_of = (inner, null)
 
     def _pattern(self, source: str) -> Any:
-        from enfold.schema.pattern import PatternError, compile_pattern
+        from enfold.schema.nodes.pattern import PatternError, compile_pattern
 
         try:
             return compile_pattern(source)

@@ -11,7 +11,7 @@ from pydantic import EncodedBytes, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import SchemaSerializer, core_schema
 
-from enfold.schema.decoding import NotTextOfError
+from enfold.schema.types.decoding import NotTextOfError
 
 __all__ = ["describe_foreign", "dump", "with_base64", "with_finite_numbers"]
 

@@ -15,10 +15,10 @@ import msgspec
 
 from enfold.envelope import ContentBlock, ResponseEnvelope
 from enfold.errors import CallError
-from enfold.schema.limits import is_pydantic_metadata, limit, read_metadata
 from enfold.schema.plain import to_plain
-from enfold.schema.records import is_record, names_of_module, read_record, resolve
-from enfold.schema.shapes import (
+from enfold.schema.types.limits import is_pydantic_metadata, limit, read_metadata
+from enfold.schema.types.records import is_record, names_of_module, read_record, resolve
+from enfold.schema.types.shapes import (
     NO_NOTES,
     Alias,
     Anything,

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.faults import MAX_DEPTH, ROOT, Place, Walk, item_node
-from enfold.schema.node import Node
+from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, Place, Walk, item_node
+from enfold.schema.nodes.node import Node
 
 __all__ = ["Coercion"]
 

@@ -1,0 +1,1 @@
+"""What callers send: text converted without loss, and faults told by argument."""

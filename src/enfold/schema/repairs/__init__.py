@@ -1,0 +1,1 @@
+"""Repair: what a value becomes under a schema, and the report of it."""
