@@ -20,6 +20,7 @@ NAMES: Final = (
     "mcp_client",
     "openapi",
     "calls",
+    "provenance",
 )
 
 
