@@ -5,32 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from enfold.schema.cast import kinds
 from enfold.schema.cast.check import Checks, Memo
 from enfold.schema.cast.failure import cannot_create, too_deep, too_large
 from enfold.schema.cast.javascript import clone, spread
-from enfold.schema.cast.kinds import (
-    MISSING,
-    Array,
-    Boolean,
-    Document,
-    Enum,
-    Import,
-    Intersect,
-    Literal,
-    Never,
-    Node,
-    Not,
-    Null,
-    Number,
-    Object,
-    Record,
-    Ref,
-    Reference,
-    String,
-    Tuple,
-    Union,
-    Unknown,
-)
+from enfold.schema.cast.kinds import MISSING, Node
 from enfold.schema.cast.source import dead_reference
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
@@ -45,13 +24,13 @@ _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite.
 class Creator:
     """Creates values during one cast, and counts them."""
 
-    def __init__(self, document: Document, checks: Checks, memo: Memo) -> None:
+    def __init__(self, document: kinds.Document, checks: Checks, memo: Memo) -> None:
         self._document = document
         self._checks = checks
         self._memo = memo
         self._created = 0
         self._recursions = 0
-        self._under_way: list[Ref] = []
+        self._under_way: list[kinds.Ref] = []
 
     def create(self, node: Node) -> Any:
         self._recursions = 0
@@ -60,7 +39,7 @@ class Creator:
 
     def part(self, node: Node) -> Any:
         self.spend(1)
-        if isinstance(node, Ref) and node.to_ancestor:
+        if isinstance(node, kinds.Ref) and node.to_ancestor:
             self._count_recursion()
         if node.default is not MISSING:
             return clone(node.default)
@@ -74,7 +53,7 @@ class Creator:
     def check(self, node: Node, value: Any) -> bool:
         return self._checks[node.number](value, self._memo)
 
-    def target(self, node: Ref) -> Any:
+    def target(self, node: kinds.Ref) -> Any:
         """What a reference points to, created; whoever comes by again before that is done would never come back."""
         slots = [other.slot for other in self._under_way]
         if node.slot in slots:
@@ -87,7 +66,7 @@ class Creator:
 
     def follow(self, node: Node) -> Node:
         target = self._document.follow(node)
-        if isinstance(target, Reference):
+        if isinstance(target, kinds.Reference):
             raise dead_reference(target)
         return target
 
@@ -97,7 +76,7 @@ class Creator:
             raise cannot_create(_ENDLESS)
 
 
-def _string(_: Creator, node: String) -> str:
+def _string(_: Creator, node: kinds.String) -> str:
     if node.pattern is not None:
         raise cannot_create("String types with patterns must specify a default value")
     size = int(node.minimum_length or 0)
@@ -106,15 +85,15 @@ def _string(_: Creator, node: String) -> str:
     return " " * size
 
 
-def _number(_: Creator, node: Number) -> float:
+def _number(_: Creator, node: kinds.Number) -> float:
     return 0 if node.minimum is None else node.minimum
 
 
-def _object(creator: Creator, node: Object) -> dict[str, Any]:
+def _object(creator: Creator, node: kinds.Object) -> dict[str, Any]:
     return {name: creator.part(part) for name, part in node.properties.items() if name in node.required}
 
 
-def _array(creator: Creator, node: Array) -> list[Any]:
+def _array(creator: Creator, node: kinds.Array) -> list[Any]:
     if node.unique:
         raise cannot_create("Array with the uniqueItems constraint requires a default value")
     if node.contains is not None:
@@ -122,15 +101,15 @@ def _array(creator: Creator, node: Array) -> list[Any]:
     return [creator.part(node.items) for _ in range(int(node.minimum_size or 0))]
 
 
-def _tuple(creator: Creator, node: Tuple) -> list[Any]:
+def _tuple(creator: Creator, node: kinds.Tuple) -> list[Any]:
     return [creator.part(part) for part in node.items]
 
 
-def _union(creator: Creator, node: Union) -> Any:
+def _union(creator: Creator, node: kinds.Union) -> Any:
     return creator.part(node.variants[0])
 
 
-def _intersect(creator: Creator, node: Intersect) -> Any:
+def _intersect(creator: Creator, node: kinds.Intersect) -> Any:
     value: Any = {}
     for member in node.members:
         part = creator.part(member)
@@ -141,30 +120,30 @@ def _intersect(creator: Creator, node: Intersect) -> Any:
     return value
 
 
-def _never(_: Creator, __: Never) -> Any:
+def _never(_: Creator, __: kinds.Never) -> Any:
     raise cannot_create("Never types cannot be created. Consider using a default value.")
 
 
-def _not(_: Creator, __: Not) -> Any:
+def _not(_: Creator, __: kinds.Not) -> Any:
     raise cannot_create("Not types must have a default value")
 
 
 _CREATORS: Final[dict[type[Node], Callable[[Creator, Any], Any]]] = {
-    Unknown: lambda _, __: {},
-    Never: _never,
-    Not: _not,
-    Null: lambda _, __: None,
-    Boolean: lambda _, __: False,
-    String: _string,
-    Number: _number,
-    Literal: lambda _, node: clone(node.value),
-    Enum: lambda _, node: clone(node.values[0]),
-    Object: _object,
-    Record: lambda _, __: {},
-    Array: _array,
-    Tuple: _tuple,
-    Union: _union,
-    Intersect: _intersect,
-    Ref: Creator.target,
-    Import: lambda creator, node: creator.part(creator.follow(node)),
+    kinds.Unknown: lambda _, __: {},
+    kinds.Never: _never,
+    kinds.Not: _not,
+    kinds.Null: lambda _, __: None,
+    kinds.Boolean: lambda _, __: False,
+    kinds.String: _string,
+    kinds.Number: _number,
+    kinds.Literal: lambda _, node: clone(node.value),
+    kinds.Enum: lambda _, node: clone(node.values[0]),
+    kinds.Object: _object,
+    kinds.Record: lambda _, __: {},
+    kinds.Array: _array,
+    kinds.Tuple: _tuple,
+    kinds.Union: _union,
+    kinds.Intersect: _intersect,
+    kinds.Ref: Creator.target,
+    kinds.Import: lambda creator, node: creator.part(creator.follow(node)),
 }

@@ -8,30 +8,9 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from enfold.schema.cast import kinds
 from enfold.schema.cast.failure import too_large
-from enfold.schema.cast.kinds import (
-    MISSING,
-    Array,
-    Boolean,
-    Document,
-    Enum,
-    Import,
-    Intersect,
-    Literal,
-    Never,
-    Node,
-    Not,
-    Null,
-    Number,
-    Object,
-    Record,
-    Ref,
-    Reference,
-    String,
-    Tuple,
-    Union,
-    Unknown,
-)
+from enfold.schema.cast.kinds import MISSING, Node
 from enfold.schema.nodes import reference
 
 # A schema of a stranger may be of any size; ours, and those of the largest public services, stay far below.
@@ -41,7 +20,7 @@ _MOST_NODES: Final = 50_000
 _SHAPES: Final = ("enum", "const", "properties", "patternProperties", "items", "prefixItems")
 
 
-def read_schema(schema: Any) -> Document:
+def read_schema(schema: Any) -> kinds.Document:
     """The kinds of a schema. What no kind stands for is Unknown: it accepts everything and changes nothing."""
     return _Reader(schema).document()
 
@@ -65,12 +44,12 @@ class _Reader:
         self._slots: dict[int, int] = {}
         self._waiting: deque[tuple[int, Any, _Scope]] = deque()
 
-    def document(self) -> Document:
+    def document(self) -> kinds.Document:
         root = self._read(self._schema, _Scope({}, {}))
         while self._waiting:
             slot, schema, scope = self._waiting.popleft()
             self._targets[slot] = self._read(schema, scope)
-        return Document(root, _settle(self._targets))
+        return kinds.Document(root, _settle(self._targets))
 
     def _number(self) -> int:
         self._count += 1
@@ -80,17 +59,17 @@ class _Reader:
 
     def _read(self, schema: Any, scope: _Scope) -> Node:
         if schema is False:
-            return Never(number=self._number())
+            return kinds.Never(number=self._number())
         if not isinstance(schema, dict):
-            return Unknown(number=self._number())
+            return kinds.Unknown(number=self._number())
         scope = _enter(schema, scope)
         if schema.get("nullable") is True:
             return self._nullable(schema, scope)
         return self._not_nullable(schema, scope)
 
     def _nullable(self, schema: dict[str, Any], scope: _Scope) -> Node:
-        variants = (self._not_nullable(schema, scope), Null(number=self._number()))
-        return Union(number=self._number(), variants=variants, default=_default(schema))
+        variants = (self._not_nullable(schema, scope), kinds.Null(number=self._number()))
+        return kinds.Union(number=self._number(), variants=variants, default=_default(schema))
 
     def _not_nullable(self, schema: dict[str, Any], scope: _Scope) -> Node:
         if _is_text(schema.get("$ref")):
@@ -106,7 +85,7 @@ class _Reader:
             case [part]:
                 return _with_default(part, _default(schema))
             case parts:
-                return Intersect(
+                return kinds.Intersect(
                     number=self._number(),
                     members=tuple(parts),
                     unevaluated=self._extra(schema.get("unevaluatedProperties"), scope),
@@ -128,20 +107,20 @@ class _Reader:
 
     def _one_of(self, variants: tuple[Node, ...], default: Any) -> Node:
         if not variants:
-            return Never(number=self._number(), default=default)
+            return kinds.Never(number=self._number(), default=default)
         if len(variants) == 1:
             return _with_default(variants[0], default)
-        if all(isinstance(variant, Literal) and variant.default is MISSING for variant in variants):
-            values = tuple(variant.value for variant in variants if isinstance(variant, Literal))
-            return Enum(number=self._number(), values=values, default=default)
-        return Union(number=self._number(), variants=variants, default=default)
+        if all(isinstance(variant, kinds.Literal) and variant.default is MISSING for variant in variants):
+            values = tuple(variant.value for variant in variants if isinstance(variant, kinds.Literal))
+            return kinds.Enum(number=self._number(), values=values, default=default)
+        return kinds.Union(number=self._number(), variants=variants, default=default)
 
     def _plain(self, schema: dict[str, Any], scope: _Scope) -> Node:
         """A schema that combines no others: an enumeration, a constant, one type or several, a negation, or nothing."""
         if _is_list(schema.get("enum")):
             return self._enum(schema)
         if "const" in schema:
-            return Literal(number=self._number(), value=schema["const"], default=_default(schema))
+            return kinds.Literal(number=self._number(), value=schema["const"], default=_default(schema))
         match schema.get("type"):
             case list() as names:
                 return self._one_of(tuple(self._typed(name, schema, scope) for name in names), _default(schema))
@@ -154,11 +133,11 @@ class _Reader:
         values = schema["enum"]
         match values:
             case []:
-                return Never(number=self._number(), default=_default(schema))
+                return kinds.Never(number=self._number(), default=_default(schema))
             case [value]:
-                return Literal(number=self._number(), value=value, default=_default(schema))
+                return kinds.Literal(number=self._number(), value=value, default=_default(schema))
             case _:
-                return Enum(number=self._number(), values=tuple(values), default=_default(schema))
+                return kinds.Enum(number=self._number(), values=tuple(values), default=_default(schema))
 
     def _typed(self, name: Any, schema: dict[str, Any], scope: _Scope) -> Node:
         match name:
@@ -171,11 +150,11 @@ class _Reader:
             case "number" | "integer":
                 return self._numeric(schema, integer=name == "integer")
             case "boolean":
-                return Boolean(number=self._number(), default=_default(schema))
+                return kinds.Boolean(number=self._number(), default=_default(schema))
             case "null":
-                return Null(number=self._number(), default=_default(schema))
+                return kinds.Null(number=self._number(), default=_default(schema))
             case _:
-                return Unknown(number=self._number(), default=_default(schema))
+                return kinds.Unknown(number=self._number(), default=_default(schema))
 
     def _untyped(self, schema: dict[str, Any], scope: _Scope) -> Node:
         if _is_dict(schema.get("properties")) or _is_dict(schema.get("patternProperties")):
@@ -184,18 +163,18 @@ class _Reader:
             return self._array(schema, scope)
         if "not" in schema:
             return self._negation(schema, scope)
-        return Unknown(number=self._number(), default=_default(schema))
+        return kinds.Unknown(number=self._number(), default=_default(schema))
 
     def _negation(self, schema: dict[str, Any], scope: _Scope) -> Node:
         # TypeBox writes Never as {"not": {}}.
         if schema["not"] in ({}, True):
-            return Never(number=self._number(), default=_default(schema))
+            return kinds.Never(number=self._number(), default=_default(schema))
         inner = self._read(schema["not"], scope)
-        return Not(number=self._number(), inner=inner, default=_default(schema))
+        return kinds.Not(number=self._number(), inner=inner, default=_default(schema))
 
     def _string(self, schema: dict[str, Any]) -> Node:
         pattern = schema.get("pattern")
-        return String(
+        return kinds.String(
             number=self._number(),
             minimum_length=_real(schema, "minLength"),
             maximum_length=_real(schema, "maxLength"),
@@ -208,7 +187,7 @@ class _Reader:
         # Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true` beside `minimum`.
         above = minimum if schema.get("exclusiveMinimum") is True else _real(schema, "exclusiveMinimum")
         below = maximum if schema.get("exclusiveMaximum") is True else _real(schema, "exclusiveMaximum")
-        return Number(
+        return kinds.Number(
             number=self._number(),
             integer=integer,
             minimum=minimum,
@@ -232,7 +211,7 @@ class _Reader:
 
     def _closed_or_open(self, schema: dict[str, Any], properties: dict[str, Any], scope: _Scope) -> Node:
         required = _list(schema, "required")
-        return Object(
+        return kinds.Object(
             number=self._number(),
             properties={name: self._read(part, scope) for name, part in properties.items()},
             required=frozenset(name for name in required if isinstance(name, str)),
@@ -246,7 +225,7 @@ class _Reader:
     def _record(
         self, schema: dict[str, Any], pattern: str | None, values: Any, extra: Node | bool, scope: _Scope
     ) -> Node:
-        return Record(
+        return kinds.Record(
             number=self._number(),
             pattern=pattern,
             values=self._read(values, scope),
@@ -263,10 +242,10 @@ class _Reader:
         for places in (schema.get("prefixItems"), schema.get("items")):
             if _is_list(places) and places:
                 items = tuple(self._read(place, scope) for place in places)
-                return Tuple(number=self._number(), items=items, default=_default(schema))
+                return kinds.Tuple(number=self._number(), items=items, default=_default(schema))
         if "items" not in schema and schema.get("maxItems") == 0:  # This is how TypeBox writes an empty tuple.
-            return Tuple(number=self._number(), items=(), default=_default(schema))
-        return Array(
+            return kinds.Tuple(number=self._number(), items=(), default=_default(schema))
+        return kinds.Array(
             number=self._number(),
             items=self._read(schema.get("items", True), scope),
             minimum_size=_real(schema, "minItems"),
@@ -281,9 +260,9 @@ class _Reader:
     def _reference(self, schema: dict[str, Any], scope: _Scope) -> Node:
         name = schema["$ref"]
         if _is_import(schema):
-            return Import(number=self._number(), slot=self._slot(schema["$defs"][name], scope))
+            return kinds.Import(number=self._number(), slot=self._slot(schema["$defs"][name], scope))
         target = self._find(name, scope)
-        return Ref(
+        return kinds.Ref(
             number=self._number(),
             name=name,
             slot=None if target is MISSING else self._slot(target, scope),
@@ -306,7 +285,7 @@ class _Reader:
         if known is not None:
             return known
         slot = self._slots[id(schema)] = len(self._targets)
-        self._targets.append(Unknown(number=0))
+        self._targets.append(kinds.Unknown(number=0))
         self._waiting.append((slot, schema, scope))
         return slot
 
@@ -320,7 +299,7 @@ def _settle(targets: list[Node]) -> tuple[Node, ...]:
         while slot not in ends and slot not in chain:
             chain[slot] = None
             target = targets[slot]
-            if not isinstance(target, Reference) or target.slot is None:
+            if not isinstance(target, kinds.Reference) or target.slot is None:
                 break
             slot = target.slot
         end = ends.get(slot, targets[slot])
@@ -354,7 +333,9 @@ def _has_own_shape(schema: dict[str, Any]) -> bool:
 
 
 def _accepts_everything(node: Node) -> bool:
-    return isinstance(node, Unknown) or (isinstance(node, Union) and any(map(_accepts_everything, node.variants)))
+    return isinstance(node, kinds.Unknown) or (
+        isinstance(node, kinds.Union) and any(map(_accepts_everything, node.variants))
+    )
 
 
 def _with_default(node: Node, default: Any) -> Node:

@@ -10,31 +10,10 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
 
+from enfold.schema.cast import kinds
 from enfold.schema.cast.failure import CastError, too_deep, unknown_reference
 from enfold.schema.cast.javascript import among, is_multiple, is_unique, length, matcher, own_names, own_values
-from enfold.schema.cast.kinds import (
-    MISSING,
-    Array,
-    Boolean,
-    Document,
-    Enum,
-    Import,
-    Intersect,
-    Literal,
-    Never,
-    Node,
-    Not,
-    Null,
-    Number,
-    Object,
-    Record,
-    Ref,
-    Reference,
-    String,
-    Tuple,
-    Union,
-    Unknown,
-)
+from enfold.schema.cast.kinds import MISSING, Node
 from enfold.schema.cast.missing import MissingRules, extends_undefined
 
 # All that generated source can name, beside its own functions and constants.
@@ -59,7 +38,7 @@ class Source:
 
     def __init__(
         self,
-        document: Document,
+        document: kinds.Document,
         missing: MissingRules,
         bind: Callable[[str, Any], None],
         need: Callable[[int], None],
@@ -73,22 +52,22 @@ class Source:
     def write(self, node: Node) -> list[str]:
         """The lines of a function that checks one kind."""
         match node:
-            case Object():
+            case kinds.Object():
                 return self._object(node)
-            case Record():
+            case kinds.Record():
                 return self._record(node)
-            case Array():
+            case kinds.Array():
                 return self._array(node)
-            case Tuple():
+            case kinds.Tuple():
                 return self._tuple(node)
-            case Intersect():
+            case kinds.Intersect():
                 return self._intersect(node)
-            case Union():
+            case kinds.Union():
                 return [f"return {self._any(node)}"]
             case _:
                 return [f"return {self._test(node, 'v')}"]
 
-    def write_rebuild(self, node: Object) -> list[str]:
+    def write_rebuild(self, node: kinds.Object) -> list[str]:
         """The lines of a function `(v, memo, caster)` that builds an object anew: parts that fit stay as they are."""
         lines = ["result = {}"]
         for name, part in node.properties.items():
@@ -102,49 +81,49 @@ class Source:
     def _test(self, node: Node, name: str) -> str:
         """An expression that is true where the variable `name` holds what the kind accepts."""
         match node:
-            case Unknown():
+            case kinds.Unknown():
                 return "True"
-            case Never():
+            case kinds.Never():
                 return "False"
-            case Null():
+            case kinds.Null():
                 return f"{name} is None"
-            case Boolean():
+            case kinds.Boolean():
                 return f"({name} is True or {name} is False)"
-            case String():
+            case kinds.String():
                 return self._string(node, name)
-            case Number():
+            case kinds.Number():
                 return self._number(node, name)
-            case Literal():
+            case kinds.Literal():
                 return self._equal([node.value], name)
-            case Enum():
+            case kinds.Enum():
                 return self._equal(node.values, name)
-            case Not():
+            case kinds.Not():
                 return f"(not {self._flat(node.inner, name)})"
-            case Ref() | Import():
+            case kinds.Ref() | kinds.Import():
                 return self._reference(node, name)
-            case Union() if len(node.variants) <= _INLINE_VARIANTS:
+            case kinds.Union() if len(node.variants) <= _INLINE_VARIANTS:
                 return self._any(node, name)
             case _:
                 return self._call(node, name)
 
     def _flat(self, node: Node, name: str) -> str:
         """As `_test`, but never nested: the source of a deep schema must not be deep."""
-        return self._test(node, name) if is_leaf(node) or isinstance(node, Reference) else self._call(node, name)
+        return self._test(node, name) if is_leaf(node) or isinstance(node, kinds.Reference) else self._call(node, name)
 
     def _call(self, node: Node, name: str) -> str:
         self._need(node.number)
         return f"check_{node.number}({name}, memo)"
 
-    def _reference(self, node: Reference, name: str) -> str:
+    def _reference(self, node: kinds.Reference, name: str) -> str:
         target = self._document.follow(node)
-        if isinstance(target, Reference):
+        if isinstance(target, kinds.Reference):
             return f"{self._constant(_failing(target))}({name})"
         return self._test(target, name) if is_leaf(target) else self._call(target, name)
 
-    def _any(self, node: Union, name: str = "v") -> str:
+    def _any(self, node: kinds.Union, name: str = "v") -> str:
         return f"({' or '.join(self._flat(variant, name) for variant in node.variants)})"
 
-    def _string(self, node: String, name: str) -> str:
+    def _string(self, node: kinds.String, name: str) -> str:
         tests = [f"type({name}) is str"]
         if node.minimum_length is not None:
             least = self._literal(node.minimum_length)
@@ -156,7 +135,7 @@ class Source:
             tests.append(f"{self._constant(matcher(node.pattern))}({name})")
         return _all(tests)
 
-    def _number(self, node: Number, name: str) -> str:
+    def _number(self, node: kinds.Number, name: str) -> str:
         fraction = f"{name}.is_integer()" if node.integer else f"-infinity < {name} < infinity"
         tests = [f"(type({name}) is int or type({name}) is float and {fraction})"]
         limits = ((">", node.above), ("<", node.below), (">=", node.minimum), ("<=", node.maximum))
@@ -181,7 +160,7 @@ class Source:
     def _among(self, values: list[Any]) -> str:
         return f"== {self._literal(values[0])}" if len(values) == 1 else f"in {self._constant(frozenset(values))}"
 
-    def _object(self, node: Object) -> list[str]:
+    def _object(self, node: kinds.Object) -> list[str]:
         lines = ["if type(v) is not dict: return False", *self._sizes(node.minimum_size, node.maximum_size)]
         if node.extra is False and not self._missing.may_throw:
             lines.append(f"if len(v) > {len(node.properties)}: return False")
@@ -206,7 +185,7 @@ class Source:
             lines += _return_unless([test for test in tests if test != "True"])
         return lines
 
-    def _property(self, node: Object, name: str, part: Node) -> list[str]:
+    def _property(self, node: kinds.Object, name: str, part: Node) -> list[str]:
         """A property that may be absent, because it is optional or because its kind accepts even that."""
         test = self._test(part, "x")
         absent = "" if name in node.required else "x is not missing and "
@@ -218,18 +197,18 @@ class Source:
             lines.append(f"if {key} not in v: return False")
         return lines
 
-    def _extras(self, node: Object) -> list[str]:
+    def _extras(self, node: kinds.Object) -> list[str]:
         known = self._constant(frozenset(node.properties))
         if node.extra is False:
             # TypeBox counts before it compares, and a `required` that names strangers is counted too.
             counted = f"len(v) != {len(node.properties)} and " if node.required_count == len(node.properties) else ""
             return [f"if {counted}not v.keys() <= {known}: return False"]
-        if isinstance(node.extra, Node) and not isinstance(node.extra, Unknown):
+        if isinstance(node.extra, Node) and not isinstance(node.extra, kinds.Unknown):
             test = self._test(node.extra, "x")
             return ["for k, x in v.items():", f" if k not in {known} and not {test}: return False"]
         return []
 
-    def _record(self, node: Record) -> list[str]:
+    def _record(self, node: kinds.Record) -> list[str]:
         lines = ["if type(v) is not dict: return False", *self._sizes(node.minimum_size, node.maximum_size)]
         test = self._test(node.values, "x")
         if node.pattern is None:
@@ -241,7 +220,7 @@ class Source:
         lines += ["for k, x in v.items():", f" if not ({test} if {fits}(k) else {other}): return False"]
         return [*lines, "return True"]
 
-    def _array(self, node: Array) -> list[str]:
+    def _array(self, node: kinds.Array) -> list[str]:
         lines = ["if type(v) is not list: return False", *self._sizes(node.minimum_size, node.maximum_size)]
         test = self._test(node.items, "x")
         if test != "True":
@@ -250,7 +229,7 @@ class Source:
             lines.append("if not is_unique(v): return False")
         return [*lines, *self._contains(node), "return True"]
 
-    def _contains(self, node: Array) -> list[str]:
+    def _contains(self, node: kinds.Array) -> list[str]:
         if node.contains is None:
             # Without `contains`, TypeBox counts items of type Never.
             counted = node.minimum_contains is not None or node.maximum_contains is not None
@@ -263,7 +242,7 @@ class Source:
             lines.append(f"if found > {self._literal(node.maximum_contains)}: return False")
         return lines
 
-    def _tuple(self, node: Tuple) -> list[str]:
+    def _tuple(self, node: kinds.Tuple) -> list[str]:
         lines = [f"if type(v) is not list or len(v) != {len(node.items)}: return False"]
         for i, part in enumerate(node.items):
             test = self._test(part, "x")
@@ -271,7 +250,7 @@ class Source:
                 lines += [f"x = v[{i}]", f"if not {test}: return False"]
         return [*lines, "return True"]
 
-    def _intersect(self, node: Intersect) -> list[str]:
+    def _intersect(self, node: kinds.Intersect) -> list[str]:
         if node.unevaluated is True:
             return [*_return_unless([self._test(member, "v") for member in node.members]), "return True"]
         lines = [f"fits = {_all([self._test(member, 'v') for member in node.members])}"]
@@ -300,7 +279,17 @@ class Source:
 
 
 def is_leaf(node: Node) -> bool:
-    return isinstance(node, Unknown | Never | Null | Boolean | String | Number | Literal | Enum)
+    return isinstance(
+        node,
+        kinds.Unknown
+        | kinds.Never
+        | kinds.Null
+        | kinds.Boolean
+        | kinds.String
+        | kinds.Number
+        | kinds.Literal
+        | kinds.Enum,
+    )
 
 
 def _all(tests: list[str]) -> str:
@@ -311,7 +300,7 @@ def _return_unless(tests: list[str]) -> list[str]:
     return [f"if not {_all(tests[i : i + _TERMS])}: return False" for i in range(0, len(tests), _TERMS)]
 
 
-def _failing(reference: Reference) -> Callable[[Any], bool]:
+def _failing(reference: kinds.Reference) -> Callable[[Any], bool]:
     """A check that raises, for a reference to nothing or to itself: TypeBox finds out only when it gets there."""
 
     def fail(_: Any) -> bool:
@@ -320,31 +309,31 @@ def _failing(reference: Reference) -> Callable[[Any], bool]:
     return fail
 
 
-def dead_reference(reference: Reference) -> CastError:
-    if isinstance(reference, Ref) and reference.slot is None:
+def dead_reference(reference: kinds.Reference) -> CastError:
+    if isinstance(reference, kinds.Ref) and reference.slot is None:
         return unknown_reference(reference.name)
     return too_deep()
 
 
-def _key_pattern(node: Intersect) -> str:
+def _key_pattern(node: kinds.Intersect) -> str:
     """The pattern TypeBox makes of the property names it can see: a name is taken as the pattern it happens to be."""
     return f"^({'|'.join(f'({key})' for key in _keys(node))})$"
 
 
 def _keys(node: Node) -> list[str]:
     match node:
-        case Intersect():
+        case kinds.Intersect():
             return [key for member in node.members for key in _keys(member)]
-        case Union():
+        case kinds.Union():
             first, *others = map(_keys, node.variants)
             return [key for key in first if all(key in other for other in others)]
-        case Tuple():
+        case kinds.Tuple():
             return [str(i) for i in range(len(node.items))]
-        case Array():
+        case kinds.Array():
             return ["[number]"]
-        case Object():
+        case kinds.Object():
             return list(node.properties)
-        case Record():
+        case kinds.Record():
             return [_without_anchors(node.pattern or "^(.*)$")]
         case _:
             return []

@@ -5,32 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from enfold.schema.cast import kinds
 from enfold.schema.cast.check import Checks, Memo
 from enfold.schema.cast.create import Creator
 from enfold.schema.cast.failure import CastError, cannot_cast
 from enfold.schema.cast.javascript import as_object, clone, distinct, length
-from enfold.schema.cast.kinds import (
-    MISSING,
-    Array,
-    Boolean,
-    Document,
-    Enum,
-    Import,
-    Intersect,
-    Literal,
-    Never,
-    Node,
-    Not,
-    Null,
-    Number,
-    Object,
-    Record,
-    Reference,
-    String,
-    Tuple,
-    Union,
-    Unknown,
-)
+from enfold.schema.cast.kinds import MISSING, Node
 
 # An object with more properties than this is rebuilt step by step: compiling so many lines takes a good part of a second.
 _WORTH_COMPILING: Final = 200
@@ -39,7 +19,7 @@ _WORTH_COMPILING: Final = 200
 class Caster:
     """One cast under way."""
 
-    def __init__(self, document: Document, checks: Checks, memo: Memo) -> None:
+    def __init__(self, document: kinds.Document, checks: Checks, memo: Memo) -> None:
         self.creator = Creator(document, checks, memo)
         self._document = document
         self.checks = checks
@@ -65,15 +45,17 @@ class Caster:
 
     def remake(self, node: Node, value: Any) -> Any:
         """What the kind makes of a value it does not accept."""
-        if isinstance(node, Reference):
+        if isinstance(node, kinds.Reference):
             node = self.creator.follow(node)
         return _CASTS[type(node)](self, node, value)
 
     def create(self, node: Node, _: Any = None) -> Any:
         return self.creator.create(node)
 
-    def variants(self, node: Union) -> list[Node]:
-        return [variant if isinstance(variant, Import) else self.creator.follow(variant) for variant in node.variants]
+    def variants(self, node: kinds.Union) -> list[Node]:
+        return [
+            variant if isinstance(variant, kinds.Import) else self.creator.follow(variant) for variant in node.variants
+        ]
 
     def put(self, container: Any, place: Any, value: Any) -> None:
         """Stores a part of a result; one that stays missing is taken out again at the end, as JSON would."""
@@ -97,7 +79,7 @@ class Caster:
         return known[0]
 
 
-def _object(caster: Caster, node: Object, value: Any) -> Any:
+def _object(caster: Caster, node: kinds.Object, value: Any) -> Any:
     own = as_object(value)
     if own is None:
         return caster.create(node)
@@ -109,7 +91,7 @@ def _object(caster: Caster, node: Object, value: Any) -> Any:
     return result
 
 
-def _rebuild(caster: Caster, node: Object, own: dict[str, Any]) -> dict[str, Any]:
+def _rebuild(caster: Caster, node: kinds.Object, own: dict[str, Any]) -> dict[str, Any]:
     """What the generated function of an object does, for those with so many properties that it would not pay."""
     result: dict[str, Any] = {}
     for name, part in node.properties.items():
@@ -120,20 +102,20 @@ def _rebuild(caster: Caster, node: Object, own: dict[str, Any]) -> dict[str, Any
     return result
 
 
-def _record(caster: Caster, node: Record, value: Any) -> Any:
+def _record(caster: Caster, node: kinds.Record, value: Any) -> Any:
     if not isinstance(value, dict):
         return caster.create(node)
     return {name: caster.visit(node.values, item) for name, item in value.items()}
 
 
-def _array(caster: Caster, node: Array, value: Any) -> Any:
+def _array(caster: Caster, node: kinds.Array, value: Any) -> Any:
     items = value if isinstance(value, list) else _listed(node, caster.create(node))
     sized = _resize(caster, node, items)
     result = [caster.visit(node.items, item) for item in sized]
     return _only_once(caster, node, result) if node.unique else result
 
 
-def _listed(node: Array, created: Any) -> list[Any]:
+def _listed(node: kinds.Array, created: Any) -> list[Any]:
     """What was created as a list; a default may be anything, and JavaScript spreads a text that is too short."""
     if isinstance(created, list):
         return created
@@ -144,7 +126,7 @@ def _listed(node: Array, created: Any) -> list[Any]:
     raise CastError("TypeError", "maximum.map is not a function")
 
 
-def _resize(caster: Caster, node: Array, items: list[Any]) -> list[Any]:
+def _resize(caster: Caster, node: kinds.Array, items: list[Any]) -> list[Any]:
     if node.minimum_size is not None and len(items) < node.minimum_size:
         lacking = int(node.minimum_size - len(items))
         caster.creator.spend(lacking)
@@ -154,14 +136,14 @@ def _resize(caster: Caster, node: Array, items: list[Any]) -> list[Any]:
     return items
 
 
-def _only_once(caster: Caster, node: Array, items: list[Any]) -> list[Any]:
+def _only_once(caster: Caster, node: kinds.Array, items: list[Any]) -> list[Any]:
     unique = distinct(items)
     if not caster.check(node, unique):
         raise cannot_cast("Array cast produced invalid data due to uniqueItems constraint")
     return unique
 
 
-def _tuple(caster: Caster, node: Tuple, value: Any) -> Any:
+def _tuple(caster: Caster, node: kinds.Tuple, value: Any) -> Any:
     if not isinstance(value, list):
         return caster.create(node)
     result = [MISSING] * len(node.items)
@@ -170,7 +152,7 @@ def _tuple(caster: Caster, node: Tuple, value: Any) -> Any:
     return result
 
 
-def _union(caster: Caster, node: Union, value: Any) -> Any:
+def _union(caster: Caster, node: kinds.Union, value: Any) -> Any:
     if node.default is not MISSING:
         return clone(node.default)
     variants = caster.variants(node)
@@ -183,21 +165,21 @@ def _union(caster: Caster, node: Union, value: Any) -> Any:
 
 
 def _score(caster: Caster, node: Node, value: Any) -> int:
-    own = as_object(value) if isinstance(node, Object) else None
-    if isinstance(node, Object) and own is not None:
+    own = as_object(value) if isinstance(node, kinds.Object) else None
+    if isinstance(node, kinds.Object) and own is not None:
         return sum(_score_property(caster, part, own.get(name, MISSING)) for name, part in node.properties.items())
-    if isinstance(node, Union):
+    if isinstance(node, kinds.Union):
         return max(caster.score(variant, value) for variant in caster.variants(node))
     return int(caster.check(node, value))
 
 
 def _score_property(caster: Caster, node: Node, value: Any) -> int:
     fits = caster.check(node, value)
-    tag = 100 if fits and isinstance(node, Literal) else 0
+    tag = 100 if fits and isinstance(node, kinds.Literal) else 0
     return tag + (10 if fits else 0) + (value is not MISSING)
 
 
-def _intersect(caster: Caster, node: Intersect, value: Any) -> Any:
+def _intersect(caster: Caster, node: kinds.Intersect, value: Any) -> Any:
     correct = caster.create(node)
     assigned = _assign(correct, value)
     return assigned if caster.check(node, assigned) else correct
@@ -213,17 +195,20 @@ def _assign(correct: Any, value: Any) -> Any:
     return {name: _assign(part, given[name]) if name in given else part for name, part in known.items()}
 
 
-def _never(_: Caster, __: Never, ___: Any) -> Any:
+def _never(_: Caster, __: kinds.Never, ___: Any) -> Any:
     raise cannot_cast("Never types cannot be cast")
 
 
 _CASTS: Final[dict[type[Node], Callable[[Caster, Any, Any], Any]]] = {
-    Object: _object,
-    Record: _record,
-    Array: _array,
-    Tuple: _tuple,
-    Union: _union,
-    Intersect: _intersect,
-    Never: _never,
-    **dict.fromkeys((Unknown, Not, Null, Boolean, String, Number, Literal, Enum), Caster.create),
+    kinds.Object: _object,
+    kinds.Record: _record,
+    kinds.Array: _array,
+    kinds.Tuple: _tuple,
+    kinds.Union: _union,
+    kinds.Intersect: _intersect,
+    kinds.Never: _never,
+    **dict.fromkeys(
+        (kinds.Unknown, kinds.Not, kinds.Null, kinds.Boolean, kinds.String, kinds.Number, kinds.Literal, kinds.Enum),
+        Caster.create,
+    ),
 }

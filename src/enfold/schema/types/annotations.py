@@ -16,42 +16,25 @@ import msgspec
 from enfold.envelope import ContentBlock, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema.plain import to_plain
+from enfold.schema.types import shapes
 from enfold.schema.types.limits import is_pydantic_metadata, limit, read_metadata
 from enfold.schema.types.records import is_record, names_of_module, read_record, resolve
-from enfold.schema.types.shapes import (
-    NO_NOTES,
-    Alias,
-    Anything,
-    Choice,
-    Definitions,
-    Either,
-    Flags,
-    Foreign,
-    Items,
-    Named,
-    Noted,
-    Record,
-    Row,
-    Scalar,
-    Shape,
-    Table,
-    Text,
-)
+from enfold.schema.types.shapes import Definitions, Record, Shape
 
 __all__ = ["TypeReader", "spelled"]
 
 _KNOWN: Final[dict[Any, Shape]] = {
-    int: Scalar("integer"),
-    str: Scalar("string"),
-    float: Scalar("number"),
-    bool: Scalar("boolean"),
-    None: Scalar("null"),
-    type(None): Scalar("null"),
-    Any: Anything(),
-    object: Anything(),
-    msgspec.Raw: Anything(),
-    typing.LiteralString: Scalar("string"),
-    typing.Tuple: Items(tuple, Anything()),  # noqa: UP006 - users still write it, and it is not `tuple[()]`
+    int: shapes.Scalar("integer"),
+    str: shapes.Scalar("string"),
+    float: shapes.Scalar("number"),
+    bool: shapes.Scalar("boolean"),
+    None: shapes.Scalar("null"),
+    type(None): shapes.Scalar("null"),
+    Any: shapes.Anything(),
+    object: shapes.Anything(),
+    msgspec.Raw: shapes.Anything(),
+    typing.LiteralString: shapes.Scalar("string"),
+    typing.Tuple: shapes.Items(tuple, shapes.Anything()),  # noqa: UP006 - users still write it, and it is not `tuple[()]`
 }
 
 # By name, so that reading an annotation imports nothing: who has such a type has imported its module.
@@ -172,15 +155,15 @@ class TypeReader:
     def _read_class(self, cls: type) -> Shape:
         name = f"{cls.__module__.split('.')[0]}.{cls.__qualname__}"
         if name in _FORMATS:
-            return Text(cls, _FORMATS[name])
+            return shapes.Text(cls, _FORMATS[name])
         if cls is tuple:
-            return Items(tuple, Anything())
+            return shapes.Items(tuple, shapes.Anything())
         if cls in _ARRAYS:
-            return self._array(_ARRAYS[cls], Anything())
+            return self._array(_ARRAYS[cls], shapes.Anything())
         if cls in _OBJECTS:
-            return self._object(_OBJECTS[cls], Scalar("string"), Anything())
+            return self._object(_OBJECTS[cls], shapes.Scalar("string"), shapes.Anything())
         if issubclass(cls, _PASSED_ON):
-            return Anything()
+            return shapes.Anything()
         if issubclass(cls, enum.Enum):
             return _enum(cls)
         if cls in _NOT_DATA:
@@ -206,17 +189,17 @@ class TypeReader:
         if self._records_open and not metadata.is_plain:
             self._needs_pydantic("a constraint of annotated_types inside a class")
         shape = limit(self.read(inner), metadata.limits)
-        return shape if metadata.notes == NO_NOTES else Noted(shape, metadata.notes)
+        return shape if metadata.notes == shapes.NO_NOTES else shapes.Noted(shape, metadata.notes)
 
     def _read_tuple(self, arguments: tuple[Any, ...]) -> Shape:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return Items(tuple, self.read(arguments[0]))
-        return Row(tuple(self.read(argument) for argument in arguments))
+            return shapes.Items(tuple, self.read(arguments[0]))
+        return shapes.Row(tuple(self.read(argument) for argument in arguments))
 
     def _read_type_variable(self, variable: Any) -> Shape:
         if variable.__constraints__:
             return self._union([self.read(member) for member in variable.__constraints__])
-        return Anything() if variable.__bound__ is None else self.read(variable.__bound__)
+        return shapes.Anything() if variable.__bound__ is None else self.read(variable.__bound__)
 
     def _read_alias(self, alias: Any, value: Any) -> Shape:
         """An alias is its value; one that refers to itself is defined by name."""
@@ -229,18 +212,20 @@ class TypeReader:
         self._open_aliases.discard(alias)
         if alias not in self.definitions:
             return shape
-        self.definitions[alias] = Alias(_alias_name(alias), shape)
-        return Named(alias)
+        self.definitions[alias] = shapes.Alias(_alias_name(alias), shape)
+        return shapes.Named(alias)
 
     def _refer_to_alias(self, alias: Any) -> Shape:
-        self.definitions.setdefault(alias, Alias(_alias_name(alias), Anything()))
-        return Named(alias)
+        self.definitions.setdefault(alias, shapes.Alias(_alias_name(alias), shapes.Anything()))
+        return shapes.Named(alias)
 
     def _read_record(self, annotation: Any) -> Shape:
         if annotation not in self.definitions:
-            self.definitions[annotation] = Alias("", Anything())  # holds the place while the fields are read
+            self.definitions[annotation] = shapes.Alias(
+                "", shapes.Anything()
+            )  # holds the place while the fields are read
             self.definitions[annotation] = self._make_record(annotation)
-        return Named(annotation)
+        return shapes.Named(annotation)
 
     def _make_record(self, annotation: Any) -> Record:
         self._records_open += 1
@@ -251,19 +236,19 @@ class TypeReader:
     def _union(self, members: list[Shape]) -> Shape:
         flat: list[Shape] = []
         for member in members:
-            flat.extend(member.members if isinstance(member, Either) else [member])
+            flat.extend(member.members if isinstance(member, shapes.Either) else [member])
         unique = [member for place, member in enumerate(flat) if member not in flat[:place]]
-        if Anything() in unique:
-            return Anything()
-        return unique[0] if len(unique) == 1 else Either(tuple(unique))
+        if shapes.Anything() in unique:
+            return shapes.Anything()
+        return unique[0] if len(unique) == 1 else shapes.Either(tuple(unique))
 
     def _array(self, build: type, item: Shape) -> Shape:
         self._note_container(build)
-        return Items(build, item)
+        return shapes.Items(build, item)
 
     def _object(self, build: type, key: Shape, value: Shape) -> Shape:
         self._note_container(build)
-        return Table(build, key, value)
+        return shapes.Table(build, key, value)
 
     def _note_container(self, build: type) -> None:
         if build not in _PLAIN_CONTAINERS:
@@ -273,7 +258,7 @@ class TypeReader:
         if not _is_pydantic(annotation):
             self.unknown = self.unknown or spelled(annotation)
         self._needs_pydantic(spelled(annotation))
-        return Foreign(annotation)
+        return shapes.Foreign(annotation)
 
     def _needs_pydantic(self, what: str) -> None:
         self.beyond_msgspec = self.beyond_msgspec or what
@@ -305,14 +290,14 @@ def _alias_name(alias: Any) -> str:
 
 def _literal(annotation: Any) -> Shape:
     members = get_args(annotation)
-    return Choice(annotation, tuple(_json_value(member) for member in members), members)
+    return shapes.Choice(annotation, tuple(_json_value(member) for member in members), members)
 
 
 def _enum(cls: type[enum.Enum]) -> Shape:
     if issubclass(cls, enum.Flag):
-        return Flags(cls)
+        return shapes.Flags(cls)
     members = tuple(cls)
-    return Choice(cls, tuple(_json_value(member) for member in members), members)
+    return shapes.Choice(cls, tuple(_json_value(member) for member in members), members)
 
 
 def _json_value(member: Any) -> Any:

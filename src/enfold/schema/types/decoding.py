@@ -6,21 +6,8 @@ from typing import Any, Final, TypeAlias
 
 from enfold.schema import wording
 from enfold.schema.refusal import DecodeError, Reason
-from enfold.schema.types.shapes import (
-    Alias,
-    Choice,
-    Definitions,
-    Either,
-    Flags,
-    Items,
-    Named,
-    Noted,
-    Record,
-    Row,
-    Scalar,
-    Shape,
-    Table,
-)
+from enfold.schema.types import shapes
+from enfold.schema.types.shapes import Definitions, Record, Shape
 
 __all__ = [
     "KEY",
@@ -103,21 +90,21 @@ def _inside(schema: dict[str, Any], key: str | int) -> Any:
 def whole_numbers(shape: Shape, value: Any, definitions: Definitions) -> Any:
     """The value with 1.0 made 1 where an integer is asked for; the same object where nothing has to change."""
     match shape, value:
-        case ((Scalar(type="integer") | Flags()), float()) if value.is_integer():
+        case ((shapes.Scalar(type="integer") | shapes.Flags()), float()) if value.is_integer():
             return int(value)
-        case Choice(), float() if value.is_integer() and int in map(type, shape.values):
+        case shapes.Choice(), float() if value.is_integer() and int in map(type, shape.values):
             return int(value)
-        case Noted(), _:
+        case shapes.Noted(), _:
             return whole_numbers(shape.shape, value, definitions)
-        case Either(), _:
+        case shapes.Either(), _:
             return _whole_in_either(shape, value, definitions)
-        case Named(), dict() | list():
+        case shapes.Named(), dict() | list():
             return _whole_in_named(definitions[shape.key], value, definitions)
-        case Items(), list():
+        case shapes.Items(), list():
             return _changed_list(value, [whole_numbers(shape.item, item, definitions) for item in value])
-        case Row(), list():
+        case shapes.Row(), list():
             return _whole_in_row(shape.items, value, definitions)
-        case Table(), dict():
+        case shapes.Table(), dict():
             return _changed_dict(value, {key: whole_numbers(shape.value, value[key], definitions) for key in value})
     return value
 
@@ -131,7 +118,7 @@ def whole_numbers_of_fields(record: Record, value: Any, definitions: Definitions
     return _changed_dict(value, {**value, **changes})
 
 
-def _whole_in_either(shape: Either, value: Any, definitions: Definitions) -> Any:
+def _whole_in_either(shape: shapes.Either, value: Any, definitions: Definitions) -> Any:
     if isinstance(value, float) and any(_takes_fractions(member) for member in shape.members):
         return value
     for member in shape.members:
@@ -142,13 +129,13 @@ def _whole_in_either(shape: Either, value: Any, definitions: Definitions) -> Any
 def _takes_fractions(shape: Shape) -> bool:
     return (
         _takes_fractions(shape.shape)
-        if isinstance(shape, Noted)
-        else isinstance(shape, Scalar) and shape.type == "number"
+        if isinstance(shape, shapes.Noted)
+        else isinstance(shape, shapes.Scalar) and shape.type == "number"
     )
 
 
-def _whole_in_named(definition: Record | Alias, value: Any, definitions: Definitions) -> Any:
-    if isinstance(definition, Alias):
+def _whole_in_named(definition: Record | shapes.Alias, value: Any, definitions: Definitions) -> Any:
+    if isinstance(definition, shapes.Alias):
         return whole_numbers(definition.shape, value, definitions)
     return whole_numbers_of_fields(definition, value, definitions)
 

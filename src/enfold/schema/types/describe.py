@@ -9,27 +9,8 @@ from msgspec import UNSET
 
 from enfold.errors import CallError
 from enfold.schema.plain import to_plain
-from enfold.schema.types.shapes import (
-    Alias,
-    Anything,
-    Choice,
-    Definitions,
-    Either,
-    Field,
-    Flags,
-    Foreign,
-    Items,
-    Limits,
-    Named,
-    Noted,
-    Notes,
-    Record,
-    Row,
-    Scalar,
-    Shape,
-    Table,
-    Text,
-)
+from enfold.schema.types import shapes
+from enfold.schema.types.shapes import Definitions, Field, Limits, Record, Shape
 
 __all__ = ["Mode", "describe_record", "describe_shape"]
 
@@ -85,30 +66,30 @@ class _Writer:
 
     def write(self, shape: Shape) -> dict[str, Any]:
         match shape:
-            case Anything():
+            case shapes.Anything():
                 return {}
-            case Scalar():
+            case shapes.Scalar():
                 return {"type": shape.type, **_limits(shape.limits, _SCALAR_WORDS.get(shape.type, {}))}
-            case Text():
+            case shapes.Text():
                 return self._text(shape)
-            case Choice():
+            case shapes.Choice():
                 return _choice(shape.values)
-            case Flags():
+            case shapes.Flags():
                 return {"type": "integer"}
-            case Items():
+            case shapes.Items():
                 return self._items(shape)
-            case Row():
+            case shapes.Row():
                 items = [self.write(item) for item in shape.items]
                 return _row(items, len(items))
-            case Table():
+            case shapes.Table():
                 return self._table(shape)
-            case Either():
+            case shapes.Either():
                 return self._either(shape)
-            case Named():
+            case shapes.Named():
                 return self._reference(shape)
-            case Foreign():
+            case shapes.Foreign():
                 return self._foreign(shape)
-            case Noted():
+            case shapes.Noted():
                 return {**self.write(shape.shape), **_notes(shape.notes)}
 
     def record(self, record: Record) -> dict[str, Any]:
@@ -133,7 +114,7 @@ class _Writer:
         default = _json_default(field.default)
         return schema if default is UNSET else {**schema, "default": default}
 
-    def _text(self, shape: Text) -> dict[str, Any]:
+    def _text(self, shape: shapes.Text) -> dict[str, Any]:
         if shape.format == "base64":
             return {"type": "string", "contentEncoding": "base64"}
         text = {"type": "string", "format": shape.format}
@@ -141,7 +122,7 @@ class _Writer:
             return text
         return {"anyOf": [text, {"type": "number", **_limits(shape.limits, _NUMBER_WORDS)}]}
 
-    def _items(self, shape: Items) -> dict[str, Any]:
+    def _items(self, shape: shapes.Items) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "array"}
         if item := self.write(shape.item):
             schema["items"] = item
@@ -150,7 +131,7 @@ class _Writer:
             schema["uniqueItems"] = True
         return schema | _limits(shape.limits, _ARRAY_WORDS)
 
-    def _table(self, shape: Table) -> dict[str, Any]:
+    def _table(self, shape: shapes.Table) -> dict[str, Any]:
         schema: dict[str, Any] = {"type": "object", "additionalProperties": self.write(shape.value) or True}
         key = self._key(shape.key)
         if key != {"type": "string"}:
@@ -160,15 +141,15 @@ class _Writer:
     def _key(self, key: Shape) -> dict[str, Any]:
         """What the text of a key looks like: a number between quotes is told by a pattern."""
         match key:
-            case Scalar(type="integer"):
+            case shapes.Scalar(type="integer"):
                 return {"type": "string", "pattern": "^-?[0-9]+$"}
-            case Scalar(type="number"):
+            case shapes.Scalar(type="number"):
                 return {"type": "string", "pattern": "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"}
-            case Choice():
+            case shapes.Choice():
                 return _choice(tuple(str(value) for value in key.values))
-            case Noted():
+            case shapes.Noted():
                 return self._key(key.shape)
-            case Text() | Scalar(type="string"):
+            case shapes.Text() | shapes.Scalar(type="string"):
                 return {"type": "string"} | {
                     word: value
                     for word, value in self.write(key).items()
@@ -176,19 +157,19 @@ class _Writer:
                 }
         return {"type": "string"}
 
-    def _either(self, shape: Either) -> dict[str, Any]:
+    def _either(self, shape: shapes.Either) -> dict[str, Any]:
         members: list[dict[str, Any]] = []
         for member in shape.members:
             written = self.write(member)
             members.extend(written["anyOf"] if written.keys() == {"anyOf"} else [written])
         return {"anyOf": members, **self._discriminator(shape)}
 
-    def _discriminator(self, shape: Either) -> dict[str, Any]:
+    def _discriminator(self, shape: shapes.Either) -> dict[str, Any]:
         """Structs that tell themselves apart by a tag say so."""
         mapping: dict[str, str] = {}
         tag_fields = set()
         for member in shape.members:
-            record = self.definitions.get(member.key) if isinstance(member, Named) else None
+            record = self.definitions.get(member.key) if isinstance(member, shapes.Named) else None
             if isinstance(record, Record) and record.tag is not None and not record.is_row:
                 tag_fields.add(record.tag[0])
                 mapping[str(record.tag[1])] = self.write(member)["$ref"]
@@ -196,7 +177,7 @@ class _Writer:
             return {}
         return {"discriminator": {"propertyName": tag_fields.pop(), "mapping": mapping}}
 
-    def _reference(self, shape: Named) -> dict[str, Any]:
+    def _reference(self, shape: shapes.Named) -> dict[str, Any]:
         definition = self.definitions[shape.key]
         if shape.key not in self.names:
             name = self.names[shape.key] = self._free_name(definition.name)
@@ -204,8 +185,8 @@ class _Writer:
             self.defs[name] = self._definition(definition)
         return {"$ref": f"#/$defs/{self.names[shape.key]}"}
 
-    def _definition(self, definition: Record | Alias) -> dict[str, Any]:
-        if isinstance(definition, Alias):
+    def _definition(self, definition: Record | shapes.Alias) -> dict[str, Any]:
+        if isinstance(definition, shapes.Alias):
             return self.write(definition.shape)
         head = {"title": definition.name}
         if definition.description:
@@ -218,7 +199,7 @@ class _Writer:
             name, number = f"{wanted}{number}", number + 1
         return name
 
-    def _foreign(self, shape: Foreign) -> dict[str, Any]:
+    def _foreign(self, shape: shapes.Foreign) -> dict[str, Any]:
         from enfold.schema.types.foreign import describe_foreign
 
         schema = describe_foreign(shape.annotation, self.mode)
@@ -288,7 +269,7 @@ def _choice(values: tuple[Any, ...]) -> dict[str, Any]:
     return {**head, "const": values[0]} if len(values) == 1 else {**head, "enum": list(values)}
 
 
-def _notes(notes: Notes) -> dict[str, Any]:
+def _notes(notes: shapes.Notes) -> dict[str, Any]:
     told = {"title": notes.title, "description": notes.description}
     schema = {word: text for word, text in told.items() if text is not None}
     examples = {} if notes.examples is None else {"examples": [to_plain(example) for example in notes.examples]}

@@ -11,27 +11,9 @@ import msgspec
 from msgspec import UNSET, ValidationError
 
 from enfold.schema.refusal import DecodeError
+from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
-from enfold.schema.types.shapes import (
-    NO_LIMITS,
-    Alias,
-    Anything,
-    Choice,
-    Definitions,
-    Either,
-    Flags,
-    Foreign,
-    Items,
-    Limits,
-    Named,
-    Noted,
-    Record,
-    Row,
-    Scalar,
-    Shape,
-    Table,
-    Text,
-)
+from enfold.schema.types.shapes import NO_LIMITS, Definitions, Limits, Record, Shape
 
 __all__ = ["argument_reader", "read_hook", "to_annotation", "value_reader"]
 
@@ -87,33 +69,33 @@ def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Read
 def to_annotation(shape: Shape, definitions: Definitions) -> Any:
     """The shape as an annotation in msgspec's own words; a shape it has no words for is a TypeError."""
     match shape:
-        case Anything():
+        case shapes.Anything():
             return Any
-        case Scalar("number"):
+        case shapes.Scalar("number"):
             return _finite(shape.limits)
-        case Scalar():
+        case shapes.Scalar():
             return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
-        case Text():
+        case shapes.Text():
             return _with_limits(shape.cls, shape.limits)
-        case Choice():
+        case shapes.Choice():
             return shape.annotation
-        case Flags():
+        case shapes.Flags():
             return shape.cls
-        case Items():
+        case shapes.Items():
             item = to_annotation(shape.item, definitions)
             return _with_limits(_generic(shape.build, (item, ...) if shape.build is tuple else item), shape.limits)
-        case Row():
+        case shapes.Row():
             return _generic(tuple, tuple(to_annotation(item, definitions) for item in shape.items))
-        case Table():
+        case shapes.Table():
             key, value = to_annotation(shape.key, definitions), to_annotation(shape.value, definitions)
             return _with_limits(_generic(shape.build, (key, value)), shape.limits)
-        case Either():
+        case shapes.Either():
             return _generic(Union, tuple(to_annotation(member, definitions) for member in shape.members))
-        case Named():
+        case shapes.Named():
             return _named(definitions[shape.key])
-        case Noted():
+        case shapes.Noted():
             return to_annotation(shape.shape, definitions)
-        case Foreign():
+        case shapes.Foreign():
             raise TypeError("only pydantic reads this type")
 
 
@@ -125,8 +107,8 @@ def read_hook(cls: Any, value: Any) -> Any:
 _OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
 
 
-def _named(definition: Record | Alias) -> Any:
-    if isinstance(definition, Alias):
+def _named(definition: Record | shapes.Alias) -> Any:
+    if isinstance(definition, shapes.Alias):
         raise TypeError("msgspec does not follow a type alias that refers to itself")
     return definition.annotation
 
@@ -170,13 +152,13 @@ def _look_at_every_type(annotation: Any) -> None:
 
 
 def _is_unconverted(shape: Shape) -> bool:
-    if isinstance(shape, Noted):
+    if isinstance(shape, shapes.Noted):
         return _is_unconverted(shape.shape)
-    if isinstance(shape, Either):
+    if isinstance(shape, shapes.Either):
         return all(_is_unconverted(member) for member in shape.members)
-    if isinstance(shape, Choice):
+    if isinstance(shape, shapes.Choice):
         return all(value is member for value, member in zip(shape.values, shape.members, strict=True))
-    return isinstance(shape, Scalar) and shape.type in _UNCONVERTED
+    return isinstance(shape, shapes.Scalar) and shape.type in _UNCONVERTED
 
 
 def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
@@ -223,15 +205,15 @@ def _take_numbered(keywords: list[str], struct: msgspec.Struct) -> dict[str, Any
 def _is_simple(shape: Shape) -> bool:
     """Whether msgspec reads it without our hook, and without keys that stand for something else than text."""
     match shape:
-        case Noted():
+        case shapes.Noted():
             return _is_simple(shape.shape)
-        case Either():
+        case shapes.Either():
             return all(_is_simple(member) for member in shape.members)
-        case Items():
+        case shapes.Items():
             return _is_simple(shape.item)
-        case Text():
+        case shapes.Text():
             return shape.cls.__module__ in {"datetime", "uuid", "decimal", "builtins"}
-    return isinstance(shape, Anything | Scalar | Choice | Flags)
+    return isinstance(shape, shapes.Anything | shapes.Scalar | shapes.Choice | shapes.Flags)
 
 
 def _refused(error: ValidationError, data: Any, annotation: Any, schema: Schema) -> DecodeError:

@@ -19,29 +19,11 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 
 from enfold.schema.check import compile_schema
 from enfold.schema.refusal import DecodeError
+from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation
 from enfold.schema.types.foreign import with_base64, with_finite_numbers
-from enfold.schema.types.shapes import (
-    Alias,
-    Anything,
-    Choice,
-    Definitions,
-    Either,
-    Field,
-    Flags,
-    Foreign,
-    Items,
-    Limits,
-    Named,
-    Noted,
-    Record,
-    Row,
-    Scalar,
-    Shape,
-    Table,
-    Text,
-)
+from enfold.schema.types.shapes import Definitions, Field, Limits, Record, Shape
 
 __all__ = ["argument_reader", "value_reader"]
 
@@ -125,33 +107,33 @@ class _Builder:
 
     def core(self, shape: Shape) -> Core:
         match shape:
-            case Anything():
+            case shapes.Anything():
                 return core_schema.any_schema()
-            case Scalar():
+            case shapes.Scalar():
                 return _scalar(shape)
-            case Text():
+            case shapes.Text():
                 return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
-            case Choice():
+            case shapes.Choice():
                 return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
-            case Flags():
+            case shapes.Flags():
                 return _made_by(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
-            case Items():
+            case shapes.Items():
                 limits = shape.limits
                 items = core_schema.list_schema(
                     self.core(shape.item), min_length=limits.min_length, max_length=limits.max_length
                 )
                 return items if shape.build is list else _made_by(shape.build, items)
-            case Row():
+            case shapes.Row():
                 return core_schema.tuple_schema([self.core(item) for item in shape.items])
-            case Table():
+            case shapes.Table():
                 return self._table(shape)
-            case Either():
+            case shapes.Either():
                 return self._either(shape)
-            case Named():
+            case shapes.Named():
                 return self._named(shape)
-            case Foreign():
+            case shapes.Foreign():
                 return self._handler.generate_schema(shape.annotation)
-            case Noted():
+            case shapes.Noted():
                 return self.core(shape.shape)
 
     def record(self, record: Record) -> Core:
@@ -183,7 +165,7 @@ class _Builder:
         item = self.core(field.shape)
         return item if field.required else core_schema.with_default_schema(item, default=UNSET)
 
-    def _table(self, shape: Table) -> Core:
+    def _table(self, shape: shapes.Table) -> Core:
         limits = shape.limits
         core = core_schema.dict_schema(
             self._key(shape.key),
@@ -195,9 +177,9 @@ class _Builder:
 
     def _key(self, key: Shape) -> Core:
         """A key is text in JSON whatever it stands for; msgspec reads it as it reads the keys of its own objects."""
-        if isinstance(key, Foreign) or (isinstance(key, Scalar) and key.type == "string"):
+        if isinstance(key, shapes.Foreign) or (isinstance(key, shapes.Scalar) and key.type == "string"):
             return self.core(key)
-        annotation: Any = to_annotation(Table(dict, key, Scalar("null")), self._definitions)
+        annotation: Any = to_annotation(shapes.Table(dict, key, shapes.Scalar("null")), self._definitions)
 
         def read(text: Any) -> Any:
             try:
@@ -207,7 +189,7 @@ class _Builder:
 
         return core_schema.no_info_plain_validator_function(read)
 
-    def _either(self, shape: Either) -> Core:
+    def _either(self, shape: shapes.Either) -> Core:
         """Tags decide first, objects and arrays go to the member they fit best, scalars to the first that takes them."""
         tags = {member: tag for member in shape.members if (tag := self._tag(member)) is not None}
         scalars = sorted((member for member in shape.members if _is_scalar(member)), key=_precedence)
@@ -218,24 +200,24 @@ class _Builder:
         return core_schema.union_schema([*choices, *map(self.core, scalars)], mode="left_to_right")
 
     def _tag(self, shape: Shape) -> tuple[str, str | int] | None:
-        record = self._definitions[shape.key] if isinstance(shape, Named) else None
+        record = self._definitions[shape.key] if isinstance(shape, shapes.Named) else None
         return record.tag if isinstance(record, Record) and not record.is_row else None
 
     def _tagged(self, tags: dict[Shape, tuple[str, str | int]]) -> Core:
         choices = {tag: self.core(member) for member, (_, tag) in tags.items()}
         return core_schema.tagged_union_schema(choices, discriminator=next(iter(tags.values()))[0])
 
-    def _named(self, shape: Named) -> Core:
+    def _named(self, shape: shapes.Named) -> Core:
         definition = self._definitions[shape.key]
         reference = f"enfold:{id(definition)}"
         if reference not in self._defined:
             self._defined[reference] = core_schema.any_schema()  # holds the place while the fields are written
-            core = self.core(definition.shape) if isinstance(definition, Alias) else self.record(definition)
+            core = self.core(definition.shape) if isinstance(definition, shapes.Alias) else self.record(definition)
             self._defined[reference] = {**core, "ref": reference}
         return core_schema.definition_reference_schema(reference)
 
 
-def _scalar(shape: Scalar) -> Core:
+def _scalar(shape: shapes.Scalar) -> Core:
     limits = shape.limits.given()
     if shape.type == "integer":
         return core_schema.int_schema(**limits, strict=True)
@@ -246,7 +228,7 @@ def _scalar(shape: Scalar) -> Core:
     return core_schema.none_schema() if shape.type == "null" else core_schema.bool_schema(strict=True)
 
 
-def _read_text(shape: Text, value: Any) -> Any:
+def _read_text(shape: shapes.Text, value: Any) -> Any:
     try:
         found: Any = msgspec.convert(value, shape.cls, strict=True, dec_hook=read_hook)
     except msgspec.ValidationError as error:
@@ -288,7 +270,7 @@ _WORDS: Final = {
 }
 
 
-def _pick(shape: Choice, value: Any) -> Any:
+def _pick(shape: shapes.Choice, value: Any) -> Any:
     for json_value, member in zip(shape.values, shape.members, strict=True):
         if type(json_value) is type(value) and json_value == value:
             return member
@@ -320,16 +302,22 @@ def _given(row: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _is_scalar(shape: Shape) -> bool:
-    return _is_scalar(shape.shape) if isinstance(shape, Noted) else isinstance(shape, Scalar | Text | Choice | Flags)
+    return (
+        _is_scalar(shape.shape)
+        if isinstance(shape, shapes.Noted)
+        else isinstance(shape, shapes.Scalar | shapes.Text | shapes.Choice | shapes.Flags)
+    )
 
 
 def _precedence(shape: Shape) -> int:
     """Text that is unmistakably a date or an id is taken as such before it is taken as text; an integer before a float."""
-    if isinstance(shape, Noted):
+    if isinstance(shape, shapes.Noted):
         return _precedence(shape.shape)
-    if isinstance(shape, Choice) or (isinstance(shape, Text) and shape.format not in {"base64", "path", "decimal"}):
+    if isinstance(shape, shapes.Choice) or (
+        isinstance(shape, shapes.Text) and shape.format not in {"base64", "path", "decimal"}
+    ):
         return 0
-    return 1 if isinstance(shape, Scalar) and shape.type == "integer" else 2
+    return 1 if isinstance(shape, shapes.Scalar) and shape.type == "integer" else 2
 
 
 def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> DecodeError:
