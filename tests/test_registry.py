@@ -208,3 +208,13 @@ def test_the_longest_legal_id_has_six_parts_and_200_characters() -> None:
     assert len(OperationSpec(namespace=long, name="y" * 17).id) == 200
     with pytest.raises(ValueError, match="too long"):
         OperationSpec(namespace=long, name="y" * 18)
+
+
+def test_an_operation_that_is_replaced_keeps_its_place() -> None:
+    ops = shop()
+    first, *others = list(ops)
+    made_anew = first.with_spec(first.spec)
+    ops.replace(made_anew)
+    assert list(ops) == [made_anew, *others]
+    with pytest.raises(LookupError, match=r"There is no operation shop\.nothing to replace"):
+        ops.replace(first.with_spec(first.spec.replace(name="nothing")))

@@ -247,7 +247,7 @@ async def _collect(
     try:
         async for envelope in stream:
             data = to_wire(envelope)["data"]
-            size += len(msgspec.json.encode(data))
+            size += _size(data)
             truncated = len(items) >= limits.items or size > limits.size
             if truncated:
                 break
@@ -261,6 +261,13 @@ async def _collect(
         truncated = True
     envelope = msgspec.structs.replace(local_envelope(items, operation_id), warnings=tuple(warnings))
     return Collected(envelope, truncated)
+
+
+def _size(data: Any) -> int:
+    try:
+        return len(msgspec.json.encode(data))
+    except (ValueError, TypeError, RecursionError) as error:  # half a character, which UTF-8 cannot hold
+        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
 
 
 def _below(warning: ResultWarning, index: int) -> ResultWarning:

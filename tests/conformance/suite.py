@@ -27,11 +27,17 @@ GOOD: Final = ("SUCCESS", "INFO")
 
 
 def main() -> int:
+    with _server() as url:
+        return judge(url)
+
+
+def judge(url: str) -> int:
+    """What the suite says of a server, in both eras: 0 where all is good, 2 where it cannot be run here."""
     node = _node()
     if node is None or not SUITE.exists():
         sys.stderr.write("not run: the suite needs node and its own package below .parts\n")
         return 2
-    with _server() as url, tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home:
         bad = [line for revision in REVISIONS for line in _run(node, url, revision, Path(home) / revision)]
     _say("\n".join(bad) or "No check failed, was skipped, or had nothing to test.")
     return 1 if bad else 0
@@ -48,25 +54,25 @@ def _node() -> str | None:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     program = [sys.executable, str(Path(__file__).with_name("server.py")), "--port", str(port)]
     server = subprocess.Popen(program)
     try:
-        _wait_for(port)
+        wait_for(port)
         yield f"http://localhost:{port}/mcp"
     finally:
         server.terminate()
         server.wait(10)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def _wait_for(port: int) -> None:
-    for _ in range(100):
+def wait_for(port: int) -> None:
+    for _ in range(300):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return

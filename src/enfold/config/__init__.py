@@ -1,11 +1,13 @@
 """Configuration files, `enfold.toml` and the `mcpServers` JSON of editors, and the registry of all their sources."""
 
+from enfold.config.logins import Logins
 from enfold.config.opening import ConfiguredRegistry, SourceState, open_config, open_sources
 from enfold.config.reading import Config, SourceEntry, is_config, read_config
 
 __all__ = [
     "Config",
     "ConfiguredRegistry",
+    "Logins",
     "SourceEntry",
     "SourceState",
     "is_config",

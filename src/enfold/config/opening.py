@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from enfold.config.logins import Logins, auth_of
 from enfold.config.reading import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.errors import CallError
 from enfold.operation import Operation
@@ -23,6 +24,7 @@ log: Final = logging.getLogger("enfold.config")
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0
+LOGIN_WAIT: Final = 600.0  # seconds before a user is asked again to log in
 LOOK: Final = 2.0  # seconds between two looks at a source that was up
 
 
@@ -49,13 +51,16 @@ class ConfiguredRegistry(OperationRegistry):
 
 
 def open_config(
-    path: str | Path, environ: Mapping[str, str], *, patience: float = PATIENCE
+    path: str | Path, environ: Mapping[str, str], *, patience: float = PATIENCE, logins: Logins | None = None
 ) -> AbstractAsyncContextManager[ConfiguredRegistry]:
     """Open every source of a file: `async with open_config("mcp.json", os.environ) as registry`.
 
     A file that is wrong raises at once. Sources that are not up within `patience` seconds come later, by themselves.
+    `logins` says how a user logs in where a server asks for it, and where that is kept.
     """
-    return open_sources(read_config(path, environ), patience=patience)
+    config = msgspec.structs.replace(read_config(path, environ), logins=logins or Logins())
+    has_login = any("auth" in source.entry for source in config.sources)
+    return open_sources(config, patience=max(patience, config.logins.patience) if has_login else patience)
 
 
 @asynccontextmanager
@@ -107,6 +112,7 @@ class _Keeper:
                     await self._watch(operations)
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
                 self._told(error)
+                wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
             finally:
                 self._opened = None
                 self.tried.set()
@@ -132,6 +138,10 @@ class _Keeper:
         if text != self._why:
             log.warning("%s is down and will be tried again: %s", self._source.name, text)
         self._why = text
+
+
+def _is_login(error: Exception) -> bool:
+    return isinstance(error, CallError) and error.details.get("reason") == "login"
 
 
 # --- sources ------------------------------------------------------------------------------------------------------
@@ -170,6 +180,7 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
         timeout=entry.get("timeout", "default"),
         limits=Limits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
+        auth=auth_of(entry.get("auth"), config.logins, config.folder),
         reads=entry.get("reads"),
         advertise_output=entry.get("advertise_output", True),
         log_level=entry.get("log_level", "info"),

@@ -12,6 +12,7 @@ import msgspec
 
 from enfold.config.environment import Variables, fill
 from enfold.config.lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
+from enfold.config.logins import Logins
 from enfold.errors import CallError
 from enfold.operation import AccessControl, Policy, legal_names, operation_id, read_access
 
@@ -40,6 +41,7 @@ class Config(msgspec.Struct, frozen=True):
     folder: str
     sources: tuple[SourceEntry, ...]
     policy: dict[str, Any] = {}
+    logins: Logins = Logins()
 
 
 def is_config(target: str) -> bool:
@@ -90,6 +92,10 @@ def _is_pattern(value: Any) -> bool:
 
 def _is_text_table(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values())
+
+
+def _is_port(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
 
 
 def _is_credentials(value: Any) -> bool:
@@ -144,6 +150,7 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
         "transport": (_is_one_of("auto", "http", "sse"), "auto, http or sse"),
         "headers": _TEXT_TABLE,
         "credentials": (_is_credentials, "a token, or a list of user and password"),
+        "auth": (lambda value: isinstance(value, dict), "a table such as {client_id = ...}, which may be empty"),
         "kinds": (_is_texts, "a list of tool, resource and prompt"),
         "reads": (_is_one_of("result"), '"result"'),
         "advertise_output": _FLAG,
@@ -162,6 +169,29 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
         "max_bytes": (_is_number, "a number of bytes"),
     },
     "functions": {"functions": _TEXT},
+}
+_GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
+_AUTH: Final[dict[str, Rule]] = {
+    "grant": (_is_one_of(*_GRANTS), f"{', '.join(_GRANTS[:-1])} or {_GRANTS[-1]}"),
+    "client_id": _TEXT,
+    "client_secret": _TEXT,
+    "client_metadata_url": _TEXT,
+    "private_key_file": _TEXT,
+    "key_id": _TEXT,
+    "algorithm": _TEXT,
+    "assertion_file": _TEXT,
+    "scopes": (_is_pattern, "a text or a list of texts"),
+    "issuer": _TEXT,
+    "redirect_port": (_is_port, "a port from 1 to 65535"),
+    "redirect_uri": _TEXT,
+}
+# The same in the words of editors.
+_AUTH_WORDS: Final = {
+    "clientid": "client_id",
+    "clientsecret": "client_secret",
+    "scope": "scopes",
+    "callbackport": "redirect_port",
+    "redirecturi": "redirect_uri",
 }
 # What editors write beside it for themselves, under their own names.
 _EDITORS: Final = frozenset(
@@ -273,6 +303,7 @@ class _Reader:
             if key in rules or is_strict or self._is_misspelt(key, rules):
                 self._check_key(entry, key, rules, (*path, key))
         self._check_access(entry, path)
+        self._check_auth(entry, path, is_strict=is_strict)
         return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path))
 
     def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
@@ -300,6 +331,17 @@ class _Reader:
             read_access(entry.get("access"))
         except ValueError as error:
             raise self._wrong((*path, "access"), str(error)) from None
+
+    def _check_auth(self, entry: Entry, path: Path, *, is_strict: bool) -> None:
+        auth = entry.get("auth")
+        if not isinstance(auth, dict):
+            return
+        for other in ("command", "credentials"):
+            if other in entry:
+                raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
+        for key in auth:
+            if key in _AUTH or is_strict or self._is_misspelt(key, _AUTH):
+                self._check_key(auth, key, _AUTH, (*path, "auth", key))
 
     def _is_misspelt(self, key: str, rules: Mapping[str, Rule]) -> bool:
         """Whether a key is nearly one of ours; others are an editor's own, and none of our business."""
@@ -332,19 +374,31 @@ def _is_enabled(entry: Any) -> bool:
 
 def _in_our_words(entry: Entry) -> Entry:
     """An editor's entry under our names for the same things."""
-    ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type")}
+    ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type", "auth", "oauth")}
     url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if key in entry), None)
     if url is not None:
         ours["url"] = url
     kind = entry.get("type", "http" if "httpUrl" in entry else None)
     if url is not None and isinstance(kind, str):
         ours.setdefault("transport", "sse" if kind == "sse" else "http")
+    ours |= _auth_in_our_words(entry)
     for theirs, own in (("disabledTools", "exclude"), ("excludeTools", "exclude"), ("includeTools", "include")):
         if entry.get(theirs):
             ours.setdefault(own, entry[theirs])
     if _is_number(ours.get("timeout")) and ours["timeout"] >= 1000:
         ours["timeout"] = ours["timeout"] / 1000  # some count in milliseconds
     return ours
+
+
+def _auth_in_our_words(entry: Entry) -> Entry:
+    """The login of an editor's entry, which stands under one of two names, and may be no more than a word."""
+    given = next((entry[key] for key in ("auth", "oauth") if key in entry), None)
+    if given in ("oauth", True):
+        return {"auth": {}}
+    if not isinstance(given, dict):
+        return {}
+    names = {key: _AUTH_WORDS.get(key.replace("_", "").lower(), key) for key in given}
+    return {"auth": {names[key]: value for key, value in given.items()}}
 
 
 def access_of(entry: Entry) -> AccessControl:

@@ -19,10 +19,11 @@ from enfold.registry import OperationRegistry
 __all__ = ["PromptMessage", "completion", "facts_of", "kind_of", "prompt", "resource"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Kind: TypeAlias = Literal["tool", "resource", "prompt", "completion"]
+# `updates` tells when the resources of its namespace change: a subscription, whose input is a URI.
+Kind: TypeAlias = Literal["tool", "resource", "prompt", "completion", "updates"]
 
 META: Final = "mcp"
-KINDS: Final = ("tool", "resource", "prompt", "completion")
+KINDS: Final = ("tool", "resource", "prompt", "completion", "updates")
 
 
 class PromptMessage(msgspec.Struct, frozen=True):

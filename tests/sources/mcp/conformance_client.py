@@ -12,8 +12,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx2
+
 from enfold import Context, OperationRegistry, OperationSpec
 from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, EnterpriseLogin, UserLogin
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
 CONTEXT: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
@@ -24,10 +27,37 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
 async def main(url: str) -> None:
     protocol = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "auto")
     answers = {"elicitation/create": accept, "sampling/createMessage": sample, "roots/list": roots}
-    async with from_mcp(url, answers=answers, protocol=protocol) as operations:
+    async with from_mcp(url, answers=answers, protocol=protocol, auth=login()) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
         await PLAYS.get(SCENARIO, call_everything)(ops)
+
+
+def login() -> Auth:
+    """What the scenario gives its client to log in with; else a user, whose browser does as it is told."""
+    client = {name: CONTEXT[name] for name in ("client_id", "client_secret", "issuer") if name in CONTEXT}
+    if "private_key_pem" in CONTEXT:
+        key, algorithm = CONTEXT["private_key_pem"], CONTEXT["signing_algorithm"]
+        return ClientCredentials(**client, private_key=key, algorithm=algorithm)
+    if "client-credentials" in SCENARIO:
+        return ClientCredentials(**client)
+    if "valid_jwt" in CONTEXT:
+        return AssertionLogin(**client, assertion=CONTEXT["valid_jwt"])
+    if "idp_id_token" in CONTEXT:
+        return EnterpriseLogin(
+            **client,
+            identity_token=CONTEXT["idp_id_token"],
+            provider_token_url=CONTEXT["idp_token_endpoint"],
+            provider_client_id=CONTEXT["idp_client_id"],
+        )
+    document = "https://conformance-test.local/client-metadata.json"
+    return UserLogin(**client, client_metadata_url=document, open_url=follow)
+
+
+async def follow(url: str) -> None:
+    """Go where the login page leads, which is back to us."""
+    async with httpx2.AsyncClient(follow_redirects=True) as browser:
+        await browser.get(url)
 
 
 async def accept(params: dict[str, Any], context: Context) -> dict[str, Any]:

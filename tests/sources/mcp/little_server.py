@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ parser.add_argument("--slow", type=float, default=0, help="seconds before it rea
 parser.add_argument("--probe", choices=("refuse", "ignore", "quit"), default="refuse", help="what an older one does")
 parser.add_argument("--marks", default="", help="a file that gets a line for each run of `mark`")
 parser.add_argument("--deaf-once", default="", help="closes its input after the list, unless this file is there")
+parser.add_argument("--banner", action="store_true", help="greets before it speaks the protocol, not even in UTF-8")
+parser.add_argument("--notes", action="store_true", help="has a resource that can be followed")
 parser.add_argument("--stays", action="store_true", help="does not end when its input does")
 options = parser.parse_args()
 
@@ -60,6 +63,21 @@ def die(arguments: Result, _: Result) -> Result:
 
 def hang(arguments: Result, _: Result) -> None:
     return None
+
+
+def freeze(arguments: Result, _: Result) -> None:
+    """Stop where it stands: it neither reads nor writes, and does not even end when it is asked to."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def mute(arguments: Result, _: Result) -> None:
+    """Close its output, and go on running."""
+    os.close(1)
+    time.sleep(60)
+
+
+def die_hard(arguments: Result, _: Result) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def junk(arguments: Result, _: Result) -> Result:
@@ -110,6 +128,20 @@ def steps(arguments: Result, params: Result) -> Result:
     return text("done")
 
 
+def touch(arguments: Result, _: Result) -> Result:
+    """Tell of a change of a note, and of a part of it, if it is followed."""
+    for uri in sorted(FOLLOWED):
+        note("notifications/resources/updated", {"uri": uri})
+        note("notifications/resources/updated", {"uri": f"{uri}/margin"})
+    return {"content": [], "structuredContent": {"followed": sorted(FOLLOWED)}}
+
+
+def mutter(arguments: Result, _: Result) -> Result:
+    for level in LEVELS[LEVELS.index(LOUDNESS[-1]) :]:
+        note("notifications/message", {"level": level, "logger": "little", "data": f"a {level}"})
+    return text("muttered")
+
+
 def grow(arguments: Result, _: Result) -> Result:
     TOOLS[arguments["name"]] = (add, ANY, None)
     TOOLS.pop("hang", None)
@@ -142,11 +174,29 @@ TOOLS: dict[str, tuple[Tool, Result, Result | None]] = {
     "only_text": (only_text, ANY, SUM),
     **{
         tool.__name__: (tool, ANY, None)
-        for tool in (mark, mark_and_die, die, hang, junk, not_json, not_a_number, no_object, big, strange, failed)
+        for tool in (
+            freeze,
+            mute,
+            die_hard,
+            mark,
+            mark_and_die,
+            die,
+            hang,
+            junk,
+            not_json,
+            not_a_number,
+            no_object,
+            big,
+            strange,
+            failed,
+        )
     },
-    **{tool.__name__: (tool, ANY, None) for tool in (steps, grow, ask, mark_and_ask, told)},
+    **{tool.__name__: (tool, ANY, None) for tool in (steps, grow, ask, mark_and_ask, told, touch, mutter)},
 }
 CANCELLED: list[Any] = []
+FOLLOWED: set[str] = set()
+LEVELS = ("debug", "warning")
+LOUDNESS = ["warning"]
 
 
 # --- the protocol -------------------------------------------------------------------------------------------------
@@ -186,11 +236,29 @@ def answer(method: str, params: Result) -> Result | None:
         return call(params)
     if method == "ping":
         return {}
+    if method == "logging/setLevel":
+        LOUDNESS.append("debug" if params["level"] == "debug" else "warning")
+        return {}
+    if options.notes and method.startswith("resources/"):
+        return notes(method, params)
     raise Refused(-32601, f"There is no {method}")
 
 
 def capabilities() -> Result:
-    return {"tools": {"listChanged": True}}
+    offered: Result = {"tools": {"listChanged": True}, "logging": {}}
+    return {**offered, "resources": {"subscribe": True}} if options.notes else offered
+
+
+def notes(method: str, params: Result) -> Result:
+    if method == "resources/list":
+        return {"resources": [{"uri": "memo://old", "name": "memo", "description": "A memo"}]}
+    if method == "resources/subscribe":
+        FOLLOWED.add(params["uri"])
+    if method == "resources/unsubscribe":
+        FOLLOWED.discard(params["uri"])
+    if method == "resources/read":
+        return {"contents": [{"uri": params["uri"], "text": "words"}]}
+    return {"resourceTemplates": []} if "templates" in method else {}
 
 
 def page(names: list[str], start: int) -> Result:
@@ -239,6 +307,9 @@ def take(message: Result) -> None:
             time.sleep(60)
 
 
+if options.banner:
+    sys.stdout.buffer.write(b"\x1b[1mWelcome\xff to {the server\n\n[1, 2]\n")
+    sys.stdout.flush()
 time.sleep(options.slow)
 for received in sys.stdin:
     take(json.loads(received))

@@ -8,6 +8,7 @@ import anyio
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 
@@ -24,11 +25,13 @@ WRAPPED = {
 }
 STATELESS = "2026-07-28"
 
+BUS = InMemorySubscriptionBus()
+
 Context = ServerRequestContext[Any, Any]
 
 
 def make_server() -> Server[Any]:
-    return Server(
+    server: Server[Any] = Server(
         "sdk",
         version="1",
         on_list_tools=list_tools,
@@ -38,8 +41,14 @@ def make_server() -> Server[Any]:
         on_list_resources=list_resources,
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
+        on_subscribe_resource=subscribe,
+        on_unsubscribe_resource=unsubscribe,
+        on_subscriptions_listen=ListenHandler(BUS),
         on_completion=complete,
     )
+    # By name, because the SDK warns of what is new in no revision any more.
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    return server
 
 
 # --- tools --------------------------------------------------------------------------------------------------------
@@ -63,6 +72,8 @@ async def list_tools(ctx: Context, params: types.PaginatedRequestParams | None) 
         tool("steps"),
         tool("ask"),
         tool("slow"),
+        tool("touch"),
+        tool("mutter"),
         tool("near", region),
         tool("with dots.and spaces"),
     ]
@@ -77,6 +88,10 @@ async def call_tool(
         return await ask(ctx, params)
     if params.name == "steps":
         return await steps(ctx)
+    if params.name == "touch":
+        await BUS.publish(ResourceUpdated(uri="note://first"))
+    if params.name == "mutter":
+        await mutter(ctx)
     if params.name == "slow":
         await anyio.sleep(60)
     results: dict[str, Any] = {
@@ -84,6 +99,8 @@ async def call_tool(
         "misfit": {"sum": "42", "note": "not in the schema"},
         "wrapped": {"result": 7},
         "near": {"region": arguments.get("region")},
+        "touch": {"touched": True},
+        "mutter": {"muttered": True},
         "with dots.and spaces": {"found": True},
     }
     if params.name not in results:
@@ -95,6 +112,11 @@ async def steps(ctx: Context) -> types.CallToolResult:
     await ctx.session.report_progress(1, 2, "step 1")
     await ctx.session.report_progress(2, 2, "step 2")
     return types.CallToolResult(content=[types.TextContent(text="done")])
+
+
+async def mutter(ctx: Context) -> None:
+    for level in ("debug", "warning"):
+        await ctx.session.send_log_message(level, f"a {level}", logger="sdk", related_request_id=ctx.request_id)
 
 
 async def ask(ctx: Context, params: types.CallToolRequestParams) -> types.CallToolResult | types.InputRequiredResult:
@@ -151,6 +173,18 @@ async def read_resource(ctx: Context, params: types.ReadResourceRequestParams) -
     if not str(params.uri).startswith("note://"):
         raise MCPError(types.INVALID_PARAMS, f"Resource not found: {params.uri}")
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text=f"text of {params.uri}")])
+
+
+async def subscribe(ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    return types.EmptyResult()
+
+
+async def unsubscribe(ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    return types.EmptyResult()
+
+
+async def set_level(ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+    return types.EmptyResult()
 
 
 async def complete(ctx: Context, params: types.CompleteRequestParams) -> types.CompleteResult:

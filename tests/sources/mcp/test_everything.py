@@ -5,12 +5,13 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from enfold import Context, OperationRegistry, TextContent
+from enfold import Context, OperationRegistry
 from enfold.operation import LogMessage, Progress
 from enfold.sources.mcp import Limits, from_mcp
 
@@ -20,18 +21,28 @@ SCRIPT = Path(
         "SERVER_EVERYTHING", ROOT / ".parts/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
     )
 )
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "echo": {"message": "hello"},
-    "get-annotated-message": {"messageType": "success", "includeImage": True},
-    "get-resource-links": {"count": 2},
-    "get-resource-reference": {"resourceType": "Text", "resourceId": 1},
-    "get-structured-content": {"location": "New York"},
-    "get-sum": {"a": 20, "b": 22},
-    "gzip-file-as-resource": {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8=", "outputType": "resource"},
-    "simulate-research-query": {"topic": "tea", "ambiguous": False},
-    "trigger-long-running-operation": {"duration": 0.2, "steps": 2},
-    "trigger-url-elicitation": {"url": "https://example.org/consent"},
-    "trigger-sampling-request": {"prompt": "Say yes", "maxTokens": 5},
+# Each tool of this release: what it is given, and what its result must say.
+CALLS: dict[str, tuple[dict[str, Any], str]] = {
+    "echo": ({"message": "hello"}, "Echo: hello"),
+    "get-annotated-message": ({"messageType": "success", "includeImage": True}, "'type': 'image'"),
+    "get-env": ({}, "PATH"),
+    "get-resource-links": ({"count": 2}, "demo://resource/dynamic/text/2"),
+    "get-resource-reference": ({"resourceType": "Text", "resourceId": 1}, "demo://resource/dynamic/text/1"),
+    "get-roots-list": ({}, "scratch"),
+    "get-structured-content": ({"location": "New York"}, "'temperature': 33"),
+    "get-sum": ({"a": 20, "b": 22}, "The sum of 20 and 22 is 42."),
+    "get-tiny-image": ({}, "'mimeType': 'image/png'"),
+    "gzip-file-as-resource": (
+        {"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8=", "outputType": "resource"},
+        "H4sIAAAAAAAAA8tIzcnJBwCGphA2BQAAAA==",
+    ),
+    "simulate-research-query": ({"topic": "tea", "ambiguous": False}, "Research Report: tea"),
+    "toggle-simulated-logging": ({}, "Started"),
+    "toggle-subscriber-updates": ({}, "Started"),
+    "trigger-elicitation-request": ({}, "Name: Ann"),
+    "trigger-long-running-operation": ({"duration": 0.2, "steps": 2}, "Steps: 2"),
+    "trigger-sampling-request": ({"prompt": "Say yes", "maxTokens": 5}, "Yes."),
+    "trigger-url-elicitation": ({"url": "https://example.org/consent"}, "User completed"),
 }
 
 
@@ -94,23 +105,21 @@ async def is_listening(port: int) -> bool:
     return True
 
 
-async def test_every_tool_is_called_and_gives_a_result(target: Any) -> None:
+async def test_every_tool_is_called_and_gives_its_result(target: Any) -> None:
     heard: list[Progress | LogMessage] = []
     async with from_mcp(target, namespace="ev", answers=ANSWERS, limits=Limits(connect=60)) as operations:
         ops = OperationRegistry()
         ops.register_all(operations)
-        tools = [spec for spec in ops.list(namespace="ev") if spec.meta["mcp"]["kind"] == "tool"]
+        tools = {spec.name: spec.id for spec in ops.list(namespace="ev") if spec.meta["mcp"]["kind"] == "tool"}
+        assert (set(tools), operations.report.skipped) == (set(CALLS), [])
         results = {
-            spec.name: await ops.execute(spec.id, ARGUMENTS.get(spec.name, {}), Context(notify=heard.append))
-            for spec in tools
+            name: await ops.execute(tools[name], given, Context(notify=heard.append))
+            for name, (given, _) in CALLS.items()
         }
-    assert len(results) >= 16
-    assert [name for name, envelope in results.items() if envelope.is_error] == []
-    assert results["get-structured-content"].data.keys() == {"temperature", "conditions", "humidity"}
-    assert results["get-sum"].meta.content == (TextContent(text="The sum of 20 and 22 is 42."),)  # type: ignore[union-attr]
-    assert "Yes." in str(results["trigger-sampling-request"].data)
-    assert "scratch" in str(results["get-roots-list"].data)
-    assert "Ann" in str(results["trigger-elicitation-request"].data)
+    assert {
+        name: str(results[name].data) for name, (_, word) in CALLS.items() if word not in str(results[name].data)
+    } == {}
+    assert [name for name, envelope in results.items() if envelope.is_error or envelope.warnings] == []
     assert Progress(2, 2) in [Progress(each.progress, each.total) for each in heard if isinstance(each, Progress)]
 
 
@@ -124,3 +133,15 @@ async def test_its_resources_prompts_and_completions_are_reachable(target: Any) 
     assert text.data[0]["uri"] == "demo://resource/dynamic/text/1"
     assert "Paris" in prompt.data[0]["content"]["text"]
     assert values.data == ["Engineering"]
+
+
+async def test_its_news_of_a_resource_arrive(target: Any) -> None:
+    uri = "demo://resource/dynamic/text/1"
+    async with from_mcp(target, limits=Limits(connect=60)) as operations:
+        ops = OperationRegistry()
+        ops.register_all(operations)
+        async with asyncio.timeout(30), aclosing(ops.subscribe("resources.updates", {"uri": uri})) as changes:
+            begun = await anext(changes)
+            await ops.execute("toggle-subscriber-updates", {})
+            changed = await anext(changes)
+    assert (begun.data, changed.data) == ({"uri": uri}, {"uri": uri})

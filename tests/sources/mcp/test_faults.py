@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,34 @@ async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_w
     assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", False)
     assert str(caught.value) == "pet has ended with exit code 3: I cannot go on"
     assert caught.value.details == {"reason": "process", "exit_code": 3, "stderr": "first words\nI cannot go on"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        pytest.param("die_hard", {"reason": "process", "exit_code": -9, "stderr": ""}, id="killed"),
+        pytest.param("mute", {"reason": "process"}, id="its output closed"),
+    ],
+)
+async def test_a_server_that_goes_without_a_word_is_unavailable_and_started_again(
+    little: Little, tool: str, told: dict[str, Any]
+) -> None:
+    async with from_mcp(little(), timeout=20) as operations:
+        ops = registry_of(operations)
+        with pytest.raises(CallError) as caught:
+            await ops.execute(tool, {})
+        assert (caught.value.code, caught.value.details | told) == ("UNAVAILABLE", caught.value.details)
+        assert (await ops.execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
+
+
+@pytest.mark.parametrize("size", [1, 2_000_000], ids=["a short call", "a call longer than any pipe"])
+async def test_a_server_that_stands_still_costs_a_caller_his_deadline_and_no_more(little: Little, size: int) -> None:
+    async with from_mcp(little()) as operations:
+        ops = registry_of(operations)
+        for tool, given in (("freeze", {}), ("big", {"size": 1, "ballast": "x" * size})):
+            with pytest.raises(CallError) as caught:
+                await ops.execute(tool, given, Context(timeout=0.3))
+            assert caught.value.code == "TIMEOUT"
 
 
 async def test_the_call_after_a_death_starts_the_server_again(little: Little) -> None:
@@ -93,6 +122,12 @@ async def test_junk_on_the_output_is_passed_over_with_a_warning(
         assert (await registry_of(operations).execute("pet.junk", {})).data == [{"type": "text", "text": "good"}]
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["pet wrote something that is no message, which is passed over: b'Loading the model...'"]
+
+
+async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytest.LogCaptureFixture) -> None:
+    async with from_mcp(little("--banner"), namespace="pet") as operations:
+        assert (await registry_of(operations).execute("pet.add", {"x": 1, "y": 2})).data == {"sum": 3}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 async def test_an_answer_that_is_no_json_ends_its_call_at_once(little: Little) -> None:

@@ -54,10 +54,11 @@ async def test_everything_a_server_offers_becomes_an_operation(target: Any, era:
         kinds = {operation.spec.id: operation.spec.meta["mcp"]["kind"] for operation in operations}
     assert kinds == {
         **{f"sdk.{name}": "tool" for name in ("add", "misfit", "wrapped", "steps", "ask", "slow", "near")},
-        "sdk.with_dots_and_spaces": "tool",
+        **{f"sdk.{name}": "tool" for name in ("touch", "mutter", "with_dots_and_spaces")},
         "sdk.weather": "prompt",
         "sdk.resources.first": "resource",
         "sdk.resources.by_author": "resource",
+        "sdk.resources.updates": "updates",
         "sdk.complete_weather": "completion",
         "sdk.resources.complete_by_author": "completion",
     }

@@ -65,6 +65,11 @@ class Caller:
         else:
             self._hear_log(params)
 
+    def let_go(self) -> None:
+        peer = peer_of(self.context)
+        if peer is not None:
+            peer.close_stream()
+
     def _hear_progress(self, params: dict[str, Any]) -> None:
         progress, total, message = params.get("progress"), params.get("total"), params.get("message")
         if isinstance(progress, int | float):

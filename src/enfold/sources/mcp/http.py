@@ -141,6 +141,9 @@ class HTTPConnection:
         finally:
             await reply.close()
         self._inbox.take_text(body, self._send, call)
+        if not call.answer.done() and not self.is_open:
+            closed = CallError("UNAVAILABLE", f"The connection to {self._web.name} has been closed", retryable=False)
+            raise LostError(closed, may_have_run=True)
         if not call.answer.done():
             details = {"status": reply.status, "content_type": reply.content_type}
             raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
@@ -158,6 +161,8 @@ class HTTPConnection:
                     "UNAVAILABLE", f"{self._web.name} broke off before its answer", {"reason": "connection"}
                 )
                 raise LostError(broken, may_have_run=True)
+            if call.listener is not None:
+                call.listener.let_go()
             reply = await self._resume(decoder)
 
     async def _read_events(self, reply: Reply, decoder: EventDecoder, call: Call | None) -> bool:
@@ -193,7 +198,7 @@ class HTTPConnection:
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:
             headers["last-event-id"] = decoder.last_event_id
-        return await self._accepted(await self._web.send("GET", headers))
+        return await self._accepted(await self._web.send("GET", headers, waits=True))
 
     async def _listen(self, is_open: asyncio.Event) -> None:
         decoder = EventDecoder(max_event=self._limits.message_bytes)

@@ -17,6 +17,7 @@ from enfold.errors import CallError
 from enfold.mcp.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
+    SUBSCRIPTION_KEY,
     Message,
     ProtocolError,
     RequestId,
@@ -27,7 +28,7 @@ from enfold.mcp.messages import (
 )
 from enfold.sources.mcp.failures import LostError, read_rpc_error
 
-__all__ = ["UNCANCELLED", "Call", "Inbox", "Listener", "Notice", "Send"]
+__all__ = ["LISTEN", "UNCANCELLED", "Call", "Inbox", "Listener", "Notice", "Send"]
 
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 Send: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -37,6 +38,9 @@ log: Final = logging.getLogger("enfold.mcp")
 # These may not be given up by a message: a server that does not know them yet could take it amiss.
 UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
+# A request that stays open for as long as its maker wants to be told of changes.
+LISTEN: Final = "subscriptions/listen"
+
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
 
@@ -45,7 +49,10 @@ class Listener(Protocol):
     """Whoever made a call, as the server may speak to him while it works."""
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
-        """Take in progress or a log message."""
+        """Take in progress, a log message, or that a subscription has begun."""
+
+    def let_go(self) -> None:
+        """The server has let go of the connection, and is come back to for its answer."""
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a question of the server, or raise the ProtocolError it is to get."""
@@ -155,6 +162,8 @@ class Inbox:
             call = self._waiting.get(params.get("progressToken"))  # type: ignore[arg-type]  # a wrong token finds nothing
         elif method == "notifications/message":
             call = call or self._only_call()
+        elif method == "notifications/subscriptions/acknowledged":
+            call = self._subscription(params)
         else:
             self._notice(method, params)
             return
@@ -163,8 +172,13 @@ class Inbox:
 
     def _only_call(self) -> Call | None:
         """The one call that somebody listens to. Where there are several nobody can tell, and a guess could betray."""
-        heard = [call for call in self._waiting.values() if call.listener is not None]
+        heard = [call for call in self._waiting.values() if call.listener is not None and call.method != LISTEN]
         return heard[0] if len(heard) == 1 else None
+
+    def _subscription(self, params: dict[str, Any]) -> Call | None:
+        meta = params.get("_meta")
+        request_id = meta.get(SUBSCRIPTION_KEY) if isinstance(meta, dict) else None
+        return self._waiting.get(request_id) if isinstance(request_id, int | str) else None
 
     async def _reply(self, message: Message, send: Send, call: Call | None) -> None:
         request_id: Any = message.id

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 from enfold.errors import CallError
-from enfold.mcp.messages import ProtocolError
-from enfold.sources.mcp.failures import LostError
-from enfold.sources.mcp.inbox import Listener
+from enfold.sources.mcp.inbox import Listener, Notice
 from enfold.sources.mcp.session import Session, Way, open_session
 
 __all__ = ["Link"]
 
 log: Final = logging.getLogger("enfold.mcp")
 
-_LIST_CHANGED: Final = frozenset(f"notifications/{kind}/list_changed" for kind in ("tools", "prompts", "resources"))
-
 
 class Link:
-    """A way to a server; `on_change` is called when its lists have changed, or may have."""
+    """A way to a server; `on_return` is called when it was lost and is back."""
 
-    def __init__(self, way: Way, source: Listener, log_level: str, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        way: Way,
+        source: Listener,
+        log_level: str,
+        notice: Notice,
+        on_return: Callable[[Session], Awaitable[None]],
+    ) -> None:
         self._way = way
         self._source = source
         self._log_level = log_level
-        self._on_change = on_change
+        self._notice = notice
+        self._on_return = on_return
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -73,7 +77,7 @@ class Link:
         await self._settle(session)
         if self._was_open:
             log.info("%s is back", self._way.name)
-            self._on_change()  # another program may have taken its place
+            await self._on_return(session)
         self._was_open = True
         return session
 
@@ -83,14 +87,4 @@ class Link:
 
     async def _settle(self, session: Session) -> None:
         await session.listen()
-        if "logging" in session.capabilities and not session.revision.is_stateless:
-            try:
-                async with asyncio.timeout(self._way.limits.probe):
-                    await session.request("logging/setLevel", {"level": self._log_level})
-            except (TimeoutError, ProtocolError, CallError, LostError) as error:
-                log.debug("%s does not set its log level: %s", self._way.name, error)
-
-    def _notice(self, method: str, params: dict[str, Any]) -> None:
-        del params
-        if method in _LIST_CHANGED:
-            self._on_change()
+        await session.hear_logs(self._log_level)

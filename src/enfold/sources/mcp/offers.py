@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
+from enfold.mcp.offers import kind_of
 from enfold.mcp.uri_template import match_uri, names_of
 from enfold.operation import (
     OPEN,
@@ -60,11 +62,16 @@ class Offers(msgspec.Struct, frozen=True):
     operations: list[Operation] = []
     skipped: list[Problem] = []
     is_stateless: bool = False
+    renewed: frozenset[str] = frozenset()  # the lists that the server itself said have changed
+
+    def is_renewed(self, operation: Operation) -> bool:
+        return _CAPABILITIES.get(kind_of(operation.spec)) in self.renewed
 
 
 async def read_offers(upstream: Upstream, options: Options) -> Offers:
     """List what the server has and make operations of it."""
     session = await upstream.session()
+    renewed = upstream.take_changed()
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.kinds and _CAPABILITIES[kind] in session.capabilities for kind in KINDS}
     if has["tool"]:
@@ -74,9 +81,11 @@ async def read_offers(upstream: Upstream, options: Options) -> Offers:
     if has["resource"]:
         maker.add_resources(await upstream.pages("resources/list", "resources"))
         maker.add_templates(await upstream.pages("resources/templates/list", "resourceTemplates"))
+        if _can_subscribe(session.capabilities):
+            maker.add_updates()
     if "completions" in session.capabilities:
         maker.add_completions()
-    return maker.offers()
+    return maker.offers(renewed)
 
 
 class _Maker:
@@ -90,8 +99,8 @@ class _Maker:
         self._completed: list[tuple[OperationSpec, Listed]] = []
         self._skipped: list[Problem] = []
 
-    def offers(self) -> Offers:
-        return Offers(list(self._made.values()), self._skipped, self._is_stateless)
+    def offers(self, renewed: frozenset[str]) -> Offers:
+        return Offers(list(self._made.values()), self._skipped, self._is_stateless, renewed)
 
     # --- tools
 
@@ -209,6 +218,35 @@ class _Maker:
 
         return read
 
+    def add_updates(self) -> None:
+        """An operation beside the resources that tells when one of them changes."""
+        resources = list(self._specs("resource"))
+        if not resources:
+            return
+        taken = {spec.name for spec in resources}
+        spec = OperationSpec(
+            namespace=self._namespace("resource"),
+            name="updates" if "updates" not in taken else with_hash("updates", "updates of resources"),
+            type=OperationType.SUBSCRIPTION,
+            description="Gives the URI of a resource at once, and again whenever it has changed.",
+            input_schema=_UPDATES_INPUT,
+            output_schema={"type": "object", "properties": {"uri": {"type": "string"}}, "required": ["uri"]},
+            access_control=self._options.access,
+            meta={"mcp": {"kind": "updates"}},
+        )
+        self._made[spec.id] = Operation(spec, self._updater(), policy=self._options.policy)
+
+    def _updater(self) -> Callable[[dict[str, Any], Context], AsyncGenerator[dict[str, str]]]:
+        upstream = self._upstream
+
+        async def updates(input: dict[str, Any], context: Context) -> AsyncGenerator[dict[str, str]]:
+            del context
+            async with aclosing(upstream.follow(input["uri"])) as changes:
+                async for uri in changes:
+                    yield {"uri": uri}
+
+        return updates
+
     # --- completions
 
     def add_completions(self) -> None:
@@ -298,6 +336,12 @@ class _Maker:
         self._skipped.append(Problem(where, why))
 
 
+_UPDATES_INPUT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "description": "The URI of the resource."}},
+    "required": ["uri"],
+    "additionalProperties": False,
+}
 _COMPLETION_INPUT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -307,6 +351,11 @@ _COMPLETION_INPUT: Final[dict[str, Any]] = {
     },
     "required": ["argument"],
 }
+
+
+def _can_subscribe(capabilities: Mapping[str, Any]) -> bool:
+    resources = capabilities.get("resources")
+    return isinstance(resources, Mapping) and resources.get("subscribe") is True
 
 
 def _unique(words: Mapping[str, str]) -> dict[str, str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from enfold.errors import CallError
+from enfold.mcp.levels import place_of
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -21,12 +24,16 @@ from enfold.mcp.messages import (
 )
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
 from enfold.sources.mcp.failures import LostError, protocol_failure
-from enfold.sources.mcp.inbox import Call, Inbox, Listener, Notice
+from enfold.sources.mcp.inbox import LISTEN, Call, Inbox, Listener, Notice
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address, Command, Server
 from enfold.sources.mcp.web import Headers
 
 __all__ = ["Connection", "Dialect", "Session", "Way", "open_session"]
+
+log: Final = logging.getLogger("enfold.mcp")
+
+SETTLING: Final = 2.0  # seconds that a server may take to answer what it need not know
 
 Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
 
@@ -90,6 +97,8 @@ class Session:
         self.capabilities = _mapping(told.get("capabilities"))
         self.instructions = told.get("instructions")
         self.server_info = _mapping(told.get("serverInfo"))
+        self._log_level: str | None = None  # that an older server has been told
+        self._followed: dict[str, asyncio.Task[Any]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -102,21 +111,36 @@ class Session:
         listener: Listener | None = None,
         *,
         capabilities: Mapping[str, Any] | None = None,
+        wants_progress: bool = False,
         log_level: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The result of a request; with a `log_level` the server is asked to tell of its progress."""
+        """The result of a request, of whose progress the server is asked to tell, and of what it logs."""
+        if log_level is not None:
+            await self.hear_logs(log_level)
         call = self._inbox.open(method, params, listener, headers)
         meta: dict[str, Any] = {}
         if self.revision.is_stateless:
             meta = _stateless_meta(self.revision, capabilities or {})
             if log_level is not None:
                 meta[LOG_LEVEL_KEY] = log_level
-        if log_level is not None:
+        if wants_progress:
             meta["progressToken"] = call.id
         if meta:
             params["_meta"] = {**params.get("_meta", {}), **meta}
         return await self.connection.request(call)
+
+    async def hear_logs(self, level: str) -> None:
+        """Have an older server log as much as this level wants; the newest is told with each request."""
+        is_enough = self._log_level is not None and place_of(self._log_level) <= place_of(level)
+        if self.revision.is_stateless or "logging" not in self.capabilities or is_enough:
+            return
+        self._log_level = level
+        try:
+            async with asyncio.timeout(SETTLING):
+                await self.request("logging/setLevel", {"level": level})
+        except (TimeoutError, ProtocolError, CallError, LostError) as error:
+            log.debug("%s does not set its log level: %s", self._inbox.name, error)
 
     async def listen(self) -> None:
         """Be told when the server's lists change."""
@@ -130,19 +154,66 @@ class Session:
         if open_stream is not None:
             await open_stream()
 
-    async def _keep_listening(self, wanted: dict[str, bool]) -> None:
+    async def follow(self, uri: str) -> None:
+        """Be told when a resource changes, from now on."""
+        if not self.revision.is_stateless:
+            await self.request("resources/subscribe", {"uri": uri})
+            return
+        begun = _Begun()
+        self._followed[uri] = self._inbox.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
+        with suppress(TimeoutError):  # a server that does not say that it has begun may well have
+            async with asyncio.timeout(SETTLING):
+                await begun.wait()
+
+    async def unfollow(self, uri: str) -> None:
+        if not self.revision.is_stateless:
+            await self.request("resources/unsubscribe", {"uri": uri})
+            return
+        following = self._followed.pop(uri, None)
+        if following is not None:
+            following.cancel()
+            await asyncio.wait({following})
+
+    async def _keep_listening(self, wanted: dict[str, Any], begun: _Begun | None = None) -> None:
         wait = 1.0
         while self.is_open:
             try:
-                await self.request("subscriptions/listen", {"notifications": wanted})
-            except (ProtocolError, CallError):
-                return  # a server without subscriptions
+                await self.request(LISTEN, {"notifications": wanted}, begun)
+            except (ProtocolError, CallError) as error:
+                log.debug("%s does not tell of changes: %s", self._inbox.name, error)
+                break
             except LostError:
                 wait = min(wait * 2, 60.0)
             await asyncio.sleep(wait)
+        if begun is not None:
+            begun.wait_no_more()
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+class _Begun:
+    """Waits until a server says that it tells of changes."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+    def wait_no_more(self) -> None:
+        self._event.set()
+
+    def hear(self, method: str, params: dict[str, Any]) -> None:
+        del method, params
+        self._event.set()
+
+    def let_go(self) -> None:
+        """There is no answer to come back for."""
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        del params
+        raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
 
 
 async def open_session(way: Way, notice: Notice, source: Listener) -> Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -19,9 +19,13 @@ from enfold.sources.mcp.offers import KINDS, Kind, Offers, Options, read_offers
 from enfold.sources.mcp.report import ImportReport, Problem
 from enfold.sources.mcp.results import Reads
 from enfold.sources.mcp.session import Dialect, Way
-from enfold.sources.mcp.targets import Server, Target, read_servers
+from enfold.sources.mcp.targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.upstream import Upstream
-from enfold.sources.mcp.web import Headers
+from enfold.sources.mcp.web import GivenHeaders, given_headers
+
+if TYPE_CHECKING:
+    from enfold.sources.mcp.oauth import Auth
+    from enfold.sources.mcp.oauth.login import Login
 
 __all__ = ["MCPOperations", "from_mcp"]
 
@@ -43,8 +47,9 @@ def from_mcp(
     policy: Policy | None = None,
     timeout: float | Literal["default"] | None = "default",
     limits: Limits | None = None,
-    headers: Headers | None = None,
+    headers: GivenHeaders | None = None,
     credentials: Credentials | None = None,
+    auth: Auth | None = None,
     client: Any = None,
     reads: Reads = None,
     advertise_output: bool = True,
@@ -59,7 +64,8 @@ def from_mcp(
     whose servers each get their name as a namespace. `include` and `exclude` take patterns of names or ids, or a
     predicate; `rename` maps a server's name for something to ours. `answers` are the source's own answers to what
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
-    `reads="result"` says that results are wrapped as `{"result": …}`. `protocol` pins a revision.
+    `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
+    wrapped as `{"result": …}`. `protocol` pins a revision.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -76,9 +82,13 @@ def from_mcp(
     )
     sent = _with_credentials(headers or {}, credentials)
 
+    if auth is not None and credentials is not None:
+        raise ValueError("A server is given credentials or auth, not both")
+
     def source(name: str, server: Server, options: Options) -> _Source:
-        way = Way(server, name, limits or Limits(), protocol, sent, client)
-        return _Source(way, answers or {}, log_level, options)
+        login = _login(server, auth, name, sent)
+        way = Way(server, name, limits or Limits(), protocol, login or sent, client)
+        return _Source(way, login, answers or {}, log_level, options)
 
     if not isinstance(servers, dict):
         return MCPOperations([source(namespace or str(servers), servers, options)])
@@ -153,8 +163,9 @@ class MCPOperations:
 class _Source:
     """One server and the operations made of its lists, which follow their changes."""
 
-    def __init__(self, way: Way, answers: Answers, log_level: str, options: Options) -> None:
+    def __init__(self, way: Way, login: Login | None, answers: Answers, log_level: str, options: Options) -> None:
         self._upstream = Upstream(way, answers, log_level, self._changed)
+        self._login = login
         self._options = options
         self.offers = Offers()
         self._registries: list[OperationRegistry] = []
@@ -171,8 +182,11 @@ class _Source:
         return self._upstream.is_up
 
     async def open(self) -> None:
-        self.offers = await read_offers(self._upstream, self._options)
+        self.offers = await (self._list() if self._login is None else self._login.let_in(self._list))
         self._is_open = True
+
+    def _list(self) -> Awaitable[Offers]:
+        return read_offers(self._upstream, self._options)
 
     async def wake(self) -> None:
         await self._upstream.session()
@@ -182,6 +196,8 @@ class _Source:
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
+        if self._login is not None:
+            await self._login.close()
         await self._upstream.close()
 
     def follow(self, registry: OperationRegistry) -> None:
@@ -199,7 +215,7 @@ class _Source:
         while self._is_stale:
             self._is_stale = False
             try:
-                offers = await read_offers(self._upstream, self._options)
+                offers = await self._list()
             except CallError as error:
                 log.warning("%s cannot be listed again: %s", self.name, error.message)
                 return
@@ -209,12 +225,17 @@ class _Source:
 
 
 def _merged(before: Offers, after: Offers) -> Offers:
-    """The later offers, with the operations that stayed as they were being the same objects."""
+    """The later offers, with the operations that stayed as they were being the same objects.
+
+    What the server says has changed is made anew even where it looks the same, so that clients learn of it.
+    """
     if before.is_stateless != after.is_stateless:
         return after
     old = {operation.spec.id: operation for operation in before.operations}
     operations = [
-        known if (known := old.get(made.spec.id)) is not None and known.spec == made.spec else made
+        known
+        if (known := old.get(made.spec.id)) is not None and known.spec == made.spec and not after.is_renewed(made)
+        else made
         for made in after.operations
     ]
     return msgspec.structs.replace(after, operations=operations)
@@ -222,13 +243,16 @@ def _merged(before: Offers, after: Offers) -> Offers:
 
 def _update(registry: OperationRegistry, before: list[Operation], after: list[Operation]) -> None:
     """Bring a registry from one list of operations to another; what stays as it was is not touched."""
-    for operation in before:
-        own_id = operation.spec.id
-        if operation not in after and own_id in registry and registry.get(own_id) is operation:
-            registry.unregister(own_id)
-    for operation in after:
-        if operation not in before and operation.spec.id not in registry:
+    old = {operation.spec.id: operation for operation in before}
+    new = {operation.spec.id: operation for operation in after}
+    ours = {own_id for own_id, known in old.items() if own_id in registry and registry.get(own_id) is known}
+    for own_id in ours - new.keys():
+        registry.unregister(own_id)
+    for own_id, operation in new.items():
+        if own_id not in registry:
             registry.register(operation)
+        elif own_id in ours and operation is not old[own_id]:
+            registry.replace(operation)
 
 
 # --- what the user gives ------------------------------------------------------------------------------------------
@@ -241,7 +265,16 @@ def _matched(spec: OperationSpec) -> Iterator[str]:
     yield str(spec.meta.get("original_name", spec.name))
 
 
-def _with_credentials(headers: Headers, credentials: Credentials | None) -> Headers:
+def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) -> Login | None:
+    """The login at a server, which only one at an address can ask for."""
+    if auth is None or not isinstance(server, Address):
+        return None
+    from enfold.sources.mcp.oauth.login import Login
+
+    return Login(auth, server.url, name, headers)
+
+
+def _with_credentials(headers: GivenHeaders, credentials: Credentials | None) -> GivenHeaders:
     if credentials is None:
         return headers
     if callable(credentials):
@@ -264,11 +297,9 @@ def _authorization(credentials: str | tuple[str, str]) -> str:
     return f"Basic {b64encode(':'.join(credentials).encode()).decode()}"
 
 
-def _made_headers(headers: Headers, credentials: Callable[[], str | Awaitable[str]]) -> Headers:
+def _made_headers(headers: GivenHeaders, credentials: Callable[[], str | Awaitable[str]]) -> GivenHeaders:
     async def made() -> Mapping[str, str]:
-        given = headers() if callable(headers) else headers
-        found = given if isinstance(given, Mapping) else await given
         value = credentials()
-        return {**found, "authorization": value if isinstance(value, str) else await value}
+        return {**await given_headers(headers), "authorization": value if isinstance(value, str) else await value}
 
     return made

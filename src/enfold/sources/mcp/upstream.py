@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.mcp.asking import Peer
@@ -13,10 +13,13 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.operation import Context
 from enfold.sources.mcp.asking import Answers, Caller, Held, peer_of
 from enfold.sources.mcp.failures import LostError, protocol_failure
+from enfold.sources.mcp.following import Following
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.session import Session, Way
 
 __all__ = ["Upstream"]
+
+_LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 
 
 class Upstream:
@@ -27,13 +30,15 @@ class Upstream:
         self._answers = answers
         self._log_level = log_level
         self._on_change = on_change
+        self._changed: set[str] = set()
         self._held = Held(way.limits.held)
-        self._link = self._new_link(way)
+        self._link = self._new_link(way, self._returned)
+        self._following = Following(self._link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
 
-    def _new_link(self, way: Way) -> Link:
-        return Link(way, Caller(Context(), self._answers), self._log_level, self._on_change)
+    def _new_link(self, way: Way, on_return: Callable[[Session], Awaitable[None]]) -> Link:
+        return Link(way, Caller(Context(), self._answers), self._log_level, self._notice, on_return)
 
     @property
     def name(self) -> str:
@@ -48,9 +53,38 @@ class Upstream:
 
     async def close(self) -> None:
         self._held.close()
+        closed = CallError("UNAVAILABLE", f"The connection to {self.name} has been closed", retryable=False)
+        self._following.close(closed)
         await self._link.close()
         if self._older_link is not None:
             await self._older_link.close()
+
+    # --- changes
+
+    def take_changed(self) -> frozenset[str]:
+        """The lists that the server has said to have changed since this was last asked."""
+        changed, self._changed = frozenset(self._changed), set()
+        return changed
+
+    def follow(self, uri: str) -> AsyncGenerator[str]:
+        """The URI when the server has been asked for it, and again with every change it tells of."""
+        return self._following.follow(uri)
+
+    def _notice(self, method: str, params: dict[str, Any]) -> None:
+        kind = _LIST_CHANGED.get(method)
+        if kind is not None:
+            self._changed.add(kind)
+            self._on_change()
+        elif method == "notifications/resources/updated":
+            self._following.hear(params.get("uri"))
+
+    async def _returned(self, session: Session) -> None:
+        await self._list_again(session)
+        await self._following.take_up(session)
+
+    async def _list_again(self, session: Session) -> None:
+        del session
+        self._on_change()  # another program may have taken its place
 
     # --- calls
 
@@ -117,7 +151,8 @@ class Upstream:
                     dict(params),
                     caller,
                     capabilities=caller.capabilities,
-                    log_level=self._log_level if caller.is_heard else None,
+                    wants_progress=caller.is_heard,
+                    log_level=self._level_for(caller),
                     headers=headers,
                 )
             except LostError as lost:
@@ -129,6 +164,13 @@ class Upstream:
                 await link.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
+    def _level_for(self, caller: Caller) -> str | None:
+        """What an MCP client wants to hear, or else what the source is to ask for."""
+        if not caller.is_heard:
+            return None
+        level: str | None = getattr(peer_of(caller.context), "log_level", self._log_level)
+        return level
+
     async def _link_for(self, caller: Caller) -> Link:
         """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
         is_newest = (await self._link.session()).revision.is_stateless
@@ -136,7 +178,7 @@ class Upstream:
         if not is_newest or self._is_only_newest or self._way.protocol != "auto" or not _can_be_asked_at_once(peer):
             return self._link
         if self._older_link is None:
-            self._older_link = self._new_link(self._way.speaking(LATEST_HANDSHAKE.name))
+            self._older_link = self._new_link(self._way.speaking(LATEST_HANDSHAKE.name), self._list_again)
         try:
             await self._older_link.session()
         except CallError as error:

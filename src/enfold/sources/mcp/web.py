@@ -5,21 +5,50 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import urljoin, urlsplit
+
+import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.mcp.failures import LostError, http_failure
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address
 
-__all__ = ["Headers", "Reply", "Web", "too_large"]
+__all__ = ["GivenHeaders", "Headers", "Refusal", "Reply", "Web", "given_headers", "too_large"]
 
 # Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
-Headers: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+GivenHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A request that was not let in: what the server asks for, and the `Authorization` it had, now and the time before."""
+
+    status: int
+    challenges: tuple[str, ...]
+    sent: str
+    before: str | None = None
+    nonce: str = ""  # that a proof of possession has to repeat
+
+
+class Login(Protocol):
+    """Who knows how to be let in."""
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The headers of a request."""
+
+    async def answer(self, refusal: Refusal, *, waits: bool) -> bool:
+        """Whether the request is worth sending again, with new headers."""
+
+    def censored(self, body: bytes) -> bytes:
+        """The body of an error without what is secret."""
+
+
+Headers: TypeAlias = GivenHeaders | Login
 
 CONNECT_TIMEOUT: Final = 10.0
 REDIRECTS: Final = 3
+LOGINS: Final = 3  # for one request
 DRAIN: Final = 1.0  # seconds for the end of a stream to come, so that its connection can be used again
 
 
@@ -31,12 +60,59 @@ class Web:
         self.limits = limits
         self.url = address.url
         self._fixed = address.headers
-        self._headers = headers
+        is_given = isinstance(headers, Mapping) or callable(headers)
+        self._login = None if is_given else cast("Login", headers)
+        self._headers = cast("GivenHeaders", headers) if is_given else {}
         self._client = client
         self._is_ours = client is None
 
-    async def send(self, method: str, headers: Mapping[str, str], content: bytes | None = None, url: str = "") -> Reply:
-        """An open reply, whatever its status; who gets it closes it."""
+    async def send(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        content: bytes | None = None,
+        url: str = "",
+        *,
+        waits: bool = False,
+    ) -> Reply:
+        """An open reply, whatever its status; who gets it closes it. `waits` says that it may take as long as a login."""
+        before: str | None = None
+        for _ in range(LOGINS):
+            reply = await self._follow(method, headers, content, url)
+            # The end of a session is not worth a login.
+            if reply.status not in (401, 403) or method == "DELETE":
+                return reply
+            refusal = reply.refusal(before)
+            if not await self._is_let_in(reply, refusal, waits=waits):
+                return reply
+            before = refusal.sent
+        return await self._follow(method, headers, content, url)
+
+    async def _is_let_in(self, reply: Reply, refusal: Refusal, *, waits: bool) -> bool:
+        """Whether a refused request may be sent again; its reply is of use to nobody then."""
+        try:
+            if self._login is None:
+                self._check_login(refusal)
+                return False
+            is_let_in = await self._login.answer(refusal, waits=waits)
+        except BaseException:
+            await reply.close()
+            raise
+        if is_let_in:
+            await reply.close()
+        return is_let_in
+
+    def _check_login(self, refusal: Refusal) -> None:
+        """Say what to do where a server wants a login, and nothing was said about one."""
+        offers_login = any(scheme in each.lower() for each in refusal.challenges for scheme in ("bearer", "dpop"))
+        if refusal.status == 401 and offers_login:
+            refused = "does not accept the credentials it was given" if refusal.sent else "asks for a login (OAuth)"
+            advice = (
+                "set auth (auth = {} in a configuration; auth=UserLogin(…) in a program), or credentials to a token"
+            )
+            raise CallError("ACCESS_DENIED", f"{self.name} {refused}: {advice}", {"status": 401, "reason": "login"})
+
+    async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> Reply:
         target = url or self.url
         for _ in range(REDIRECTS + 1):
             response = await self._send(method, target, headers, content)
@@ -49,17 +125,19 @@ class Web:
 
     async def _send(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Any:
         client = self._current()
-        own = await self._own_headers()
+        own = await self._own_headers(method, url)
         try:
             request = client.build_request(method, url, headers={**own, **headers}, content=content)
             return await client.send(request, stream=True, follow_redirects=False)
         except Exception as error:
             raise self.lost(error) from error
 
-    async def _own_headers(self) -> dict[str, str]:
-        given = self._headers() if callable(self._headers) else self._headers
-        found = given if isinstance(given, Mapping) else await given
-        return {**self._fixed, **found}
+    async def _own_headers(self, method: str, url: str) -> dict[str, str]:
+        own = given_headers(self._headers) if self._login is None else self._login.headers(method, url)
+        return {**self._fixed, **await own}
+
+    def censored(self, body: bytes) -> bytes:
+        return body if self._login is None else self._login.censored(body)
 
     def _moved(self, url: str, response: Any) -> str:
         """The new address, if it is on the same server: our headers are for no other."""
@@ -138,9 +216,15 @@ class Reply:
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def refusal(self, before: str | None) -> Refusal:
+        """What a status of 401 or 403 asks for."""
+        challenges = self._response.headers.get_list("www-authenticate")
+        sent = self._response.request.headers.get("authorization", "")
+        return Refusal(self.status, tuple(challenges), sent, before, self.headers.get("dpop-nonce", ""))
+
     async def failure(self) -> CallError:
         """The error that an error status means."""
-        body = await self.body()
+        body = self._web.censored(await self.body())
         reason = self._response.reason_phrase or "error"
         return http_failure(self.status, reason, self.content_type, body, self.headers.get("retry-after"))
 
@@ -156,6 +240,12 @@ class Reply:
     async def close(self) -> None:
         await self.chunks.aclose()
         await self._response.aclose()
+
+
+async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
+    """What a user gave, or what his function gives now."""
+    given = headers() if callable(headers) else headers
+    return given if isinstance(given, Mapping) else await given
 
 
 def too_large(limit: int) -> CallError:

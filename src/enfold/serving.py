@@ -1,0 +1,245 @@
+"""The command `enfold serve`: HTTP and MCP put together on one port, for a target, a configuration, or running peers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from errno import EADDRINUSE
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.operation import Policy
+from enfold.registry import OperationRegistry, Registry
+from enfold.targets import TOKEN, is_config, load, logins, parse
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from socket import socket
+
+    from enfold.provenance import Recorder
+    from enfold.surfaces.http import HTTPApp
+    from enfold.tokens import Tokens
+
+__all__ = ["run_serve"]
+
+MakeRecorder: TypeAlias = "Callable[[Mapping[str, str]], Recorder]"
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    """On what terms a registry is served."""
+
+    options: Any  # an argparse.Namespace
+    tokens: Any  # a Tokens, or None
+    recorder: Any  # a Recorder, or None
+    is_local: bool
+
+
+def run_serve(words: list[str], registry: Registry | None, make_recorder: MakeRecorder) -> int:
+    """Serve until somebody ends it; `make_recorder` is asked where provenance is wanted."""
+    options = parse("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
+    if options.reload:
+        from enfold.reload import run_reloading
+
+        return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
+    terms = _terms(options, make_recorder)
+    if registry is None and options.target is not None and is_config(options.target):
+        return _serve_config(terms)
+    if options.nats is not None or options.hub is not None:
+        own = registry if registry is not None or options.target is None else load(options.target)
+        return _serve_edge(own, terms)
+    if registry is None and options.target is None:
+        raise CallError(
+            "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
+        )
+    serving = _Serving(registry or load(options.target), terms)
+    return serving.run(serving.serve())
+
+
+def _terms(options: Namespace, make_recorder: MakeRecorder) -> _Terms:
+    tokens = _tokens(options.tokens)
+    is_local = _is_loopback(options.host)
+    if not is_local and tokens is None and not options.insecure:
+        raise CallError(
+            "VALIDATION_ERROR",
+            f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
+        )
+    recorder = make_recorder(_given(options)) if options.provenance else None
+    return _Terms(options, tokens, recorder, is_local)
+
+
+def _given(options: Namespace) -> dict[str, str]:
+    named = {"--store": options.store, "--key": options.key}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _add_serve_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default 8000)")
+    parser.add_argument("--format", default="result", help="the format of answers unless a request chooses another")
+    parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
+    parser.add_argument("--insecure", action="store_true", help="serve beyond this machine without tokens")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
+    parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
+    parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
+    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
+    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
+    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
+    place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
+    parser.add_argument("--reload", action="store_true", help="start again when a file of the target's folder changes")
+
+
+def _own_command(registry: Registry | None) -> list[str]:
+    return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
+
+
+def _tokens(path: str | None) -> Tokens | None:
+    from enfold.tokens import tokens_from_environment, tokens_from_file
+
+    try:
+        return tokens_from_environment(os.environ) if path is None else tokens_from_file(path)
+    except OSError as error:
+        raise CallError("VALIDATION_ERROR", f"The tokens cannot be read from {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CallError("VALIDATION_ERROR", str(error)) from None
+
+
+def _is_loopback(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _serve_config(terms: _Terms) -> int:
+    from enfold.config import open_config
+
+    async def serve() -> None:
+        async with open_config(terms.options.target, os.environ, logins=logins()) as registry:
+            for state in registry.states:
+                print(f"{state.name}: {state.state}, {state.operations} operations", file=sys.stderr)
+            await _Serving(registry, terms).serve()
+
+    return _Serving(OperationRegistry(), terms).run(serve())
+
+
+def _serve_edge(own: Registry | None, terms: _Terms) -> int:
+    """Serve what running peers serve, beside what we have ourselves; the edge itself keeps nothing."""
+    from enfold.calls.address import open_transport
+    from enfold.sources.calls import from_calls
+
+    registry = OperationRegistry()
+    if own is not None:
+        registry.register_all(own)
+
+    async def serve() -> None:
+        options = terms.options
+        address = options.nats or options.hub
+        transport = open_transport(address, token=os.environ.get(TOKEN), insecure=options.insecure)
+        try:
+            async with from_calls(transport) as operations:
+                operations.keep(registry)
+                await _Serving(registry, terms).serve()
+        finally:
+            await transport.close()
+
+    return _Serving(registry, terms).run(serve())
+
+
+class _Serving:
+    """One registry being served: the apps put together, and the server that runs them."""
+
+    def __init__(self, registry: Registry, terms: _Terms) -> None:
+        # Beyond this machine the words of an unexpected exception are for our log alone.
+        self._registry = registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
+        self._terms = terms
+        try:
+            import uvicorn
+        except ImportError:
+            raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
+        self._config = uvicorn.Config(
+            self._app(), log_level="warning", timeout_graceful_shutdown=30, server_header=False
+        )
+
+    def _app(self) -> HTTPApp:
+        from enfold.surfaces.http import to_http
+        from enfold.surfaces.mcp import to_mcp
+
+        options, tokens = self._terms.options, self._terms.tokens
+        shared: dict[str, Any] = {
+            "format": options.format,
+            "tokens": tokens,
+            "allowed_hosts": options.allow_host,
+            "allowed_origins": options.allow_origin,
+            "max_body": options.max_body,
+            "recorder": self._terms.recorder,
+        }
+        self._mcp = to_mcp(self._registry, **shared)
+        mounts = {"/mcp": self._mcp}
+        if tokens is not None:  # where an MCP client asks who gives the tokens
+            mounts["/.well-known/oauth-protected-resource"] = self._mcp
+        self._http = to_http(self._registry, mounts=mounts, **shared)
+        return self._http
+
+    def run(self, serving: Coroutine[Any, Any, None]) -> int:
+        import asyncio
+
+        runner = asyncio.Runner(loop_factory=self._config.get_loop_factory())
+        with suppress(KeyboardInterrupt), runner:  # It is how one ends a server, which has shut down by now.
+            runner.run(serving)
+        return 0
+
+    async def serve(self) -> None:
+        import uvicorn
+
+        serving = self
+
+        class Server(uvicorn.Server):
+            async def shutdown(self, sockets: list[Any] | None = None) -> None:
+                # Streams have no end of their own: without this the server would wait for them.
+                serving._mcp.stop()
+                serving._http.stop()
+                await super().shutdown(sockets)
+
+        listening = _bind(self._terms.options.host, self._terms.options.port)
+        _say_where(self._registry, self._terms, listening.getsockname()[1])
+        await Server(self._config).serve(sockets=[listening])
+
+
+def _bind(host: str, port: int) -> socket:
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)  # Before we say where we are: whoever reads that may come at once.
+    except (OSError, OverflowError) as error:
+        listening.close()
+        reason = "is in use" if getattr(error, "errno", None) == EADDRINUSE else f"cannot be used: {error}"
+        raise CallError("UNAVAILABLE", f"Port {port} on {host} {reason}") from None
+    return listening
+
+
+def _say_where(registry: Registry, terms: _Terms, port: int) -> None:
+    host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
+    tokens = terms.tokens
+    base = f"http://{host}:{port}"
+    lines = [
+        f"Enfold serves {len(registry)} operations",
+        f"  calls     {base}/functions/{{id}}",
+        f"  document  {base}/openapi.json",
+        f"  MCP       {base}/mcp",
+        f"  health    {base}/healthz",
+        f"  tokens    {f'{len(tokens)} identities' if tokens else 'none: whoever reaches this address may call'}",
+        "Press Ctrl-C to stop.",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,0 +1,155 @@
+"""Requests to a token endpoint: what each grant sends, how we say who we are, and what an answer gives."""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from enfold.sources.mcp.oauth.addresses import Reach
+from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.jwt import load_signer
+from enfold.sources.mcp.oauth.metadata import Place
+from enfold.sources.mcp.oauth.proof import ProofKey, new_key
+from enfold.sources.mcp.oauth.settings import Auth, EnterpriseLogin, Text
+from enfold.sources.mcp.oauth.store import Client, Tokens
+from enfold.sources.mcp.oauth.wire import RefusedError, Wire
+
+__all__ = ["JWT_BEARER", "exchange_identity", "request_tokens", "text_of"]
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+_TYPE: Final = "urn:ietf:params:oauth:token-type"
+_STATEMENT: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_LIFE: Final = 120  # seconds of a statement about ourselves
+
+_UNKNOWN_CLIENT: Final = ("invalid_client", "unauthorized_client", "invalid_request")
+_SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    access_token: str
+    token_type: str = "Bearer"  # noqa: S105  # the kind of a token, and the usual one
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+
+
+async def request_tokens(
+    wire: Wire,
+    auth: Auth,
+    place: Place,
+    client: Client,
+    grant: Mapping[str, str],
+    scopes: tuple[str, ...] = (),
+    *,
+    bound_to: str = "",
+) -> Tokens:
+    """Ask for tokens for the resource; RefusedError where the server says no."""
+    form = {**grant, "resource": place.resource, **({"scope": " ".join(scopes)} if scopes else {})}
+    key = _key(place, bound_to)
+    try:
+        answer = await _post(wire, auth, place, client, form, key)
+    except RefusedError as refused:
+        if not _is_unknown(refused, client, place):
+            raise
+        other = msgspec.structs.replace(client, method="client_secret_post")
+        answer = await _post(wire, auth, place, other, form, key)
+    is_bound = key is not None and answer.token_type.lower() == "dpop"
+    if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
+        raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
+    refresh = answer.refresh_token or grant.get("refresh_token", "")
+    return Tokens(answer.access_token, refresh, _end(answer.expires_in), key.pem if is_bound and key else "")
+
+
+def _is_unknown(refused: RefusedError, client: Client, place: Place) -> bool:
+    """Whether a server may not have seen who we are: some read only the form, although they say otherwise."""
+    is_elsewhere = "client_secret_post" in (place.server.token_endpoint_auth_methods_supported or ())
+    return client.method == "client_secret_basic" and is_elsewhere and refused.error in _UNKNOWN_CLIENT
+
+
+def _key(place: Place, bound_to: str) -> ProofKey | None:
+    """The key that the new tokens are to be bound to: that of the old ones, or a new one where they must be."""
+    if bound_to:
+        return ProofKey(bound_to)
+    return new_key() if place.needs_proof else None
+
+
+async def _post(
+    wire: Wire, auth: Auth, place: Place, client: Client, form: Mapping[str, str], key: ProofKey | None
+) -> _Answer:
+    url = place.server.token_endpoint
+    who, headers = _identify(auth, client, place.server.issuer)
+
+    async def send(proof: dict[str, str]) -> _Answer:
+        return await wire.post_form(url, {**form, **who}, {**headers, **proof}, _Answer, client.secret)
+
+    if key is None:
+        return await send({})
+    try:
+        return await send({"dpop": key.prove("POST", url)})
+    except RefusedError as refused:
+        if refused.error != "use_dpop_nonce" or not refused.nonce:
+            raise
+        nonce = refused.nonce
+    return await send({"dpop": key.prove("POST", url, nonce=nonce)})
+
+
+async def exchange_identity(wire: Wire, auth: EnterpriseLogin, place: Place, scopes: tuple[str, ...]) -> str:
+    """What the identity provider says about its user, for the authorization server to read."""
+    form = {
+        "grant_type": _EXCHANGE,
+        "requested_token_type": f"{_TYPE}:id-jag",
+        "audience": place.server.issuer,
+        "resource": place.resource,
+        "subject_token": await text_of(auth.identity_token),
+        "subject_token_type": f"{_TYPE}:id_token",
+        **({"scope": " ".join(scopes)} if scopes else {}),
+        **({"client_id": auth.provider_client_id} if auth.provider_client_id else {}),
+        **({"client_secret": auth.provider_client_secret} if auth.provider_client_secret else {}),
+    }
+    url = auth.provider_token_url
+    Reach(url, "The identity provider").check(url, "its token endpoint")
+    return (await wire.post_form(url, form, {}, _Answer)).access_token
+
+
+async def text_of(text: Text) -> str:
+    if isinstance(text, str):
+        return text
+    given = text()
+    return given if isinstance(given, str) else await given
+
+
+def _identify(auth: Auth, client: Client, issuer: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Who we are, as fields of the form and as headers."""
+    if client.method == "private_key_jwt":
+        return {"client_assertion_type": _STATEMENT, "client_assertion": _statement(auth, client, issuer)}, {}
+    if client.method == "client_secret_basic":
+        pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
+        return {}, {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    if client.method == "client_secret_post":
+        return {"client_id": client.id, "client_secret": client.secret}, {}
+    if client.method == "none":
+        return ({"client_id": client.id} if client.id else {}), {}
+    raise denied(f"{issuer} wants to know its clients by {client.method}, which is not known here")
+
+
+def _statement(auth: Auth, client: Client, issuer: str) -> str:
+    now = int(time.time())
+    claims = {"iss": client.id, "sub": client.id, "aud": issuer, "iat": now, "exp": now + _LIFE, "jti": str(uuid4())}
+    signer = load_signer(auth.private_key, auth.algorithm)
+    return signer.sign(claims, kid=auth.key_id) if auth.key_id else signer.sign(claims)
+
+
+def _end(life: float | str | None) -> float:
+    """When a token ends, as a time; 0 where nobody said it so that it can be read."""
+    try:
+        seconds = float(life or 0)
+    except ValueError:
+        return 0.0
+    return time.time() + seconds if 0 < seconds < float("inf") else 0.0

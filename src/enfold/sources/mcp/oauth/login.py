@@ -1,0 +1,216 @@
+"""The login at one server while its source lives: one header on each request, and one renewal at a time for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.sources.mcp.oauth.challenge import Challenge, token_challenge
+from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
+from enfold.sources.mcp.oauth.proof import ProofKey
+from enfold.sources.mcp.oauth.settings import Auth
+from enfold.sources.mcp.oauth.store import MemoryStore, Saved
+from enfold.sources.mcp.web import GivenHeaders, Refusal, given_headers
+
+__all__ = ["Login"]
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger("enfold.mcp")
+
+MARGIN: Final = 30.0  # seconds before its end that a token is renewed
+PAUSE: Final = 60.0  # seconds before a login that was refused is tried again
+TRIES: Final = 3
+
+
+class Login:
+    """Answers the refusals of one server; what it knows is kept in the store of the settings."""
+
+    def __init__(self, auth: Auth, server_url: str, name: str, headers: GivenHeaders) -> None:
+        self._auth = auth
+        self._url = server_url
+        self._name = name
+        self._headers = headers
+        self._store = auth.store or MemoryStore()
+        self._saved = Saved()
+        self._value = ""  # of the header
+        self._key: ProofKey | None = None  # of a token that is bound to one
+        self._nonce = ""  # that the server wants to see in a proof
+        self._renew_at = 0.0  # which makes the first request look into the store
+        self._asked: set[frozenset[str]] = set()  # scopes, by full logins of this process
+        self._came_by: Tried = "nothing"  # the newest token
+        self._running: asyncio.Task[None] | None = None
+        self._failed: dict[tuple[str, ...], tuple[CallError, float]] = {}  # by the scopes that were wanted
+        self._has_loaded = False
+        self._is_opening = False
+        self._is_closed = False
+
+    # --- requests
+
+    async def headers(self, method: str, url: str) -> Mapping[str, str]:
+        """The user's own headers and the token, which is renewed before it ends."""
+        if time.time() >= self._renew_at and not self._is_closed:
+            await self._prepare()
+        own = self._headers if isinstance(self._headers, Mapping) else await given_headers(self._headers)
+        if self._key is not None:
+            token = self._value.partition(" ")[2]
+            own = {**own, "dpop": self._key.prove(method, url, token=token, nonce=self._nonce)}
+        return {**own, "authorization": self._value} if self._value else own
+
+    async def answer(self, refusal: Refusal, *, waits: bool) -> bool:
+        """Whether a refused request is worth sending again, which it is with another token than it had.
+
+        While its source is opened, a request does not wait for a login, which takes longer than a server may: it is
+        `let_in` that does.
+        """
+        challenge = token_challenge(refusal.challenges, prefers_proof=self._key is not None)
+        if self._key is not None and challenge.error == "use_dpop_nonce":
+            self._nonce = refusal.nonce
+            return True
+        if self._is_closed or (refusal.status == 403 and not challenge.wants_more_scopes):
+            return False
+        if refusal.sent == self._value:  # else somebody has renewed it meanwhile
+            if self._is_opening and not waits:
+                raise _LoginNeededError(self._name, challenge, refusal)
+            await self._renew(challenge, refusal)
+        return True
+
+    async def let_in(self, opening: Callable[[], Awaitable[T]]) -> T:
+        """Open something that may need a login first; that has a time of its own, which is not the opening's."""
+        self._is_opening = True
+        before: str | None = None
+        try:
+            for _ in range(TRIES):
+                try:
+                    return await opening()
+                except _LoginNeededError as found:
+                    needed = found
+                await self._renew(needed.challenge, msgspec.structs.replace(needed.refusal, before=before))
+                before = needed.refusal.sent
+            raise denied(f"{self._name} refuses us again and again")
+        finally:
+            self._is_opening = False
+
+    def censored(self, body: bytes) -> bytes:
+        """What a server answered, without the token should it have repeated it."""
+        token = self._saved.tokens.access if self._saved.tokens is not None else ""
+        return body.replace(token.encode(), b"[token]") if token else body
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    # --- tokens
+
+    async def _prepare(self) -> None:
+        """Take what the store has; renew what is about to end, if that can be done without asking anybody."""
+        if not self._has_loaded:
+            self._has_loaded = True
+            self._use(self._stored())
+        if time.time() < self._renew_at:
+            return
+        self._renew_at = time.time() + MARGIN / 2  # should it fail: not with every request
+        try:
+            await self._together(self._refresh)
+        except CallError as error:
+            log.info("%s: the token is not renewed before its end: %s", self._name, error.message)
+
+    async def _renew(self, challenge: Challenge, refusal: Refusal) -> None:
+        self._check_failed(challenge)
+        if challenge.wants_more_scopes:
+            self._check_scopes(challenge)
+        is_new = refusal.before not in (None, refusal.sent)  # and it was refused all the same
+        await self._together(lambda: self._log_in(challenge, self._came_by if is_new else "nothing"))
+
+    def _check_failed(self, challenge: Challenge) -> None:
+        """Leave a user alone for a while who did not log in."""
+        error, until = self._failed.get(challenge.scopes, (None, 0.0))
+        if error is not None and time.monotonic() < until:
+            raise CallError(error.code, error.message, error.details)
+
+    def _check_scopes(self, challenge: Challenge) -> None:
+        """Ask for the same scopes only once."""
+        if frozenset((*self._saved.scopes, *challenge.scopes)) in self._asked:
+            wanted = " ".join(challenge.scopes) or "more"
+            raise denied(f"{self._name} wants the scope {wanted}, which was asked for and not given")
+
+    async def _together(self, renewal: Callable[[], Awaitable[None]]) -> None:
+        """Run a renewal, or wait for the one that runs already; who gives up waiting does not stop it."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(self._run(renewal))
+            self._running.add_done_callback(lambda task: task.cancelled() or task.exception())
+        running = self._running
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if running.cancelled():
+                raise CallError("UNAVAILABLE", f"The connection to {self._name} has been closed") from None
+            raise
+
+    async def _run(self, renewal: Callable[[], Awaitable[None]]) -> None:
+        newer = self._stored()
+        if newer.tokens not in (None, self._saved.tokens):
+            self._use(newer)  # another program has renewed it
+            return
+        await renewal()
+
+    async def _refresh(self) -> None:
+        renewed = await refresh(self._auth, self._url, self._name, self._saved)
+        if renewed is not None:
+            self._came_by = "renewal"
+            self._keep(renewed)
+
+    async def _log_in(self, challenge: Challenge, tried: Tried) -> None:
+        try:
+            saved, self._came_by = await log_in(self._auth, self._url, self._name, challenge, self._saved, tried)
+        except CallError as error:
+            if error.code == "ACCESS_DENIED":
+                self._failed[challenge.scopes] = error, time.monotonic() + PAUSE
+            raise
+        if self._came_by == "login":
+            self._asked.add(frozenset(saved.scopes))
+        self._keep(saved)
+
+    # --- what is known
+
+    def _stored(self) -> Saved:
+        """What the store has, if it is for the client and the issuer that the user names now."""
+        saved = self._store.load(self._url) or Saved()
+        is_other_client = self._auth.client_id and saved.client is not None and saved.client.id != self._auth.client_id
+        is_other_issuer = self._auth.issuer and saved.issuer != self._auth.issuer
+        return Saved() if is_other_client or is_other_issuer else saved
+
+    def _keep(self, saved: Saved) -> None:
+        self._use(saved)
+        try:
+            self._store.save(self._url, saved)
+        except OSError as error:
+            log.warning("The login at %s cannot be kept: %s", self._name, error.strerror)
+
+    def _use(self, saved: Saved) -> None:
+        self._saved, tokens = saved, saved.tokens
+        self._key = ProofKey(tokens.key) if tokens is not None and tokens.key else None
+        scheme = "Bearer" if self._key is None else "DPoP"
+        self._value = "" if tokens is None else f"{scheme} {tokens.access}"
+        self._renew_at = float("inf")
+        if tokens is not None and tokens.until:
+            left = tokens.until - time.time()
+            self._renew_at = tokens.until - min(MARGIN, left / 2)  # a short life has a short margin
+
+
+class _LoginNeededError(CallError):
+    """Nothing is wrong but that nobody is logged in yet."""
+
+    def __init__(self, name: str, challenge: Challenge, refusal: Refusal) -> None:
+        super().__init__("ACCESS_DENIED", f"{name} asks for a login", {"status": 401, "reason": "login"})
+        self.challenge = challenge
+        self.refusal = refusal

@@ -1,0 +1,139 @@
+"""What servers publish about their logins, found and checked: whose resource it is, and who gives tokens for it."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from enfold.sources.mcp.oauth.addresses import (
+    Reach,
+    authorization_server_urls,
+    covers,
+    origin,
+    resource_metadata_urls,
+)
+from enfold.sources.mcp.oauth.challenge import Challenge
+from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.wire import Wire
+
+__all__ = ["AuthorizationServer", "Place", "find_place"]
+
+PKCE: Final = "S256"
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """The metadata of a protected resource."""
+
+    resource: str
+    authorization_servers: tuple[str, ...] = ()
+    scopes_supported: tuple[str, ...] | None = None
+    dpop_bound_access_tokens_required: bool | None = None
+
+
+class AuthorizationServer(msgspec.Struct, frozen=True):
+    """The metadata of an authorization server, of OAuth or of OpenID Connect."""
+
+    issuer: str
+    token_endpoint: str
+    authorization_endpoint: str = ""
+    registration_endpoint: str | None = None
+    scopes_supported: tuple[str, ...] | None = None
+    code_challenge_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
+    token_endpoint_auth_signing_alg_values_supported: tuple[str, ...] | None = None
+    authorization_response_iss_parameter_supported: bool | None = None
+    client_id_metadata_document_supported: bool | None = None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a token is to be had, and for what."""
+
+    resource: str
+    scopes: tuple[str, ...]
+    server: AuthorizationServer
+    is_documented: bool = True  # an older server may have no metadata at all
+    needs_proof: bool = False  # whether tokens must be bound to a key
+
+    @property
+    def can_prove_code(self) -> bool:
+        """Whether a stolen code would be of no use, as far as anybody can know."""
+        return not self.is_documented or PKCE in (self.server.code_challenge_methods_supported or ())
+
+
+async def find_place(wire: Wire, reach: Reach, server_url: str, challenge: Challenge, issuer: str) -> Place:
+    """Who gives tokens for a server; `issuer` is the one the user named, if any."""
+    resource = await _find_resource(wire, server_url, challenge)
+    if resource is None:
+        return await _find_older(wire, reach, server_url)
+    if not resource.authorization_servers:
+        advice = "ask whoever runs it for one, and give it as credentials"
+        raise denied(f"{_host(server_url)} does not say who gives tokens for it: {advice}")
+    if not covers(resource.resource, server_url):
+        raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")
+    server = await _find_server(wire, reach, server_url, resource, issuer)
+    needs_proof = challenge.wants_proof or bool(resource.dpop_bound_access_tokens_required)
+    return Place(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
+
+
+async def _find_resource(wire: Wire, server_url: str, challenge: Challenge) -> Resource | None:
+    for url in resource_metadata_urls(server_url, challenge.metadata_url):
+        found = await wire.find(url, Resource)
+        if found is not None:
+            return found
+    return None
+
+
+async def _find_server(
+    wire: Wire, reach: Reach, server_url: str, resource: Resource, issuer: str
+) -> AuthorizationServer:
+    """The first authorization server of the list that can be used; with a named issuer, only that one."""
+    named = (
+        [each for each in resource.authorization_servers if each == issuer]
+        if issuer
+        else resource.authorization_servers
+    )
+    if not named:
+        there = ", ".join(resource.authorization_servers)
+        raise denied(f"{_host(server_url)} takes tokens of {there}, and no more of {issuer}, where our client is known")
+    for each in named:
+        reach.check(each, "the authorization server")
+        found = await _find_metadata(wire, reach, each, (each,))
+        if found is not None:
+            return found
+    raise denied(f"{named[0]} does not say how it gives tokens: it has no metadata")
+
+
+async def _find_metadata(
+    wire: Wire, reach: Reach, issuer: str, accepted: tuple[str, ...]
+) -> AuthorizationServer | None:
+    for url in authorization_server_urls(issuer):
+        found = await wire.find(url, AuthorizationServer)
+        if found is not None:
+            return _checked(found, reach, issuer, accepted)
+    return None
+
+
+def _checked(found: AuthorizationServer, reach: Reach, issuer: str, accepted: tuple[str, ...]) -> AuthorizationServer:
+    if found.issuer not in accepted:
+        raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it is not used")
+    reach.check(found.token_endpoint, "the token endpoint")
+    for url in (found.authorization_endpoint, found.registration_endpoint):
+        if url:
+            reach.check(url, "the login page")
+    return found
+
+
+async def _find_older(wire: Wire, reach: Reach, server_url: str) -> Place:
+    """The way of the first revision with a login: a server without metadata of its own gives its tokens itself."""
+    base = origin(server_url)
+    found = await _find_metadata(wire, reach, base, (base, f"{base}/"))
+    if found is not None:
+        return Place(server_url, (), found)
+    fixed = AuthorizationServer(base, f"{base}/token", f"{base}/authorize", f"{base}/register")
+    return Place(server_url, (), fixed, is_documented=False)
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc

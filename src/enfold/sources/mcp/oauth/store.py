@@ -1,0 +1,111 @@
+"""What is kept of a login: in memory, or in files that only their owner can read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+__all__ = ["Client", "FileStore", "MemoryStore", "Saved", "Store", "Tokens"]
+
+
+class Client(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Us, as one authorization server knows us."""
+
+    id: str
+    secret: str = ""
+    method: str = "none"  # by which the token endpoint hears who we are
+    redirect_uri: str = ""
+    until: float = 0.0  # when the secret ends; 0 never
+
+    def __repr__(self) -> str:
+        return f"Client({self.id!r})"
+
+
+class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a login gave; `until` is the time at which the access token ends, 0 where nobody said."""
+
+    access: str
+    refresh: str = ""
+    until: float = 0.0
+    key: str = ""  # PEM, of tokens that are bound to one
+
+    def __repr__(self) -> str:
+        return "Tokens(…)"
+
+
+class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything known about the login at one server; client and tokens belong to the issuer, and to no other."""
+
+    issuer: str = ""
+    metadata_url: str = ""  # where the server says what it is, if it named a place
+    client: Client | None = None
+    tokens: Tokens | None = None
+    scopes: tuple[str, ...] = ()  # that were asked for
+
+
+class Store(Protocol):
+    """Where logins are kept, by the address of their server."""
+
+    def load(self, server_url: str) -> Saved | None:
+        """What is kept for a server."""
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        """Keep it from now on."""
+
+
+class MemoryStore:
+    """Keeps logins as long as the program runs."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Saved] = {}
+
+    def load(self, server_url: str) -> Saved | None:
+        return self._kept.get(server_url)
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        self._kept[server_url] = saved
+
+
+class _File(msgspec.Struct, frozen=True):
+    """One file: the address is in it, because its name is only a hash."""
+
+    server: str
+    saved: Saved
+
+
+class FileStore:
+    """Keeps each login in a file of its own, so that several programs never write over each other's."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder).expanduser()
+
+    def load(self, server_url: str) -> Saved | None:
+        """What is kept; a file that cannot be read is as good as none."""
+        try:
+            found = msgspec.json.decode(self._path(server_url).read_bytes(), type=_File)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return found.saved if found.server == server_url else None
+
+    def save(self, server_url: str, saved: Saved) -> None:
+        """Write the whole file beside the old one, then put it in its place: a reader sees one or the other."""
+        import tempfile
+
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")  # which gives it to its owner alone
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(_File(server_url, saved)))
+            Path(name).replace(self._path(server_url))
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+
+    def _path(self, server_url: str) -> Path:
+        return self._folder / f"{hashlib.sha256(server_url.encode()).hexdigest()[:32]}.json"

@@ -1,0 +1,92 @@
+"""Following the resources of a server: its changes as a stream, from the question to the parting."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+
+import pytest
+
+from enfold import CallError, OperationRegistry
+from enfold.sources.mcp import MCPOperations, from_mcp
+
+Little = Callable[..., list[str]]
+MEMO = {"uri": "memo://old"}
+
+
+def registry_of(operations: MCPOperations) -> OperationRegistry:
+    ops = OperationRegistry()
+    ops.register_all(operations)
+    return ops
+
+
+async def test_a_stream_begins_with_the_resource_and_goes_on_with_its_changes(little: Little) -> None:
+    async with from_mcp(little("--notes")) as operations:
+        ops = registry_of(operations)
+        async with aclosing(ops.subscribe("resources.updates", MEMO)) as changes:
+            told = [(await anext(changes)).data]
+            await ops.execute("touch", {})
+            told += [(await anext(changes)).data, (await anext(changes)).data]
+    assert told == [MEMO, MEMO, {"uri": "memo://old/margin"}]
+
+
+async def test_many_changes_that_nobody_took_in_are_one(little: Little) -> None:
+    async with from_mcp(little("--notes")) as operations:
+        ops = registry_of(operations)
+        async with aclosing(ops.subscribe("resources.updates", MEMO)) as changes:
+            await anext(changes)
+            for _ in range(5):
+                await ops.execute("touch", {})
+            told = [(await anext(changes)).data["uri"] for _ in range(2)]
+            await ops.execute("touch", {})
+            told.append((await anext(changes)).data["uri"])
+    assert told == ["memo://old", "memo://old/margin", "memo://old"]
+
+
+async def test_two_who_follow_do_not_end_each_other(little: Little) -> None:
+    async with from_mcp(little("--notes")) as operations:
+        ops = registry_of(operations)
+        async with aclosing(ops.subscribe("resources.updates", MEMO)) as stays:
+            await anext(stays)
+            async with aclosing(ops.subscribe("resources.updates", MEMO)) as leaves:
+                await anext(leaves)
+            assert (await ops.execute("touch", {})).data == {"followed": ["memo://old"]}
+            assert (await anext(stays)).data == MEMO
+        assert (await ops.execute("touch", {})).data == {"followed": []}
+
+
+async def test_a_source_that_is_closed_ends_its_streams(little: Little) -> None:
+    async with from_mcp(little("--notes"), namespace="pet") as operations:
+        changes = registry_of(operations).subscribe("pet.resources.updates", MEMO)
+        await anext(changes)
+        waiting = asyncio.create_task(anext(changes))
+        await asyncio.sleep(0)
+    with pytest.raises(CallError) as caught:
+        await waiting
+    assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", "The connection to pet has been closed")
+
+
+async def test_after_a_death_the_server_is_asked_again_once(little: Little) -> None:
+    async with from_mcp(little("--notes")) as operations:
+        ops = registry_of(operations)
+        async with aclosing(ops.subscribe("resources.updates", MEMO)) as changes:
+            await anext(changes)
+            with pytest.raises(CallError, match="exit code 3"):
+                await ops.execute("die", {})
+            async with aclosing(ops.subscribe("resources.updates", MEMO)) as another:
+                await anext(another)
+                assert (await anext(changes)).data == MEMO  # what happened meanwhile nobody knows
+                assert (await ops.execute("touch", {})).data == {"followed": ["memo://old"]}
+
+
+async def test_a_server_without_subscriptions_has_no_such_operation(little: Little) -> None:
+    async with from_mcp(little()) as operations:
+        assert "resources.updates" not in registry_of(operations)
+
+
+async def test_filters_leave_it_out_with_the_last_resource(little: Little) -> None:
+    async with (
+        from_mcp(little("--notes"), include=["memo"]) as kept,
+        from_mcp(little("--notes"), include="add") as not_kept,
+    ):
+        assert kept.report.imported == ["resources.memo", "resources.updates"]
+        assert not_kept.report.imported == ["add"]

@@ -1,0 +1,266 @@
+"""The parts of a login, one by one: challenges, addresses, signatures, files, and the page one comes back to."""
+
+import asyncio
+from base64 import urlsafe_b64encode
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from enfold import CallError
+from enfold.sources.mcp.oauth import Client, FileStore, Saved, Tokens, UserLogin
+from enfold.sources.mcp.oauth.addresses import Reach, authorization_server_urls, covers, resource_metadata_urls
+from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
+from enfold.sources.mcp.oauth.jwt import load_signer
+from enfold.sources.mcp.oauth.proof import ProofKey, new_key
+from enfold.sources.mcp.oauth.receiver import open_receiver
+
+# --- challenges ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("Bearer", [("bearer", {})]),
+        ('Bearer scope="a b", error="x"', [("bearer", {"scope": "a b", "error": "x"})]),
+        ("bearer scope=a , ERROR = x", [("bearer", {"scope": "a", "error": "x"})]),
+        (r'Bearer realm="say \"hi\", you"', [("bearer", {"realm": 'say "hi", you'})]),
+        ('Basic realm="x", Bearer scope="a"', [("basic", {"realm": "x"}), ("bearer", {"scope": "a"})]),
+        ('Negotiate, Bearer scope="a"', [("negotiate", {}), ("bearer", {"scope": "a"})]),
+        ('Negotiate abc==, Bearer scope="a"', [("negotiate", {}), ("bearer", {"scope": "a"})]),
+        ('Bearer scope="first", scope="second"', [("bearer", {"scope": "first"})]),
+        ('Bearer scope="never closed', [("bearer", {})]),
+        ("", []),
+    ],
+)
+def test_a_challenge_is_read_as_it_is_written(header: str, expected: list[tuple[str, dict[str, str]]]) -> None:
+    found = [(challenge.scheme, challenge.parameters) for challenge in read_challenges(header)]
+    assert found[: len(expected)] == expected
+
+
+def test_the_challenge_for_a_token_is_found_among_several_headers() -> None:
+    found = token_challenge(["Basic realm=x", 'DPoP algs="ES256"', 'Bearer error="insufficient_scope", scope="a b"'])
+    assert (found.scheme, found.scopes, found.wants_more_scopes) == ("bearer", ("a", "b"), True)
+    assert token_challenge(['DPoP algs="ES256"', "Bearer"], prefers_proof=True).wants_proof
+    assert token_challenge(["Basic realm=x"]).scheme == ""
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+
+WELL = "https://x.org/.well-known"
+
+
+@pytest.mark.parametrize(
+    ("server", "named", "expected"),
+    [
+        ("https://x.org/a/mcp", "", [f"{WELL}/oauth-protected-resource/a/mcp", f"{WELL}/oauth-protected-resource"]),
+        ("https://x.org", "", [f"{WELL}/oauth-protected-resource"]),
+        ("https://x.org/", "https://x.org/m", ["https://x.org/m", f"{WELL}/oauth-protected-resource"]),
+    ],
+)
+def test_a_server_is_asked_about_itself_in_order(server: str, named: str, expected: list[str]) -> None:
+    assert resource_metadata_urls(server, named) == expected
+
+
+@pytest.mark.parametrize(
+    ("issuer", "expected"),
+    [
+        ("https://x.org", [f"{WELL}/oauth-authorization-server", f"{WELL}/openid-configuration"]),
+        ("https://x.org/", [f"{WELL}/oauth-authorization-server", f"{WELL}/openid-configuration"]),
+        (
+            "https://x.org/t/1",
+            [
+                f"{WELL}/oauth-authorization-server/t/1",
+                f"{WELL}/openid-configuration/t/1",
+                "https://x.org/t/1/.well-known/openid-configuration",
+            ],
+        ),
+    ],
+)
+def test_an_issuer_is_asked_about_itself_in_order(issuer: str, expected: list[str]) -> None:
+    assert authorization_server_urls(issuer) == expected
+
+
+@pytest.mark.parametrize(
+    ("resource", "is_ours"),
+    [
+        ("https://x.org/a/mcp", True),
+        ("https://x.org/a/mcp/", True),
+        ("https://x.org/a", True),
+        ("https://x.org", True),
+        ("HTTPS://X.ORG:443/a", True),
+        ("https://x.org/a/m", False),
+        ("https://x.org/a/mcp/deeper", False),
+        ("https://x.org/b", False),
+        ("https://y.org/a/mcp", False),
+        ("http://x.org/a/mcp", False),
+        ("https://x.org:8443/a/mcp", False),
+        ("https://x.org/a/mcp#part", False),
+        ("https://x.org:port/a", False),
+        ("x.org", False),
+    ],
+)
+def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours: bool) -> None:
+    assert covers(resource, "https://x.org/a/mcp") is is_ours
+
+
+@pytest.mark.parametrize(
+    ("server", "url", "is_allowed"),
+    [
+        ("https://x.org/mcp", "https://login.org/token", True),
+        ("https://x.org/mcp", "http://login.org/token", False),
+        ("https://x.org/mcp", "http://127.0.0.1:9/token", False),
+        ("https://x.org/mcp", "https://localhost/token", False),
+        ("https://x.org/mcp", "file:///etc/passwd", False),
+        ("https://x.org/mcp", "javascript:alert(1)", False),
+        ("https://x.org/mcp", "https://user@login.org/", False),
+        ("http://127.0.0.1:8000/mcp", "http://localhost:9/token", True),
+        ("http://127.0.0.1:8000/mcp", "http://[::1]:9/token", True),
+        ("http://127.0.0.1:8000/mcp", "http://login.org/token", False),
+    ],
+)
+def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool) -> None:
+    reach = Reach(server, "x")
+    if is_allowed:
+        assert reach.check(url, "the page") == url
+        return
+    with pytest.raises(CallError) as caught:
+        reach.check(url, "the page")
+    assert caught.value.code == "ACCESS_DENIED"
+
+
+# --- signatures ---------------------------------------------------------------------------------------------------
+
+RSA = rsa.generate_private_key(65537, 2048)
+KEYS: dict[str, Any] = {
+    "ES256": ec.generate_private_key(ec.SECP256R1()),
+    "ES384": ec.generate_private_key(ec.SECP384R1()),
+    "ES512": ec.generate_private_key(ec.SECP521R1()),
+    "RS256": RSA,
+    "PS384": RSA,
+    "EdDSA": ed25519.Ed25519PrivateKey.generate(),
+}
+
+
+def pem(key: Any) -> str:
+    written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return written.decode()
+
+
+@pytest.mark.parametrize("algorithm", KEYS)
+def test_a_statement_is_signed_so_that_others_can_check_it(algorithm: str) -> None:
+    key = KEYS[algorithm]
+    signed = load_signer(pem(key), algorithm).sign({"sub": "us"}, kid="k1")
+    assert jwt.decode(signed, key.public_key(), algorithms=[algorithm]) == {"sub": "us"}
+    assert jwt.get_unverified_header(signed) == {"alg": algorithm, "typ": "JWT", "kid": "k1"}
+
+
+@pytest.mark.parametrize(("key", "usual"), [("ES256", "ES256"), ("PS384", "RS256"), ("EdDSA", "EdDSA")])
+def test_without_an_algorithm_a_key_signs_in_its_usual_way(key: str, usual: str) -> None:
+    assert jwt.get_unverified_header(load_signer(pem(KEYS[key])).sign({}))["alg"] == usual
+
+
+def test_a_key_that_is_none_is_not_repeated() -> None:
+    with pytest.raises(CallError) as caught:
+        load_signer("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n")
+    assert caught.value.code == "VALIDATION_ERROR"
+    assert "c2VjcmV0" not in repr(caught.value)
+
+
+def test_a_key_does_not_sign_with_the_algorithm_of_another() -> None:
+    with pytest.raises(CallError, match="cannot sign with RS256"):
+        load_signer(pem(KEYS["EdDSA"]), "RS256")
+
+
+def test_a_proof_fits_one_request_with_one_token() -> None:
+    key = ProofKey(new_key().pem)  # as it comes out of a store
+    proofs = [key.prove("POST", "https://x.org/mcp?q=1#part", token="t0ken", nonce="n1") for _ in range(2)]
+    header = jwt.get_unverified_header(proofs[0])
+    assert (header["typ"], header["alg"], sorted(header["jwk"])) == ("dpop+jwt", "ES256", ["crv", "kty", "x", "y"])
+    public: Any = jwt.PyJWK(header["jwk"]).key
+    first, second = [jwt.decode(proof, public, algorithms=["ES256"]) for proof in proofs]
+    assert (first["htm"], first["htu"], first["nonce"]) == ("POST", "https://x.org/mcp", "n1")
+    assert first["ath"] == urlsafe_b64encode(sha256(b"t0ken").digest()).decode().rstrip("=")
+    assert first["jti"] != second["jti"]
+
+
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+SAVED = Saved(
+    "https://login.org", "", Client("id", "s3cret", "client_secret_basic"), Tokens("t0ken", "r3fresh", 5.0), ("a",)
+)
+
+
+def test_a_login_is_kept_for_its_server_and_for_no_other(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "logins")
+    store.save("https://x.org/mcp", SAVED)
+    assert FileStore(tmp_path / "logins").load("https://x.org/mcp") == SAVED
+    assert store.load("https://y.org/mcp") is None
+
+
+def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store.save("https://x.org/mcp", SAVED)
+    [file] = tmp_path.iterdir()
+    file.write_text("{")
+    assert store.load("https://x.org/mcp") is None
+
+
+def test_secrets_are_not_shown_where_values_are() -> None:
+    shown = repr([SAVED, UserLogin(client_id="id", client_secret="s3cret", private_key="k3y")])
+    assert not [secret for secret in ("s3cret", "t0ken", "r3fresh", "k3y") if secret in shown]
+    assert "'id'" in shown
+
+
+# --- the way back -------------------------------------------------------------------------------------------------
+
+
+async def test_only_the_page_of_the_login_is_answered() -> None:
+    async with open_receiver("http://127.0.0.1/back", 0) as receiver, httpx2.AsyncClient() as browser:
+        base = receiver.redirect_uri.removesuffix("/back")
+        others = [
+            await browser.get(f"{base}/favicon.ico"),
+            await browser.post(f"{base}/back?code=1"),
+            await browser.get(f"{base}/back"),
+        ]
+        assert [page.status_code for page in others] == [404, 404, 404]
+        thanks = await browser.get(f"{base}/back?code=2&state=%C3%A9")
+        assert (thanks.status_code, thanks.headers["cache-control"]) == (200, "no-store")
+        assert "code" not in thanks.text
+        assert await receiver.answer() == "code=2&state=%C3%A9"
+
+
+async def test_the_page_is_gone_after_the_login() -> None:
+    async with open_receiver("http://localhost/back", 0) as receiver:
+        assert receiver.redirect_uri.startswith("http://localhost:")
+    async with httpx2.AsyncClient() as browser:
+        with pytest.raises(httpx2.ConnectError):
+            await browser.get(receiver.redirect_uri)
+
+
+async def test_a_visitor_who_says_nothing_does_not_hold_up_the_end() -> None:
+    async with open_receiver("http://127.0.0.1/back", 0) as receiver:
+        port = int(receiver.redirect_uri.split(":")[2].split("/")[0])
+        _, silent = await asyncio.open_connection("127.0.0.1", port)
+        silent.write(b"GET /")
+        await silent.drain()
+    silent.close()
+
+
+async def test_a_port_in_use_is_told() -> None:
+    async with open_receiver("http://127.0.0.1/back", 0) as receiver:
+        with pytest.raises(CallError, match="is in use"):
+            async with open_receiver(receiver.redirect_uri, 0):
+                pass
+
+
+@pytest.mark.parametrize("uri", ["https://127.0.0.1/back", "http://example.org/back", "back"])
+async def test_one_comes_back_only_to_this_machine(uri: str) -> None:
+    with pytest.raises(CallError, match="address of this machine"):
+        async with open_receiver(uri, 0):
+            pass

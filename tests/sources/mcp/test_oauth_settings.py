@@ -1,0 +1,109 @@
+"""What a configuration may say about a login, and how it is told what is wrong with it."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import CallError
+from enfold.config import Logins, read_config
+from enfold.config.logins import auth_of
+from enfold.sources.mcp import from_mcp
+from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, UserLogin
+from enfold.sources.mcp.oauth.grants import text_of
+
+ROOT = Path(__file__).parents[3]
+
+
+def read_auth(path: Path, environ: dict[str, str] | None = None) -> Auth | None:
+    config = read_config(path, environ or {})
+    return auth_of(config.sources[-1].entry.get("auth"), Logins(), config.folder)
+
+
+def test_the_file_on_the_page_is_read(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "mcp-login.md").read_text()
+    path = tmp_path / "enfold.toml"
+    path.write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0])
+    config = read_config(path, {"REPORTS_SECRET": "s3cret"})
+    logins = [auth_of(source.entry["auth"], config.logins, config.folder) for source in config.sources]
+    program = ClientCredentials(client_id="nightly", client_secret="s3cret", scopes=("reports:read",))
+    assert logins == [UserLogin(), program]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ({"auth": {}}, UserLogin()),
+        ({"auth": "oauth"}, UserLogin()),
+        ({"oauth": True}, UserLogin()),
+        ({"oauth": False}, None),
+        ({"auth": {"client_id": "a", "redirect_port": 8123}}, UserLogin(client_id="a", redirect_port=8123)),
+        (
+            {"oauth": {"clientId": "a", "callbackPort": 8123, "enabled": True}},
+            UserLogin(client_id="a", redirect_port=8123),
+        ),
+        (
+            {"auth": {"CLIENT_ID": "a", "CLIENT_SECRET": "${S}", "scopes": ["x"]}},
+            UserLogin(client_id="a", client_secret="b", scopes=("x",)),
+        ),
+        ({"auth": {"scope": "x y"}}, UserLogin(scopes=("x", "y"))),
+    ],
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
+)
+def test_an_editors_words_for_a_login_are_understood(
+    tmp_path: Path, entry: dict[str, Any], expected: Auth | None
+) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"x": {"url": "https://x.org/mcp", **entry}}}))
+    assert read_auth(path, {"S": "b"}) == expected
+
+
+async def test_a_statement_is_read_anew_each_time(tmp_path: Path) -> None:
+    (tmp_path / "enfold.toml").write_text(
+        '[sources.x]\nurl = "https://x.org/mcp"\nauth = {grant = "jwt_bearer", assertion_file = "token"}\n'
+    )
+    login = read_auth(tmp_path / "enfold.toml")
+    assert isinstance(login, AssertionLogin)
+    for words in ("first", "second"):
+        (tmp_path / "token").write_text(f"{words}\n")
+        assert await text_of(login.assertion) == words
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('auth = "yes"', 'line 3: "auth" must be a table'),
+        ("auth = {client = 1}", 'line 3: "client" is not known here: did you mean "client_id"?'),
+        ("[sources.x.auth]\nissuer = 1", 'line 4: "issuer" must be a text'),
+        ("[sources.x.auth]\n\nredirect_port = 70000", 'line 5: "redirect_port" must be a port'),
+        ('auth = {grant = "password"}', 'line 3: "grant" must be authorization_code, client_credentials or jwt_bearer'),
+        ('credentials = "t"\nauth = {}', 'line 4: "auth" does not go with "credentials"'),
+    ],
+)
+def test_what_is_wrong_with_a_login_is_told_with_its_place(tmp_path: Path, lines: str, expected: str) -> None:
+    path = tmp_path / "enfold.toml"
+    path.write_text(f'[sources.x]\nurl = "https://x.org/mcp"\n{lines}\n')
+    with pytest.raises(CallError) as caught:
+        read_config(path, {})
+    assert caught.value.message.removeprefix(f"{path}, ").startswith(expected)
+
+
+def test_a_mistake_in_an_editors_file_is_told_too(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"x": {"url": "https://x.org/mcp",\n"auth": {"client_idd": "a"}}}}')
+    with pytest.raises(CallError, match='line 2: "client_idd" is not known here: did you mean "client_id"'):
+        read_config(path, {})
+
+
+def test_a_key_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "enfold.toml"
+    path.write_text('[sources.x]\nurl = "https://x.org/mcp"\nauth = {private_key_file = "key.pem"}\n')
+    with pytest.raises(CallError, match=r"key\.pem, which the login needs, cannot be read"):
+        read_auth(path)
+
+
+def test_credentials_and_a_login_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        from_mcp("https://x.org/mcp", credentials="t", auth=UserLogin())
