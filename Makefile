@@ -46,15 +46,13 @@ demo: $(VENV)/ready
 
 conformance: setup
 	$(BIN)/python tests/conformance/suite.py
-	for revision in 2025-11-25 2026-07-28; do \
-		$(BIN)/node $(PARTS)/node_modules/@modelcontextprotocol/conformance/dist/index.js client --suite core \
-			--command "$(CURDIR)/$(BIN)/python $(CURDIR)/tests/sources/mcp/conformance_client.py" \
-			--spec-version $$revision --timeout 60000 || exit 1; \
-	done
+	$(BIN)/python -m tests.conformance.gateway
+	$(BIN)/python -m tests.conformance.client_suite
 
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \
-		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py
+		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
+		tests/calls/test_attacks.py tests/calls/test_nats_store.py
 
 docs: setup
 	$(BIN)/python docs/build.py

@@ -1,90 +1,17 @@
 """Servers of both eras behind one gateway, as HTTP with its document and as one MCP endpoint, seen by the SDK's client."""
 
 import asyncio
-import importlib.util
 import json
-import socket
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
-from enfold.config import ConfiguredRegistry, open_config
-from enfold.surfaces.http import to_http
-from enfold.surfaces.mcp import to_mcp
 from mcp import Client, types
 
-SERVERS = Path(__file__).parents[1] / "sources/mcp"
-ERAS = ["legacy", "2026-07-28"]
-
-Open: TypeAlias = Callable[..., AbstractAsyncContextManager["Gateway"]]
-
-
-class Gateway:
-    """What a test needs of an open gateway."""
-
-    def __init__(self, registry: ConfiguredRegistry, url: str, marks: Path) -> None:
-        self.registry = registry
-        self.url = url
-        self.mcp = f"{url}/mcp"
-        self.marks = marks
-
-
-@pytest.fixture
-def gateway(tmp_path: Path) -> Open:
-    """Open a gateway to a little server of the older era and one on the SDK of both."""
-
-    @asynccontextmanager
-    async def opened(*habits: str) -> AsyncIterator[Gateway]:
-        marks, config = tmp_path / "marks", tmp_path / "mcp.json"
-        little = [str(SERVERS / "little_server.py"), "--marks", str(marks), *habits]
-        async with serve(SDK.make_server().streamable_http_app()) as both:
-            servers = {
-                "old": {"command": sys.executable, "args": little},
-                "both": {"url": f"{both}/mcp"},
-                "down": {"command": "no-such-program"},
-            }
-            config.write_text(json.dumps({"mcpServers": servers}))
-            async with open_config(config, {}) as registry:
-                app = to_http(registry, mounts={"/mcp": to_mcp(registry)})
-                async with serve(app, app.stop) as url:
-                    yield Gateway(registry, url, marks)
-
-    return opened
-
-
-def load_server() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sdk_server", SERVERS / "sdk_server.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SDK = load_server()
-
-
-@asynccontextmanager
-async def serve(app: Any, stop: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-    running = asyncio.create_task(server.serve(sockets=[listening]))
-    while not server.started:  # noqa: ASYNC110  # it tells nobody
-        await asyncio.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        stop()
-        server.should_exit = True
-        await running
-        listening.close()
+Open = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 async def accept(context: Any, params: Any) -> types.ElicitResult:
@@ -110,12 +37,12 @@ async def test_a_server_that_is_down_is_shown_and_does_not_stop_the_others(gatew
     async with gateway() as open_gateway:
         assert {state.name: state.state for state in open_gateway.registry.states} == {
             "old": "up",
+            "new": "up",
             "both": "up",
             "down": "down",
         }
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_one_endpoint_has_the_tools_prompts_and_resources_of_all(gateway: Open, era: Any) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -133,7 +60,6 @@ async def test_one_endpoint_has_the_tools_prompts_and_resources_of_all(gateway: 
     assert contents[0].text == "text of note://by/ann"
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("tool", ["old_add", "both_add"])
 async def test_a_result_goes_on_with_its_own_content_and_structure(gateway: Open, era: Any, tool: str) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
@@ -141,21 +67,18 @@ async def test_a_result_goes_on_with_its_own_content_and_structure(gateway: Open
     assert (result.structured_content, result.is_error) == ({"sum": 42}, False)
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_result_that_does_not_fit_reaches_a_client_that_checks(gateway: Open, era: Any) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
         result = await client.call_tool("old_misfit", {})
     assert result.structured_content == {"sum": 42}
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_an_error_result_stays_one(gateway: Open, era: Any) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
         result = await client.call_tool("old_failed", {})
     assert (result.is_error, text(result)) == (True, "It is raining")
 
 
-@pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("tool", ["old_steps", "both_steps"])
 async def test_progress_passes_through(gateway: Open, era: Any, tool: str) -> None:
     heard: list[tuple[float, str | None]] = []
@@ -168,13 +91,11 @@ async def test_progress_passes_through(gateway: Open, era: Any, tool: str) -> No
     assert heard == [(1, "step 1"), (2, "step 2")]
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_question_of_a_server_of_both_eras_reaches_the_client(gateway: Open, era: Any) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era, elicitation_callback=accept) as client:
         assert text(await client.call_tool("both_ask", {})) == "accept: Ann"
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_question_of_an_older_server_reaches_the_client_and_its_tool_runs_only_once(
     gateway: Open, era: Any
 ) -> None:
@@ -200,7 +121,6 @@ async def test_an_older_servers_question_is_put_to_nobody_when_it_may_be_another
     assert "error" in answer
 
 
-@pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_gives_up_ends_the_call_at_the_server(gateway: Open, era: Any) -> None:
     async with gateway() as open_gateway, Client(open_gateway.mcp, mode=era) as client:
         call = asyncio.create_task(client.call_tool("old_hang", {}))
@@ -221,6 +141,34 @@ async def test_a_server_that_is_restarted_in_mid_run_is_there_for_the_next_call(
             client.call_tool("old_add", {"x": 1, "y": 2}), client.call_tool("both_add", {"x": 1, "y": 1})
         )
     assert (after.structured_content, beside.structured_content) == ({"sum": 3}, {"sum": 2})
+
+
+@pytest.mark.parametrize("killed", ["old", "new"])
+async def test_while_one_server_is_restarted_the_others_go_on_for_clients_of_both_eras(
+    gateway: Open, killed: str
+) -> None:
+    """Servers of different eras at once, and one of them dies in the midst of everybody's calls."""
+
+    async def call_often(client: Client, server: str) -> list[Any]:
+        results = [await client.call_tool(f"{server}_add", {"x": 20, "y": 22}) for _ in range(20)]
+        return [(result.is_error, result.structured_content) for result in results]
+
+    async with (
+        gateway() as open_gateway,
+        Client(open_gateway.mcp, mode="legacy") as older,
+        Client(open_gateway.mcp, mode="2026-07-28") as newest,
+    ):
+        others = [server for server in ("old", "new", "both") if server != killed]
+        going_on = [call_often(client, server) for client in (older, newest) for server in others]
+        hit = [call_often(client, killed) for client in (older, newest)]
+        died, *results = await asyncio.gather(newest.call_tool(f"{killed}_die", {}), *going_on, *hit)
+        after = [await call_often(client, killed) for client in (older, newest)]
+    good = (False, {"sum": 42})
+    assert died.is_error
+    assert results[: len(going_on)] == [[good] * 20] * 4
+    # Those that were under way may have been lost, and are told so; none is left without an answer.
+    assert [each for calls in results[len(going_on) :] for each in calls if each not in (good, (True, None))] == []
+    assert after == [[good] * 20] * 2
 
 
 async def test_a_change_of_a_servers_list_reaches_the_clients_list(gateway: Open) -> None:

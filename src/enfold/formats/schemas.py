@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from enfold.envelope import RESPONSE_META_SCHEMA
 from enfold.operation import OperationSpec
@@ -47,10 +50,24 @@ def _around(name: str, output: Any) -> Schema:
     """An object with the output as its one property; what the output defines moves to the new root."""
     if not isinstance(output, dict) or "$id" in output:
         return _object({name: output})  # with an address of its own it stays whole: its references start there
-    moved: Schema = with_references(output, lambda reference: _moved(reference, f"#/properties/{name}"))
-    definitions = moved.pop("$defs", None)
+    kept = output.get("$defs") if _stays(output.get("$defs")) else None
+    bare = output if kept is None else {key: value for key, value in output.items() if key != "$defs"}
+    moved: Schema = with_references(bare, lambda reference: _moved(reference, f"#/properties/{name}"))
+    definitions = moved.pop("$defs", kept)
     moved.pop("$schema", None)
     return _object({name: moved}, definitions)
+
+
+# A reference in the text of a schema that is not to a definition by its name.
+_MOVING: Final = re.compile(rb'"\$(?:dynamicR|r)ef":"#(?!/\$defs/)')
+
+
+def _stays(definitions: Any) -> bool:
+    """Whether definitions refer only to each other, as most do.
+
+    One look at their text is cheaper than a walk: operations of a large document may share hundreds of them.
+    """
+    return isinstance(definitions, dict) and _MOVING.search(msgspec.json.encode(definitions)) is None
 
 
 def _moved(reference: str, place: str) -> str:

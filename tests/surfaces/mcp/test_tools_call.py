@@ -21,6 +21,7 @@ from enfold import (
     mcp_envelope,
 )
 from enfold.formats import tool_envelope_v1
+from enfold.operation import Operation, OperationSpec
 from enfold.surfaces.mcp.work import SOON
 
 if TYPE_CHECKING:
@@ -201,12 +202,25 @@ async def test_content_blocks_go_out_as_they_are(
 
 
 async def test_an_image_is_not_sent_twice(make_client: MakeClient, ops: OperationRegistry) -> None:
+    """A handler that may give other things promises a structure, and keeps the promise without the image."""
+
     @ops.query
-    async def photo() -> ImageContent:
+    async def photo() -> ImageContent | int:
         return ImageContent(data="aGk=", mime_type="image/png")
 
     result = await make_client(ops).call("shop_photo")
     assert result["structuredContent"] == {"result": [{"type": "image", "mimeType": "image/png"}]}
+
+
+async def test_content_alone_has_no_structure_besides_it(
+    make_client: MakeClient, ops: OperationRegistry, revision: str
+) -> None:
+    @ops.query
+    async def photo() -> ImageContent:
+        return ImageContent(data="aGk=", mime_type="image/png")
+
+    result = await make_client(ops, revision).call("shop_photo")
+    assert (result["isError"], "structuredContent" in result) == (False, False)
 
 
 async def test_kinds_an_old_client_does_not_know_become_text(make_client: MakeClient, ops: OperationRegistry) -> None:
@@ -251,6 +265,21 @@ async def test_a_structure_that_was_unwrapped_goes_on_as_it_came(
     client = make_client(ops)
     assert (await client.result("tools/list"))["tools"][0]["outputSchema"] == advertised
     assert (await client.call("shop_count"))["structuredContent"] == {"result": 3}
+
+
+async def test_a_result_whose_schema_cannot_be_decided_is_believed(
+    make_client: MakeClient, ops: OperationRegistry, revision: str
+) -> None:
+    elsewhere = {"type": "object", "properties": {"degrees": {"$ref": "https://example.org/degrees.json"}}}
+
+    async def weather(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        return mcp_envelope({"degrees": 20}, content=[], structured_content={"degrees": 20})
+
+    ops.register(Operation(OperationSpec(name="weather", output_schema=elsewhere, meta=IMPORTED), weather))
+    client = make_client(ops, revision)
+    assert (await client.result("tools/list"))["tools"][0]["outputSchema"] == elsewhere
+    result = await client.call("weather")
+    assert (result["isError"], result["structuredContent"]) == (False, {"degrees": 20})
 
 
 async def test_the_error_of_another_server_stays_one(make_client: MakeClient, ops: OperationRegistry) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from enfold import OperationRegistry, OperationSpec
+from enfold import ImageContent, OperationRegistry, OperationSpec, TextContent
 from enfold.operation import Operation
 from enfold.surfaces.openapi import to_openapi
 from enfold.tokens import Tokens
@@ -163,3 +163,42 @@ async def test_a_list_that_differs_by_caller_is_private(make_client: MakeClient,
 
 async def test_a_handshake_never_hears_of_caching(make_client: MakeClient, ops: OperationRegistry) -> None:
     assert (await make_client(ops, "2025-11-25").result("tools/list")).keys() == {"tools"}
+
+
+@pytest.mark.parametrize(
+    ("returned", "is_advertised"),
+    [
+        pytest.param(ImageContent, False, id="a block"),
+        pytest.param(list[TextContent | ImageContent], False, id="blocks of several kinds"),
+        pytest.param(tuple[TextContent, ...], False, id="any number of blocks"),
+        pytest.param(ImageContent | None, True, id="perhaps a block"),
+        pytest.param(list[TextContent | int], True, id="blocks and numbers"),
+        pytest.param(list[int], True, id="numbers"),
+        pytest.param(Any, True, id="anything"),
+    ],
+)
+async def test_a_tool_that_gives_only_content_advertises_no_structure(
+    make_client: MakeClient, ops: OperationRegistry, revision: str, returned: Any, is_advertised: bool
+) -> None:
+    async def give() -> Any: ...
+
+    give.__annotations__["return"] = returned
+    ops.query(give)
+    [tool] = await listed(make_client, ops, revision)
+    assert ("outputSchema" in tool) == is_advertised
+
+
+async def test_a_page_holds_only_so_many_bytes(make_client: MakeClient, ops: OperationRegistry, revision: str) -> None:
+    """Tools of a large document may each bring hundreds of schemas."""
+    sizes = {"small": 10, "huge": 5_000, "large": 600, "middle": 600, "last": 600}
+    for name, size in sizes.items():
+        ops.query(name=name, description="x" * size)(lambda: 1)
+    client = make_client(ops, revision, page_bytes=2_000)
+    pages, cursor = [], None
+    while True:
+        page = await client.result("tools/list", {} if cursor is None else {"cursor": cursor})
+        pages.append([tool["name"] for tool in page["tools"]])
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            break
+    assert pages == [["shop_small"], ["shop_huge"], ["shop_large", "shop_middle"], ["shop_last"]]

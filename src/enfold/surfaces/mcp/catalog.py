@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from types import UnionType
+from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
+from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
 from enfold.formats.schemas import success_schema, with_references
 from enfold.mcp.headers import Mirror, mirrors_of
@@ -15,13 +17,15 @@ from enfold.mcp.uri_template import is_template, match_uri
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
 
-__all__ = ["Catalog", "Prompt", "Resource", "Tool", "ToolNames"]
+__all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
 
 ToolNames: TypeAlias = Literal["safe", "id"]
+Lists: TypeAlias = dict[str, list[tuple[OperationSpec, Callable[..., Any] | None]]]
 Listed: TypeAlias = dict[str, Any]
 
 # Fields of a listing that older clients do not know; most ignore them, and some refuse them.
 _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
+_BLOCKS: Final = get_args(ContentBlock)
 
 
 class Catalog:
@@ -33,6 +37,7 @@ class Catalog:
         safe = legal_names(spec.id for spec in specs)
         names = {own: own for own in safe} if tool_names == "id" else safe
         self.version = registry.version
+        self._operations = operations
         tools = [operation for operation in operations if kind_of(operation.spec) == "tool"]
         self.tools = [Tool(operation, names[operation.spec.id], format) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
@@ -40,6 +45,7 @@ class Catalog:
         self.resources = [resource for resource in found if not resource.is_template]
         self.templates = [resource for resource in found if resource.is_template]
         self._completions = [spec for spec in specs if kind_of(spec) == "completion"]
+        self._updates = {spec.namespace: spec.id for spec in specs if kind_of(spec) == "updates"}
         self._tools = _by_name_and_id(self.tools)
         self._prompts = _by_name_and_id(self.prompts)
         self._resources = {resource.uri: resource for resource in self.resources}
@@ -74,13 +80,23 @@ class Catalog:
                 return found
         return None
 
-    def lists(self) -> dict[str, tuple[OperationSpec, ...]]:
-        """The specs of each list, to see which of them a change has touched."""
-        return {
-            "tools": tuple(tool.spec for tool in self.tools),
-            "prompts": tuple(prompt.spec for prompt in self.prompts),
-            "resources": tuple(resource.spec for resource in (*self.resources, *self.templates)),
-        }
+    def updates(self, resource: Resource) -> str | None:
+        """The id of the operation that tells when a resource changes, where its source has one."""
+        return self._updates.get(resource.spec.namespace)
+
+    def lists(self) -> Lists:
+        """What each list is made of, to see which of them a change has touched."""
+        return _lists(self._operations)
+
+
+def _lists(operations: Iterable[Operation]) -> Lists:
+    """An operation that was made anew has another handler, whatever its spec."""
+    lists: Lists = {"tools": [], "prompts": [], "resources": []}
+    for operation in operations:
+        own = lists.get(f"{kind_of(operation.spec)}s")
+        if own is not None:
+            own.append((operation.spec, operation.handler))
+    return lists
 
 
 def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
@@ -104,6 +120,7 @@ class Tool:
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
         self.is_open = spec.access_control.is_open
         self.needs_context = self.is_stream or not self.is_open or _asks_for_context(operation)
+        self._signature = operation.signature
 
     @cached_property
     def format(self) -> Format:
@@ -132,7 +149,14 @@ class Tool:
             return None
         if self.is_imported:
             return self.own_output_schema or self.spec.output_schema or None
+        if self._gives_content:
+            return None
         return success_schema(self.format_name, _collected(self.spec) if self.is_stream else self.spec) or None
+
+    @cached_property
+    def _gives_content(self) -> bool:
+        """Whether all it gives is content blocks, which have no structure besides them."""
+        return not self.is_stream and self._signature is not None and _is_content(self._signature.returns)
 
     @cached_property
     def own_output_schema(self) -> dict[str, Any] | None:
@@ -164,6 +188,15 @@ class Tool:
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         return listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}
+
+
+def _is_content(annotation: Any) -> bool:
+    """Whether a type stands for content blocks: one, one of several kinds, or a list of them."""
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return issubclass(annotation, _BLOCKS)
+    parts = [part for part in get_args(annotation) if part is not Ellipsis]
+    is_made_of_them = get_origin(annotation) in (list, tuple, Union, UnionType)
+    return is_made_of_them and bool(parts) and all(_is_content(part) for part in parts)
 
 
 def _asks_for_context(operation: Operation) -> bool:

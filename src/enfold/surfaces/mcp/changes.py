@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
 from enfold.mcp.messages import SUBSCRIPTION_KEY, RequestId, notification
-from enfold.operation import OperationSpec
+from enfold.surfaces.mcp.catalog import Lists
 
 __all__ = ["KINDS", "Changes", "Listener"]
-
-Lists: TypeAlias = dict[str, tuple[OperationSpec, ...]]
 
 KINDS: Final = frozenset({"tools", "prompts", "resources"})
 
@@ -58,11 +56,11 @@ class Changes:
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
-    def resource_updated(self, uri: str) -> None:
-        """Tell everyone who follows a resource that it has changed."""
+    def resource_updated(self, uri: str, changed: str | None = None) -> None:
+        """Tell everyone who follows a resource that it has changed, or that a part of it has."""
         for listener in list(self._listeners):
             if uri in listener.uris:
-                listener.tell("notifications/resources/updated", {"uri": uri})
+                listener.tell("notifications/resources/updated", {"uri": changed or uri})
 
     def lists_changed(self) -> None:
         """Something was registered or removed, perhaps by another thread; it is told soon, and many changes as one."""

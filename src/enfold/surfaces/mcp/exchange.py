@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, Question
+from enfold.mcp.levels import LEVELS, place_of
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
     INVALID_PARAMS,
@@ -23,10 +24,7 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_rev
 from enfold.operation import Identity, LogMessage, Progress
 from enfold.surfaces.mcp.changes import Changes
 
-__all__ = ["LEVELS", "Caller", "Channel", "Exchange", "check_level", "read_caller"]
-
-LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-_LEVEL_OF: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn": 3, "fatal": 5}
+__all__ = ["Caller", "Channel", "Exchange", "check_level", "read_caller"]
 
 
 class Caller(msgspec.Struct, eq=False):
@@ -92,6 +90,11 @@ class Exchange(msgspec.Struct, eq=False):
         return self.caller.revision
 
     @property
+    def log_level(self) -> str | None:
+        """From which level on the client wants log messages; none at all where it has not said."""
+        return self.caller.log_level
+
+    @property
     def is_stateless(self) -> bool:
         return self.caller.revision.is_stateless
 
@@ -118,8 +121,8 @@ class Exchange(msgspec.Struct, eq=False):
         self.channel.send(notification("notifications/progress", params))
 
     def _tell_log(self, told: LogMessage) -> None:
-        wanted, place = self.caller.log_level, _LEVEL_OF.get(told.level.lower(), 1)
-        if wanted is None or place < _LEVEL_OF[wanted]:
+        wanted, place = self.caller.log_level, place_of(told.level)
+        if wanted is None or place < place_of(wanted):
             return
         params = {"level": LEVELS[place], "logger": self.subject, "data": _log_data(told)}
         self.channel.send(notification("notifications/message", params))

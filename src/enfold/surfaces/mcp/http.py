@@ -10,10 +10,10 @@ from typing import Any, Final
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
+from enfold.surfaces.hosts import Hosts
 from enfold.surfaces.mcp.authorization import Authorization
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.events import event_place
-from enfold.surfaces.mcp.hosts import Hosts
 from enfold.surfaces.mcp.post import Headers, Post, Shared
 from enfold.surfaces.mcp.reply import EVENTS, JSON, RefusalError, Reply, Scope, Send, respond
 from enfold.surfaces.mcp.server import Server
@@ -116,7 +116,7 @@ class MCPApp:
         # Whoever mounts us has looked at the host and the origin.
         refused = None if "enfold.identity" in scope else self._hosts.refusal(scope, headers)
         if refused is not None:
-            raise RefusalError(403, ProtocolError(INVALID_REQUEST, refused))
+            raise RefusalError(403, ProtocolError(INVALID_REQUEST, refused.sentence))
 
     # GET: the stream of what belongs to no request, or one that is taken up again
 

@@ -70,6 +70,7 @@ class Shared:
 
     def stop(self) -> None:
         self.sessions.close_all()
+        self.server.following.stop()
         for stream, last in list(self.listening.items()):
             stream.send(last, is_last=True)
 
@@ -149,7 +150,7 @@ class Post(msgspec.Struct, eq=False):
         """Tell of changes until the client leaves, or we end."""
         stream, listening = EventStream(), self._shared.listening
         self._shared.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = self._shared.server.subscribed(exchange, stream.send)
+        stop = await self._shared.server.subscribed(exchange, stream.send)
         listening[stream] = self._shared.server.unsubscribed(exchange)
         try:
             await self._reply.carry(stream)

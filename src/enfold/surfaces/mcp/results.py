@@ -42,7 +42,7 @@ def success(
 def _unusual_success(
     tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool
 ) -> Result:
-    is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(envelope)
+    is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(tool, envelope)
     is_error = envelope.is_error or is_wrong
     result: Result = {"content": _content(tool, envelope, revision, format), "isError": is_error}
     structure = UNSET if is_wrong or not revision.has_structure else _structure(tool, envelope, revision)
@@ -54,11 +54,15 @@ def _unusual_success(
     return result
 
 
-def _is_kept_wrong(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the data was kept although it does not fit its schema."""
+def _is_kept_wrong(tool: Tool, envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether the data was kept although it does not fit its schema.
+
+    Where that cannot be decided, as with a schema that lies elsewhere, another server is believed.
+    """
     from enfold.pipeline import KEPT_WRONG
 
-    return any(warning.code in KEPT_WRONG for warning in envelope.warnings)
+    codes = {warning.code for warning in envelope.warnings} & KEPT_WRONG
+    return bool(codes - {"unrepairable"} if tool.is_imported else codes)
 
 
 # --- content ------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.exchange import Exchange, check_level
+from enfold.surfaces.mcp.following import Release
 from enfold.surfaces.mcp.rounds import Rounds
 from enfold.surfaces.mcp.service import Result, Service, Session, Settings, cacheable
 
@@ -39,7 +40,7 @@ class Server(Service):
 
     def is_quick(self, method: str) -> bool:
         """Whether the method runs no handler, so that it can be answered without an event loop."""
-        return method not in _SLOW
+        return method not in _SLOW_WITH_SESSION
 
     def respond_now(self, exchange: Exchange) -> dict[str, Any]:
         """The message that answers a request whose method runs no handler."""
@@ -53,7 +54,7 @@ class Server(Service):
 
     async def respond(self, exchange: Exchange) -> dict[str, Any]:
         """The message that answers any request: its result, an error, or the questions to be answered first."""
-        method = _SLOW.get(exchange.method)
+        method = (_SLOW if exchange.is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
             return self.respond_now(exchange)
         try:
@@ -79,26 +80,46 @@ class Server(Service):
 
     # telling of changes
 
-    def subscribed(self, exchange: Exchange, send: Send) -> Callable[[], None]:
+    async def subscribed(self, exchange: Exchange, send: Send) -> Callable[[], None]:
         """Grant what a `subscriptions/listen` asks for, as far as it is offered, and tell of it; the answer ends it."""
         asked = exchange.params.get("notifications")
         if not isinstance(asked, dict):
             raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications")
         offered = self.capabilities()
         kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
-        uris = asked.get("resourceSubscriptions") if "resources" in offered else None
-        followed = [uri for uri in uris if isinstance(uri, str)] if isinstance(uris, list) else []
+        followed = await self._followed(exchange, asked.get("resourceSubscriptions"))
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
-            granted["resourceSubscriptions"] = followed
+            granted["resourceSubscriptions"] = list(followed)
         listener = Listener(send, kinds, followed, exchange.id)
         listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
-        return self.changes.listen(listener)
+        return _all_of(self.changes.listen(listener), *followed.values())
+
+    async def _followed(self, exchange: Exchange, uris: object) -> dict[str, Release]:
+        """Of the resources a client asks to follow those that it may read, and how each is let go."""
+        followed: dict[str, Release] = {}
+        try:
+            for uri in [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else ():
+                found = self.resource(exchange, uri)
+                if found is not None and uri not in followed:
+                    followed[uri] = await self.follow(found[0], uri)
+        except BaseException:  # the client has left
+            _all_of(*followed.values())()
+            raise
+        return followed
 
     def unsubscribed(self, exchange: Exchange) -> dict[str, Any]:
         """The message that ends a `subscriptions/listen` in good order."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
         return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
+
+
+def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:
+    def end() -> None:
+        for each in endings:
+            each()
+
+    return end
 
 
 def _not_found(exchange: Exchange) -> ProtocolError:
@@ -166,8 +187,6 @@ _QUICK: Final[dict[str, Quick]] = {
     "initialize": _initialize,
     "ping": _ping,
     "logging/setLevel": _set_level,
-    "resources/subscribe": resources.subscribe,
-    "resources/unsubscribe": resources.unsubscribe,
 }
 _QUICK_STATELESS: Final[dict[str, Quick]] = {**_LISTS, "server/discover": _discover}
 _SLOW: Final[dict[str, Slow]] = {
@@ -175,4 +194,9 @@ _SLOW: Final[dict[str, Slow]] = {
     "resources/read": resources.read_resource,
     "prompts/get": prompts.get_prompt,
     "completion/complete": prompts.complete,
+}
+_SLOW_WITH_SESSION: Final[dict[str, Slow]] = {
+    **_SLOW,
+    "resources/subscribe": resources.subscribe,
+    "resources/unsubscribe": resources.unsubscribe,
 }

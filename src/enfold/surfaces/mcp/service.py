@@ -12,12 +12,14 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.mcp.asking import META, InputRequired, MissingCapability
-from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError
+from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, encode
+from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, Recording
 from enfold.registry import Registry
-from enfold.surfaces.mcp.catalog import Catalog, Prompt, Resource, Tool, ToolNames
+from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.exchange import Caller, Exchange
+from enfold.surfaces.mcp.following import Following, Release
 from enfold.surfaces.mcp.results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
     format: str = "result"
     tool_names: ToolNames = "safe"
     page_size: int = 1_000
+    page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
     ttl_ms: int = 0  # how long a client may keep a list without asking again
     collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
     secret: bytes | None = None  # signs request states; several processes share one
@@ -49,7 +52,12 @@ class Settings(msgspec.Struct, frozen=True):
 class Session(Caller, eq=False, kw_only=True):
     """A client after its handshake, for as long as its connection or session lasts."""
 
-    followed: set[str] = msgspec.field(default_factory=set)
+    followed: dict[str, Release] = msgspec.field(default_factory=dict)  # by the URI, how each is let go
+
+    def let_go(self) -> None:
+        """Follow nothing any more."""
+        while self.followed:
+            self.followed.popitem()[1]()
 
 
 class Service:
@@ -62,6 +70,7 @@ class Service:
         self.info = {"name": settings.name, "version": settings.version}
         self._catalog = Catalog(registry, settings.format, settings.tool_names)
         self.changes = Changes(self._lists)
+        self.following = Following(registry, self.changes.resource_updated)
         registry.watch(self.changes.lists_changed)
 
     @property
@@ -71,7 +80,7 @@ class Service:
             self._catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
         return self._catalog
 
-    def _lists(self) -> dict[str, tuple[OperationSpec, ...]]:
+    def _lists(self) -> Lists:
         return self.catalog.lists()
 
     def capabilities(self) -> Result:
@@ -96,12 +105,37 @@ class Service:
         """The page of a list that a client asks for, with only what it may use."""
         offers = list(offers)
         visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.caller.identity)]
-        page, cursor = _page(visible, exchange.params.get("cursor"), self.settings.page_size)
-        result: Result = {name: [offer.listed(exchange.revision) for offer in page]}
-        if cursor is not None:
-            result["nextCursor"] = cursor
+        rest = _after(visible, exchange.params.get("cursor"))
+        page = self._page(rest, exchange.revision)
+        result: Result = {name: page}
+        if len(page) < len(rest):
+            result["nextCursor"] = rest[len(page) - 1].spec.id
         is_private = not all(offer.spec.access_control.is_open for offer in offers)
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
+
+    def _page(self, offers: list[T], revision: Revision) -> list[msgspec.Raw]:
+        """The first of some offers, as many as one answer may hold."""
+        page: list[msgspec.Raw] = []
+        size = 0
+        for offer in offers[: self.settings.page_size]:
+            text = encode(offer.listed(revision))
+            size += len(text)
+            if page and size > self.settings.page_bytes:
+                break
+            page.append(msgspec.Raw(text))
+        return page
+
+    # resources
+
+    def resource(self, exchange: Exchange, uri: str) -> tuple[Resource, dict[str, str]] | None:
+        """The resource at a URI, with its arguments; one the caller may not read is to him as one that is not there."""
+        found = self.catalog.resource(uri)
+        return found if found and may_list(found[0].spec.access_control, exchange.caller.identity) else None
+
+    async def follow(self, resource: Resource, uri: str) -> Release:
+        """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
+        operation_id = self.catalog.updates(resource)
+        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id)
 
     # running
 
@@ -162,12 +196,11 @@ def uri_of(exchange: Exchange) -> str:
     return uri
 
 
-def _page(offers: list[T], cursor: object, size: int) -> tuple[list[T], str | None]:
-    """The offers after the one that the cursor names, and the cursor of those after them."""
-    start = 0
-    if cursor is not None:
-        start = next((place for place, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
-        if not start:
-            raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
-    page = offers[start : start + size]
-    return page, page[-1].spec.id if start + size < len(offers) else None
+def _after(offers: list[T], cursor: object) -> list[T]:
+    """The offers after the one that the cursor names."""
+    if cursor is None:
+        return offers
+    start = next((place for place, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
+    if not start:
+        raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
+    return offers[start:]

@@ -67,6 +67,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
             work.cancel()
         if self.news is not None:
             self.news.end()
+        self.let_go()
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send what belongs to no request, if the client has opened a stream for it."""

@@ -119,6 +119,7 @@ class Connection:
     async def _end(self) -> None:
         import asyncio
 
+        self._server.following.stop()
         for task in self._listening:
             task.cancel()
         tasks = list(self._running.values())
@@ -192,7 +193,7 @@ class Connection:
         import asyncio
 
         try:
-            stop = self._server.subscribed(exchange, self.send)
+            stop = await self._server.subscribed(exchange, self.send)
         except ProtocolError as error:
             self.send(error_message(exchange.id, error))
             return

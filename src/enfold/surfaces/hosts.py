@@ -1,16 +1,23 @@
-"""Which hosts a request may name and which origins may send it: the defence against pages that call a local server."""
+"""Which hosts a request may name, and which origins may send it: the defence against pages that call a local server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["Hosts"]
+__all__ = ["Headers", "Hosts", "Refusal"]
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MOST_REMEMBERED: Final = 64
+
+
+class Refusal(NamedTuple):
+    """Why a request is refused: by its host or its origin, and in a sentence."""
+
+    reason: Literal["host", "origin"]
+    sentence: str
 
 
 class Hosts:
@@ -19,18 +26,23 @@ class Hosts:
     def __init__(self, allowed: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._allowed = tuple(host.lower() for host in allowed)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
+        self.has_origins = bool(self._origins)
         # Hosts that passed, as they were written: most requests name the same one.
-        self._passed: set[bytes] = set()
+        self.passed: set[bytes] = set()
 
-    def refusal(self, scope: Mapping[str, Any], headers: Headers) -> str | None:
-        """Why a request is refused, in a sentence; None where it is not."""
+    def refusal(self, scope: Mapping[str, Any], headers: Headers) -> Refusal | None:
+        """Why a request is refused; None where it is not."""
         host = headers.get(b"host", b"")
-        if host not in self._passed and not self._knows(host, scope.get("server")):
-            return f"This server does not go by the name {_shown(host)}"
+        if host not in self.passed and not self._knows(host, scope.get("server")):
+            return Refusal("host", f"This server does not go by the name {_shown(host)}")
         origin = headers.get(b"origin")
         if origin is not None and not self._admits(origin, host):
-            return f"Pages of {_shown(origin)} may not call this server"
+            return Refusal("origin", f"Pages of {_shown(origin)} may not call this server")
         return None
+
+    def is_listed(self, origin: bytes) -> bool:
+        """Whether pages of an origin were allowed to call by name."""
+        return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
     def _knows(self, host: bytes, server: Any) -> bool:
         name = _name(host)
@@ -38,13 +50,12 @@ class Hosts:
             known = any(_matches(name, allowed) for allowed in self._allowed)
         else:
             known = name in LOOPBACK or (server is not None and name == _address(server[0]))
-        if known and len(self._passed) < _MOST_REMEMBERED:
-            self._passed.add(host)
+        if known and len(self.passed) < _MOST_REMEMBERED:
+            self.passed.add(host)
         return known
 
     def _admits(self, origin: bytes, host: bytes) -> bool:
-        is_listed = "*" in self._origins or origin.decode("latin-1").lower() in self._origins
-        return is_listed or origin.partition(b"://")[2].lower() == host.lower() != b""
+        return self.is_listed(origin) or origin.partition(b"://")[2].lower() == host.lower() != b""
 
 
 def _name(host: bytes) -> str:

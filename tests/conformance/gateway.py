@@ -1,0 +1,70 @@
+"""Runs the MCP conformance suite against a gateway: the fixtures on the SDK behind it, `enfold serve mcp.json` before it.
+
+`python -m tests.conformance.gateway` consumes them on the standard streams and over HTTP; a word says only one of these.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import urlopen
+
+from tests.conformance.suite import ROOT, free_port, judge, wait_for
+
+WAYS: Final = ("stdio", "http")
+FIXTURES: Final = ("-m", "tests.conformance.sdk_server")
+
+
+def main() -> int:
+    return max(judge_way(way) for way in sys.argv[1:] or WAYS)
+
+
+def judge_way(way: str) -> int:
+    """What the suite says of a gateway that reaches the fixtures in one way."""
+    sys.stdout.write(f"The fixtures over {way}, served again:\n")
+    sys.stdout.flush()
+    with ExitStack() as open_programs, tempfile.TemporaryDirectory() as home:
+        entry = {"command": sys.executable, "args": list(FIXTURES), "cwd": str(ROOT)}
+        if way == "http":
+            entry = {"url": f"http://127.0.0.1:{open_programs.enter_context(running(*FIXTURES))}/mcp"}
+        config = Path(home) / "mcp.json"
+        config.write_text(json.dumps({"mcpServers": {"fixtures": {**entry, "namespace": ""}}}))
+        port = open_programs.enter_context(running("-m", "enfold", "serve", str(config)))
+        wait_for_fixtures(port)
+        return judge(f"http://localhost:{port}/mcp")
+
+
+@contextmanager
+def running(*words: str) -> Iterator[int]:
+    """A Python program that listens at a port, for as long as the block is open."""
+    port = free_port()
+    quiet = subprocess.DEVNULL
+    program = subprocess.Popen([sys.executable, *words, "--port", str(port)], cwd=ROOT, stdout=quiet, stderr=quiet)
+    try:
+        wait_for(port)
+        yield port
+    finally:
+        program.terminate()
+        program.wait(10)
+
+
+def wait_for_fixtures(port: int) -> None:
+    """A gateway that listens may still wait for its sources, and would be judged without them."""
+    for _ in range(60):
+        with urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=30) as reply:
+            document: dict[str, Any] = json.load(reply)
+        if any("test_simple_text" in path for path in document["paths"]):
+            return
+        time.sleep(0.5)
+    raise TimeoutError("the gateway has not reached the fixtures")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

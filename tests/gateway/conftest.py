@@ -1,0 +1,92 @@
+"""A gateway with a little server of each era behind it, and one on the SDK of both."""
+
+import asyncio
+import importlib.util
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import pytest
+import uvicorn
+
+from enfold.config import ConfiguredRegistry, open_config
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+
+SERVERS = Path(__file__).parents[1] / "sources/mcp"
+ERAS = ["legacy", "2026-07-28"]
+
+Open: TypeAlias = Callable[..., AbstractAsyncContextManager["Gateway"]]
+
+
+class Gateway:
+    """What a test needs of an open gateway."""
+
+    def __init__(self, registry: ConfiguredRegistry, url: str, marks: Path) -> None:
+        self.registry = registry
+        self.url = url
+        self.mcp = f"{url}/mcp"
+        self.marks = marks
+
+
+@pytest.fixture(params=ERAS)
+def era(request: pytest.FixtureRequest) -> Any:
+    """What the client speaks."""
+    return request.param
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Open:
+    """Open a gateway; the little server of the older era has the habits that are given."""
+
+    @asynccontextmanager
+    async def opened(*habits: str) -> AsyncIterator[Gateway]:
+        marks, config = tmp_path / "marks", tmp_path / "mcp.json"
+        little = [str(SERVERS / "little_server.py"), "--marks", str(marks)]
+        async with serve(SDK.make_server().streamable_http_app()) as both:
+            servers = {
+                "old": {"command": sys.executable, "args": [*little, *habits]},
+                "new": {"command": sys.executable, "args": [*little, "--era", "stateless"]},
+                "both": {"url": f"{both}/mcp"},
+                "down": {"command": "no-such-program"},
+            }
+            config.write_text(json.dumps({"mcpServers": servers}))
+            async with open_config(config, {}) as registry:
+                app = to_http(registry, mounts={"/mcp": to_mcp(registry)})
+                async with serve(app, app.stop) as url:
+                    yield Gateway(registry, url, marks)
+
+    return opened
+
+
+def load_server() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sdk_server", SERVERS / "sdk_server.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SDK = load_server()
+
+
+@asynccontextmanager
+async def serve(app: Any, stop: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    running = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started:  # noqa: ASYNC110  # it tells nobody
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        stop()
+        server.should_exit = True
+        await running
+        listening.close()
