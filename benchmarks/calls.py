@@ -46,20 +46,29 @@ def main(arguments: list[str]) -> int:
         return 0
     rounds = int(arguments[0]) if arguments else DEFAULT_ROUNDS
     with ExitStack() as processes:
-        races = [_in_memory(), *_over_websocket(processes), *_over_nats(processes)]
+        in_memory = [_in_memory("add", "`add`", 6), _in_memory("wait_and_add", "`add` after a turn of the loop")]
+        races = [*in_memory, *_over_websocket(processes), *_over_nats(processes)]
         return race_all("calls", races, rounds)
 
 
 def _registry() -> OperationRegistry:
     ops = OperationRegistry("bench")
     ops.query(name="add")(work.add)
+    ops.query(name="wait_and_add")(_wait_and_add)
     return ops
+
+
+async def _wait_and_add(x: int, y: int) -> work.Sum:
+    """The least that waits: it needs a task of its own, and messages even in one process."""
+    await asyncio.sleep(0)
+    return {"sum": x + y}
 
 
 # --- in memory ----------------------------------------------------------------------------------------------------
 
 
-def _in_memory() -> Race:
+def _in_memory(name: str, title: str, limit: float | None = None) -> Race:
+    operation_id = f"bench.{name}"
     ops, bus = _registry(), MemoryTransport("server")
     pending = PendingRequestMap(bus.join("caller"))
     serving = serve_calls(ops, bus)
@@ -67,13 +76,14 @@ def _in_memory() -> Race:
     async def call() -> Any:
         if serving.handler.offered == []:
             await serving.start()
-        return (await pending.call("bench.add", work.ADD_INPUT)).data
+        return (await pending.call(operation_id, work.ADD_INPUT)).data
 
     async def execute() -> Any:
-        return (await ops.execute("bench.add", work.ADD_INPUT)).data
+        return (await ops.execute(operation_id, work.ADD_INPUT)).data
 
     contenders = (of_coroutine(EXECUTE, execute, work.ADD_ANSWER), of_coroutine(CALL, call, work.ADD_ANSWER))
-    return Race("calls in memory, `add`", contenders, (EXECUTE,), (Goal(CALL, EXECUTE, "at most", 6),))
+    goals = () if limit is None else (Goal(CALL, EXECUTE, "at most", limit),)
+    return Race(f"calls in memory, {title}", contenders, (EXECUTE,), goals)
 
 
 # --- over a wire --------------------------------------------------------------------------------------------------

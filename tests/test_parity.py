@@ -27,6 +27,7 @@ from enfold.calls import PendingRequestMap
 from enfold.calls.address import open_transport
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.transport import Transport
+from enfold.calls.websocket import WebSocketHub
 from enfold.formats import find_format
 from enfold.operation import OperationSpec, OperationType
 from enfold.surfaces.calls import serve_calls
@@ -249,13 +250,37 @@ def calls_over_nats() -> Iterator[Run]:
 
 
 @contextmanager
-def _calling(worker: Transport, callers: dict[bool, Transport]) -> Iterator[Run]:
-    """A worker and its callers, in a loop of their own."""
+def calls_around_a_hub() -> Iterator[Run]:
+    """The call protocol over WebSockets: worker and callers are spokes of a hub, one of them ann."""
+    worker = Identity("worker", resources={"namespace:parity": ["offer"]})
+    tokens = {"worker": worker, "ann": ANN, "bob": Identity("bob")}
+    hub = WebSocketHub(Tokens(tokens))
+    with _own_loop() as loop:
+        _in(loop, hub.listen())
+        url = f"ws://127.0.0.1:{hub.port}"
+        spokes = {name: open_transport(url, token=name) for name in tokens}
+        with _calling(spokes["worker"], {True: spokes["ann"], False: spokes["bob"]}) as run:
+            yield run
+        _in(loop, hub.close())
+
+
+@contextmanager
+def _own_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()
-    serving = _in(loop, _entered(serve_calls(ops, worker)))
-    pending = {is_ann: PendingRequestMap(transport) for is_ann, transport in callers.items()}
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def _calling(worker: Transport, callers: dict[bool, Transport]) -> Iterator[Run]:
+    """A worker and its callers, in a loop of their own."""
 
     async def run(call: Call, format: str) -> Outcome:
         caller = pending[call.is_ann]
@@ -274,13 +299,13 @@ def _calling(worker: Transport, callers: dict[bool, Transport]) -> Iterator[Run]
         for transport in (*callers.values(), worker):
             await transport.close()
 
-    try:
-        yield lambda *asked: _in(loop, run(*asked))
-    finally:
-        _in(loop, close())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with _own_loop() as loop:
+        serving = _in(loop, _entered(serve_calls(ops, worker)))
+        pending = {is_ann: PendingRequestMap(transport) for is_ann, transport in callers.items()}
+        try:
+            yield lambda *asked: _in(loop, run(*asked))
+        finally:
+            _in(loop, close())
 
 
 async def _entered(serving: Any) -> Any:
@@ -313,6 +338,7 @@ LEGS: dict[str, Leg] = {
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
     # An operation that nobody serves is UNAVAILABLE to a caller who cannot know whether somebody will.
     "calls in memory": Leg(calls_in_memory, lambda call: call.spec is not None),
+    "calls around a hub": Leg(calls_around_a_hub, lambda call: call.spec is not None, FORMATS[:2]),
     "calls over NATS": Leg(calls_over_nats, lambda call: call.spec is not None and not call.is_ann, FORMATS[:2]),
     "cgi": Leg(cgi, lambda call: not call.is_ann, FORMATS[:2]),
     "command line": Leg(command_line, lambda call: not call.is_ann, FORMATS[:2]),

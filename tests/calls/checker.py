@@ -76,6 +76,14 @@ async def paced(
     return history
 
 
+async def at_once(call: Callable[[str], Awaitable[Any]], count: int, ttl: float) -> list[Call]:
+    """Make calls all in the same moment."""
+    history: list[Call] = []
+    async with asyncio.timeout(ttl + 30):
+        await asyncio.gather(*(_observe(call, f"c{number}", history) for number in range(count)))
+    return history
+
+
 async def _observe(call: Callable[[str], Awaitable[Any]], id: str, history: list[Call]) -> None:
     started = time.monotonic()
     code = reason = ""
@@ -104,10 +112,11 @@ def judge(history: list[Call], log: Path, ttl: float) -> Verdict:
     )
 
 
-def read_log(log: Path) -> list[Run]:
+def read_log(log: Path, wanted: str = "start") -> list[Run]:
+    """The beginnings of what was run, or the ends."""
     runs = []
     for line in log.read_text().splitlines() if log.exists() else []:
         step, _, key, request_id, _, at = line.split("\t")
-        if step == "start":
+        if step == wanted:
             runs.append(Run(key, request_id, float(at)))
     return runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
+from enfold.calls.discovery import Announcer
 from enfold.calls.events import Aborted, Requested, responded, write_event
 from enfold.calls.hub import Hub
 from enfold.calls.nats import NATSTransport
@@ -21,6 +23,7 @@ from enfold.calls.transport import DeniedError, Message, Transport, TransportErr
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.envelope import local_envelope
 from enfold.operation import new_request_id
+from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import Serving, serve_calls
 from enfold.tokens import Tokens
 
@@ -208,6 +211,55 @@ async def test_a_spoke_cannot_replace_what_exists(hub: WebSocketHub) -> None:
     ):
         assert list(first.refused) == ["shop.add"]
         assert set(other.refused) == {spec.id for spec in shop().list()}
+
+
+async def test_a_spoke_cannot_describe_what_it_may_not_offer() -> None:
+    """A false description with no scopes would open an operation on whatever surface the hub has."""
+    guarded, false = OperationRegistry("shop"), OperationRegistry()
+    guarded.mutation(name="pay", access={"required_scopes": ["pay"]})(_pay)
+    false.register(_pay, name="pay", namespace="shop", type="mutation")
+    false.register(_pay, name="lend", namespace="bank", type="mutation")
+    evil = Identity("evil", resources={"namespace:bank": ["offer"]})
+    async with (
+        WebSocketHub(Tokens({**PEERS, "evil": evil}), identity=Identity("hub", frozenset({"pay"}))) as hub,
+        from_calls(hub.transport, patience=0.3) as found,
+    ):
+        await hub.listen()
+        async with (
+            spoke(hub, "evil") as liar,
+            spoke(hub, "worker") as worker,
+            _answering_for(liar, false),
+            serve_calls(guarded, worker),
+        ):
+            seen = OperationRegistry()
+            found.keep(seen)
+            async with asyncio.timeout(10):
+                while {"shop.pay", "bank.lend"} - {spec.id for spec in seen.list()}:  # noqa: ASYNC110  # peers come when they come
+                    await asyncio.sleep(0.01)
+            assert seen.get_spec("shop.pay").access_control.required_scopes == ("pay",)
+
+
+async def _pay(amount: int) -> int:
+    return amount
+
+
+@asynccontextmanager
+async def _answering_for(transport: Transport, registry: OperationRegistry) -> AsyncIterator[None]:
+    """Somebody who tells every asker of all these operations, whatever he was let to offer."""
+    announcer = Announcer(transport, "0123456789abcdef", lambda _: registry.list())
+    await announcer.start()
+    await announcer.announce("up")
+    yield
+    await announcer.close()
+
+
+async def test_a_spoke_cannot_take_the_hub_s_name() -> None:
+    async with WebSocketHub(Tokens({"token": Identity("hub")})) as hub:
+        await hub.listen()
+        async with spoke(hub, "token") as claiming:
+            assert claiming.name != hub.transport.name
+            with pytest.raises(DeniedError):
+                await claiming.subscribe(f"{hub.transport.inbox()}.*", lambda _: None)
 
 
 async def test_a_hub_beyond_this_machine_needs_tokens_and_tls() -> None:

@@ -300,6 +300,52 @@ async def test_what_is_too_large_is_refused_and_harms_nobody(
     assert [answer.data for answer in await asyncio.gather(*others)] == ["done"] * 20
 
 
+@pytest.mark.parametrize("operation", ["shop.wait", "shop.count"])
+async def test_a_failure_with_giant_details_is_told_in_short(network: Network, operation: str) -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def wait() -> None:
+        await asyncio.sleep(0)
+        raise CallError("SOLD_OUT", "none left", {"more": "x" * 2_000_000})
+
+    @ops.subscription
+    async def count() -> AsyncIterator[int]:
+        yield 1
+        raise CallError("SOLD_OUT", "none left", {"more": "x" * 2_000_000})
+
+    async with serve_calls(ops, network.peer("worker")), PendingRequestMap(network.peer("alice"), retry=NEVER) as alice:
+        asked = (
+            alice.call("shop.wait", {}) if operation == "shop.wait" else _take(alice.subscribe("shop.count", {}), [])
+        )
+        with pytest.raises(CallError) as raised:
+            await asyncio.wait_for(asked, 1)
+    assert (raised.value.code, raised.value.message, raised.value.details) == ("SOLD_OUT", "none left", {})
+
+
+async def test_a_worker_that_cannot_even_look_at_a_request_says_so(network: Network) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the keys are gone")
+
+    async with (
+        serve_calls(shop(), network.peer("worker"), verify=broken),
+        PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
+    ):
+        for _ in range(2):
+            with pytest.raises(CallError) as raised:
+                await asyncio.wait_for(alice.call("shop.add", {"x": 1, "y": 2}), 1)
+            assert (raised.value.code, "keys" in raised.value.message) == ("UNKNOWN_ERROR", False)
+
+
+async def test_an_endless_name_harms_nobody(alice: PendingRequestMap) -> None:
+    others = [asyncio.create_task(alice.call("shop.wait", {"seconds": 0.2})) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    with pytest.raises(CallError) as raised:
+        await alice.call(".".join(["x" * 64] * 100), {})
+    assert raised.value.code == "OPERATION_NOT_FOUND"
+    assert [answer.data for answer in await asyncio.gather(*others)] == ["done"] * 5
+
+
 async def test_two_workers_share_the_work(network: Network) -> None:
     ops = [shop(), shop()]
     peers = ["worker", "worker" if network.name == "websocket" else "second"]

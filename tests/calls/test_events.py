@@ -22,6 +22,7 @@ from enfold.calls.events import (
     Payload,
     Requested,
     Resume,
+    departing,
     envelope_of,
     event_ids,
     failed,
@@ -61,6 +62,20 @@ def test_an_event_on_the_wire_has_its_type_and_version_and_validates(payload: Pa
     assert (wire["v"], wire["type"], set(wire)) == (1, TYPES[type(payload)], {"v", "type", "id", "payload"})
     jsonschema_rs.validate(CALL_EVENT_SCHEMA[wire["type"]], wire["payload"])
     jsonschema_rs.validate(CALL_MESSAGE_SCHEMA, wire)
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        local_envelope({"a": [1, None]}, "shop.add"),
+        local_envelope(b"\x00\xff", "shop.add"),
+        msgspec.structs.replace(local_envelope(1, "shop.add"), provenance={"run": "1"}),
+        http_envelope(b"\x00", content_type="image/png"),
+    ],
+    ids=["plain", "bytes", "with provenance", "http"],
+)
+def test_the_quick_way_to_write_a_result_writes_the_same(envelope: ResponseEnvelope[Any]) -> None:
+    assert write_event("e1", departing(ID, envelope)) == write_event("e1", responded(ID, envelope))
 
 
 def test_the_output_of_a_response_is_an_envelope() -> None:

@@ -12,14 +12,12 @@ from typing import Self
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.calls.networks import Network
 
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope
 from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.faulty import Faults, FaultyTransport
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.settings import NEVER, CallSettings, Retry
-from enfold.surfaces.calls import serve_calls
 
 SCALE = float(os.environ.get("ENFOLD_FAULTS", "0.05"))
 QUICK = CallSettings(accept_after=0.01, heartbeat=0.03, silence=0.2, tick=0.005, lost_grace=0.01, window=8)
@@ -127,26 +125,6 @@ async def test_a_stream_survives_losses_because_it_asks_again(seed: int) -> None
     async with Bench(Faults(drop=0.1), seed, Retry(attempts=10)) as bench:
         items = [item.data async for item in bench.pending.subscribe("work.count", {"to": 100})]
     assert items == list(range(100))
-
-
-async def test_row_18_a_call_delivered_twice_runs_once(network: Network) -> None:
-    ops = OperationRegistry("shop")
-    runs: Counter[str] = Counter()
-
-    @ops.query
-    async def add(x: int, y: int, context: Context) -> int:
-        runs[context.request_id] += 1
-        await asyncio.sleep(0)
-        return x + y
-
-    twice = Faults(duplicate=1.0)
-    async with serve_calls(ops, FaultyTransport(network.peer("worker"), twice, 1)) as serving:
-        pending = PendingRequestMap(FaultyTransport(network.peer("alice"), twice, 2))
-        for number in range(max(50, int(1000 * SCALE))):
-            assert (await pending.call("shop.add", {"x": number, "y": 1})).data == number + 1
-        await pending.close()
-        assert set(runs.values()) == {1}
-        assert serving.handler.counts.duplicates >= len(runs) - 1
 
 
 async def test_what_surely_did_not_start_is_tried_again() -> None:

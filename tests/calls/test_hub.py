@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from tests.calls.networks import PEERS, shop
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
+from enfold.calls.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
+from enfold.calls.hub import Hub
 from enfold.calls.settings import NEVER
+from enfold.calls.transport import OverloadedError
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.tokens import Tokens
+
+DAY = timedelta(days=1)
 
 
 async def test_what_spokes_offer_is_in_the_hub_s_registry_and_for_other_spokes() -> None:
@@ -87,6 +102,97 @@ async def test_without_tokens_on_this_machine_everybody_may_offer() -> None:
             with pytest.raises(CallError) as raised:
                 await caller.call("shop.pay", {"amount": 1})
             assert raised.value.code == "ACCESS_DENIED"
+
+
+async def test_calls_and_streams_go_over_tls(tmp_path: Path) -> None:
+    server, client = _certified(tmp_path)
+    async with WebSocketHub(Tokens(PEERS)) as hub:
+        await hub.listen(tls=server)
+        url = f"wss://127.0.0.1:{hub.port}"
+        async with (
+            WebSocketTransport(url, token="worker", ssl=client) as worker,
+            serve_calls(shop(), worker),
+            WebSocketTransport(url, token="alice", ssl=client) as spoke,
+            PendingRequestMap(spoke) as alice,
+        ):
+            assert (await alice.call("shop.add", {"x": 1, "y": 2})).data == 3
+            assert len((await alice.call("shop.large", {"size": 900_000})).data) == 900_000
+            items = [item.data async for item in alice.subscribe("shop.count", {"to": 200})]
+    assert items == list(range(200))
+
+
+def _certified(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server that proves to be this machine, and a client that believes it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "enfold tests")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - DAY, now + DAY)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    text = certificate.public_bytes(Encoding.PEM).decode()
+    file = folder / "server.pem"
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + text.encode())
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(file)
+    return server, ssl.create_default_context(cadata=text)
+
+
+async def test_a_message_in_fragments_is_put_together_in_its_turn() -> None:
+    from websockets.asyncio.client import connect
+
+    async with WebSocketHub() as hub:
+        await hub.listen()
+        async with connect(f"ws://127.0.0.1:{hub.port}", subprotocols=[SUBPROTOCOL]) as wire:  # type: ignore[list-item]  # a NewType of str
+            hello, _ = read_frame(await wire.recv())
+            inbox = f"_INBOX.{hello.subject}.b.x"
+            asked = write_frame(Frame(Op.SUBSCRIBE, 1, f"_INBOX.{hello.subject}.b.*"))
+            await wire.send([asked[:3], asked[3:7], asked[7:]])
+            said = write_frame(Frame(Op.PUBLISH, 0, inbox), b"hello")
+            await wire.send([said[:9], said[9:]])
+            await wire.send(write_frame(Frame(Op.PUBLISH, 0, inbox), b"again"))
+            answers = [read_frame(await wire.recv()) for _ in range(3)]
+    assert [(frame.op, data) for frame, data in answers] == [
+        (Op.OK, b""),
+        (Op.MESSAGE, b"hello"),
+        (Op.MESSAGE, b"again"),
+    ]
+
+
+async def test_a_worker_too_slow_to_be_reached_is_known_at_once() -> None:
+    """Its requests do not wait in the hub, nor their callers for a silence to be long enough."""
+
+    class Full:
+        def write(self, frame: bytes) -> None:
+            if frame[4:].startswith(b'["msg"'):
+                raise OverloadedError
+
+    hub = Hub(Identity("hub"))
+    worker = hub.attach(Full(), PEERS["worker"])
+    worker.receive(write_frame(Frame(Op.SUBSCRIBE, 1, "op.*.shop.add", None, "workers")))
+    async with PendingRequestMap(hub.transport, retry=NEVER) as caller:
+        with pytest.raises(CallError) as raised:
+            async with asyncio.timeout(1):
+                await caller.call("shop.add", {"x": 1, "y": 2})
+    assert (raised.value.code, raised.value.details["started"], hub.counts.undelivered) == ("UNAVAILABLE", False, 1)
+
+
+async def test_a_spoke_that_never_reads_costs_the_hub_a_bounded_memory() -> None:
+    async with WebSocketHub() as hub:
+        await hub.listen()
+        url = f"ws://127.0.0.1:{hub.port}"
+        async with WebSocketTransport(url) as deaf, PendingRequestMap(hub.transport, retry=NEVER) as caller:
+            await deaf.subscribe("op.*.shop.echo", lambda _: None, queue="workers")
+            assert deaf._connection is not None
+            deaf._connection.transport.pause_reading()
+            calls = [caller.call("shop.echo", {"value": "x" * 500_000}, timeout=0.5) for _ in range(60)]
+            codes = Counter(
+                getattr(outcome, "code", "") for outcome in await asyncio.gather(*calls, return_exceptions=True)
+            )
+            deaf._connection.transport.resume_reading()
+    assert codes["UNAVAILABLE"] + codes["RESOURCE_EXHAUSTED"] > 10
+    assert codes["TIMEOUT"] < 50
 
 
 async def test_a_hub_that_comes_back_is_found_again() -> None:

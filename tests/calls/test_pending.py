@@ -69,6 +69,44 @@ async def test_answers_nobody_waits_for_are_ignored() -> None:
     assert len(pending) == 0
 
 
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"",
+        b"{}",
+        b"\xff\xfe",
+        b'{"v":2,"type":"call.responded","id":"e","payload":{"requestId":"ID","output":{}}}',
+        b'{"v":1,"type":"call.responded","id":"e","payload":{"requestId":"another-request-id","output":{}}}',
+        b'{"v":1,"type":"call.moon","id":"e","payload":{"requestId":"ID"}}',
+        b'{"v":1,"type":"call.credit","id":"e","payload":{"requestId":"ID","n":5}}',
+        b'{"v":1,"type":"call.completed","id":"e","payload":{"requestId":"ID","seq":0}}',
+    ],
+    ids=["nothing", "no event", "no text", "another version", "another id", "unknown type", "a credit", "an end"],
+)
+async def test_noise_at_a_caller_s_address_does_not_end_his_call(noise: bytes) -> None:
+    bus = MemoryTransport()
+    async with PendingRequestMap(bus) as pending:
+        request_id, call = await _waiting(pending, bus)
+        await bus.publish(f"{bus.inbox()}.{request_id}", noise.replace(b"ID", request_id.encode()))
+        await asyncio.sleep(0)
+        assert not call.done()
+        await pending.respond(request_id, local_envelope(3, "shop.add"))
+        assert (await call).data == 3
+
+
+@pytest.mark.parametrize("output", [b"3", b"null", b'{"data": 1}', b'{"data": 1, "meta": {"source": "moon"}}'])
+async def test_an_answer_that_is_no_envelope_ends_the_call_and_says_so(output: bytes) -> None:
+    bus = MemoryTransport()
+    async with PendingRequestMap(bus) as pending:
+        request_id, call = await _waiting(pending, bus)
+        payload = b'{"requestId":"' + request_id.encode() + b'","output":' + output + b"}"
+        wire = b'{"v":1,"type":"call.responded","id":"e","payload":' + payload + b"}"
+        await bus.publish(f"{bus.inbox()}.{request_id}", wire)
+        with pytest.raises(CallError) as raised:
+            await call
+    assert raised.value.code == "UNKNOWN_ERROR"
+
+
 async def test_closing_ends_what_still_waits() -> None:
     bus = MemoryTransport()
     pending = PendingRequestMap(bus)

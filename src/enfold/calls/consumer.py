@@ -40,13 +40,21 @@ class Waiting:
         "idempotent",
         "operation_id",
         "request_id",
+        "result",
         "silence",
         "subject",
         "waiter",
     )
 
     def __init__(
-        self, request_id: str, operation_id: str, subject: str, now: float, ttl: float | None, *, idempotent: bool
+        self,
+        request_id: str,
+        operation_id: str,
+        subject: str,
+        now: float,
+        ttl: float | None,
+        silence: float,
+        idempotent: bool,
     ) -> None:
         self.request_id = request_id
         self.operation_id = operation_id
@@ -54,8 +62,9 @@ class Waiting:
         self.deadline = None if ttl is None else now + ttl
         self.idempotent = idempotent
         self.heard_at = now
-        self.silence = 0.0  # how long is too long; set by whoever waits
+        self.silence = silence  # how long is too long
         self.control: str | None = None
+        self.result: ResponseEnvelope[Any] | None = None  # of a call
         self.error: CallError | None = None
         self.waiter: asyncio.Future[None] | None = None
 
@@ -96,13 +105,10 @@ class Waiting:
         elif now - self.heard_at > self.silence:
             self.fail(outcomes.silent(self.operation_id, idempotent=self.idempotent))
 
-    async def wait(self) -> None:
-        """Until something changes."""
+    def change(self) -> asyncio.Future[None]:
+        """What is done when something changes."""
         self.waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self.waiter
-        finally:
-            self.waiter = None
+        return self.waiter
 
     def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
@@ -112,13 +118,7 @@ class Waiting:
 class WaitingCall(Waiting):
     """A call: it ends with the first result or error."""
 
-    __slots__ = ("result",)
-
-    def __init__(
-        self, request_id: str, operation_id: str, subject: str, now: float, ttl: float | None, *, idempotent: bool
-    ) -> None:
-        super().__init__(request_id, operation_id, subject, now, ttl, idempotent=idempotent)
-        self.result: ResponseEnvelope[Any] | None = None
+    __slots__ = ()
 
     @property
     def is_over(self) -> bool:

@@ -24,6 +24,7 @@ from enfold.calls.transport import (
     announcement_subject,
     ask_subject,
     leads_back,
+    lies_in,
     new_boot,
 )
 from enfold.operation import Identity, OperationSpec
@@ -148,6 +149,7 @@ class Listing(msgspec.Struct):
     worker: str
     boot: str
     digest: str
+    may_offer: tuple[str, ...] | None = None  # as the transport says; what lies outside is not believed
     missed: int = 0
 
 
@@ -161,7 +163,7 @@ class Lookout:
         self._patience = patience
         self._prefix = ""
         self._workers: dict[str, Listing] = {}
-        self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest
+        self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true
         self._parts: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
         self._answered: set[str] = set()
         self._heard = asyncio.Event()
@@ -196,7 +198,8 @@ class Lookout:
         found: dict[str, OperationSpec] = {}
         for listing in self._workers.values():
             for spec in self._specs.get(listing.digest, ()):
-                found.setdefault(spec.id, spec)
+                if lies_in(spec.id, listing.may_offer):
+                    found.setdefault(spec.id, spec)
         return found
 
     async def _keep_asking(self) -> None:
@@ -235,15 +238,15 @@ class Lookout:
             pause = LATECOMERS
 
     def _miss(self) -> None:
-        for boot, listing in list(self._workers.items()):
-            listing.missed = 0 if boot in self._answered else listing.missed + 1
+        for key, listing in list(self._workers.items()):
+            listing.missed = 0 if key in self._answered else listing.missed + 1
             if listing.missed >= MISSED:
-                del self._workers[boot]
+                del self._workers[key]
         used = {listing.digest for listing in self._workers.values()}
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
     def _digests(self) -> list[tuple[str, str]]:
-        return sorted((boot, listing.digest) for boot, listing in self._workers.items())
+        return sorted((key, listing.digest) for key, listing in self._workers.items())
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
@@ -251,23 +254,27 @@ class Lookout:
                 self._wanted.set()
             return
         try:
-            answer = msgspec.json.decode(message.data, type=_Answer)
-            self._take(answer)
+            self._take(msgspec.json.decode(message.data, type=_Answer), message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
             return
         self._heard.set()
 
-    def _take(self, answer: _Answer) -> None:
+    def _take(self, answer: _Answer, message: Message) -> None:
+        key = f"{message.peer} {answer.boot}"  # nobody can speak for a worker of another name
+        name = answer.digest
         if answer.parts:
-            parts = self._parts.setdefault((answer.boot, answer.digest), {})
+            parts = self._parts.setdefault((key, answer.digest), {})
             parts[answer.part] = answer.specs
             if len(parts) < answer.parts:
                 return
             wires = [wire for number in sorted(parts) for wire in parts[number]]
-            self._specs[answer.digest] = [OperationSpec.from_dict(wire) for wire in wires]
-        if answer.digest in self._specs:
-            self._answered.add(answer.boot)
-            self._workers[answer.boot] = Listing(answer.worker, answer.boot, answer.digest)
+            specs = [OperationSpec.from_dict(wire) for wire in wires]
+            # Workers with the same digest share a list, so it must be true; any other list is its worker's alone.
+            name = answer.digest if answer.digest == _digest(specs) else f"{key} {answer.digest}"
+            self._specs[name] = specs
+        if name in self._specs:
+            self._answered.add(key)
+            self._workers[key] = Listing(answer.worker, answer.boot, name, message.may_offer)
 
     def _hear(self, message: Message) -> None:
         """Somebody came, went or changed: what is true is found by asking."""
@@ -277,6 +284,7 @@ class Lookout:
             news = msgspec.json.decode(message.data, type=_Announcement)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
-        if news.state == "down" and news.boot in self._workers:
-            self._workers[news.boot].missed = MISSED  # said by itself; one round without an answer is enough
+        for listing in self._workers.values():
+            if news.state == "down" and listing.boot == news.boot and listing.worker == news.worker:
+                listing.missed = MISSED  # said by itself; one round without an answer is enough
         self._wanted.set()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import types
-from collections.abc import Callable, Coroutine
-from opcode import opmap
-from typing import Any, Final
+from collections.abc import Coroutine
+from typing import Any
 
 from enfold.runtime import resume
 
-__all__ = ["never_waits", "start"]
+__all__ = ["start"]
 
 
 if sys.version_info >= (3, 12):
@@ -36,15 +34,3 @@ else:
 
     async def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
         return await resume(coroutine, waits_for)
-
-
-_YIELD: Final = opmap["YIELD_VALUE"]
-_COROUTINE: Final = 0x0080  # the flag of an `async def`
-
-
-def never_waits(function: Callable[..., Any] | None) -> bool:
-    """Whether a function is an `async def` without an `await`: it is over when it has begun, and needs no task."""
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, types.CodeType) or not code.co_flags & _COROUTINE:
-        return False
-    return _YIELD not in code.co_code[::2]

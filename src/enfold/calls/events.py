@@ -40,6 +40,7 @@ __all__ = [
     "Resume",
     "call_error",
     "copied",
+    "departing",
     "envelope_of",
     "event_ids",
     "failed",
@@ -224,6 +225,18 @@ def read_event(data: bytes) -> Event:
     return event
 
 
+class _LocalMeta(msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local"):
+    operation_id: str
+    timestamp: int
+
+
+class _LocalOutput(msgspec.Struct, frozen=True):
+    """The wire form of a local envelope as values: quicker to make than dictionaries, and the same on the wire."""
+
+    data: Any
+    meta: _LocalMeta
+
+
 # --- results and failures -----------------------------------------------------------------------------------------
 
 
@@ -233,6 +246,14 @@ def responded(
     """The event that carries an envelope; warnings and provenance travel beside it."""
     warnings = [warning.to_wire() for warning in envelope.warnings] if envelope.warnings else None
     return Responded(request_id, to_wire(envelope), seq, warnings, envelope.provenance, event_id)
+
+
+def departing(request_id: str, envelope: ResponseEnvelope[Any]) -> Responded:
+    """The same for a result that is only to be written: quicker to make for what most results are."""
+    meta = envelope.meta
+    if type(meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
+        return responded(request_id, envelope)
+    return Responded(request_id, _LocalOutput(envelope.data, _LocalMeta(meta.operation_id, meta.timestamp)))
 
 
 def envelope_of(event: Responded) -> ResponseEnvelope[Any]:

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.calls.transport import PayloadTooLargeError
 from enfold.errors import FormatError
 from enfold.operation import Identity
 
 __all__ = ["SUBPROTOCOL", "Frame", "Op", "read_frame", "write_frame"]
 
 SUBPROTOCOL: Final = "enfold.calls.v1"
-MAX_HEADER: Final = 64 * 1024
+MAX_HEADER: Final = 60 * 1024  # the rest of what a message may have beyond its data is the line's own
 
 
 class Op(StrEnum):
@@ -41,6 +42,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True):
     reply: str | None = None
     peer: str | None = None
     identity: Identity | None = None
+    may_offer: tuple[str, ...] | None = None
 
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -50,6 +52,8 @@ _decode: Final = msgspec.json.Decoder(Frame).decode
 def write_frame(frame: Frame, data: bytes = b"") -> bytes:
     """A frame: the length of the header in four bytes, the header as JSON, the data."""
     header = _encode(frame)
+    if len(header) > MAX_HEADER:
+        raise PayloadTooLargeError(len(header), MAX_HEADER)
     return b"".join((len(header).to_bytes(4, "big"), header, data))
 
 
@@ -58,7 +62,7 @@ def read_frame(wire: Any) -> tuple[Frame, bytes]:
     if not isinstance(wire, bytes) or len(wire) < 4:
         raise FormatError("Not a frame")
     end = 4 + int.from_bytes(wire[:4], "big")
-    if end > len(wire) or end > MAX_HEADER:
+    if end > len(wire) or end > 4 + MAX_HEADER:
         raise FormatError("Not a frame: its header has no end")
     try:
         return _decode(memoryview(wire)[4:end]), wire[end:]

@@ -20,8 +20,15 @@ FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long
 
 def is_addressed(message: Message, request: Requested, *, rewritten: bool) -> bool:
     """Whether the answer would go to the sender's own inbox: to send it anywhere else would be to lend our hand."""
-    reply = message.reply or ""
-    return leads_back(message, rewritten=rewritten) and (rewritten or reply.endswith(f".{request.request_id}"))
+    if rewritten:
+        return leads_back(message, rewritten=True)
+    reply, peer = message.reply, message.peer
+    return (
+        reply is not None
+        and peer is not None
+        and reply.startswith(f"_INBOX.{peer}.")
+        and reply.endswith(f".{request.request_id}")
+    )
 
 
 class Gate:

@@ -13,9 +13,19 @@ import msgspec
 from enfold.calls.frames import Frame, Op, read_frame, write_frame
 from enfold.calls.memory import MAX_PAYLOAD, MemoryTransport
 from enfold.calls.router import Listener, Router
-from enfold.calls.transport import WORKERS, Message, TransportError, is_token, new_boot, operation_of, peer_name
+from enfold.calls.transport import (
+    WORKERS,
+    Message,
+    Signal,
+    TransportError,
+    is_token,
+    lies_in,
+    new_boot,
+    operation_of,
+    peer_name,
+)
 from enfold.errors import FormatError
-from enfold.operation import Identity
+from enfold.operation import Identity, with_hash
 
 __all__ = ["PEERS_SCOPE", "Hub", "HubCounts", "Spoke", "Wire"]
 
@@ -56,6 +66,8 @@ class Hub:
         """Let a spoke in, and tell it its name; one without a token is named after its life, to keep its name."""
         own = boot if is_token(boot) and len(boot) <= MAX_BOOT else new_boot()
         name = f"anonymous-{own}" if identity is None else peer_name(identity.id)
+        if name == self.transport.name:  # which is not for others to have
+            name = with_hash(name, name)
         spoke = Spoke(self, wire, name, identity)
         self.spokes.add(spoke)
         wire.write(write_frame(Frame(Op.HELLO, self.max_payload, name)))
@@ -65,6 +77,11 @@ class Hub:
         self.spokes.discard(spoke)
         spoke.leave()
 
+    def give_back(self, message: Message) -> None:
+        """A worker cannot be reached: its caller hears at once that nobody has the request."""
+        if message.reply is not None and message.subject.startswith("op."):
+            self.router.route(Message(message.reply, signal=Signal.NO_RESPONDERS))
+
 
 class Spoke:
     """One connected spoke: what it listens to, and what it may do."""
@@ -72,15 +89,12 @@ class Spoke:
     def __init__(self, hub: Hub, wire: Wire, name: str, identity: Identity | None) -> None:
         self.name = name
         self.identity = identity
-        self.may_serve = hub.is_open or bool(_namespaces(identity))
+        self.may_offer = None if hub.is_open else _namespaces(identity)
+        self.may_serve = self.may_offer is None or bool(self.may_offer)
+        self.own = ("ctl.", f"op.{name}.")  # where it may speak as a caller
         self._hub = hub
         self._wire = wire
         self._listeners: dict[int, Listener] = {}
-
-    def grants(self, operation_id: str) -> bool:
-        """Whether it may offer this operation."""
-        namespaces = ["*"] if self._hub.is_open else _namespaces(self.identity)
-        return any(namespace == "*" or operation_id.startswith(f"{namespace}.") for namespace in namespaces)
 
     def receive(self, data: Any) -> None:
         """Do what a frame asks for; what is no frame is counted and dropped."""
@@ -89,11 +103,17 @@ class Spoke:
         except FormatError:
             self._hub.counts.malformed += 1
             return
-        act = _ACTS.get(frame.op)
-        if act is None:
-            self._hub.counts.malformed += 1
+        op = frame.op
+        if op is Op.SEND:
+            self._send(frame, payload)
+        elif op is Op.PUBLISH:
+            self._publish(frame, payload)
+        elif op is Op.SUBSCRIBE:
+            self._subscribe(frame)
+        elif op is Op.UNSUBSCRIBE:
+            self._unsubscribe(frame)
         else:
-            act(self, frame, payload)
+            self._hub.counts.malformed += 1
 
     def leave(self) -> None:
         for listener in self._listeners.values():
@@ -110,8 +130,7 @@ class Spoke:
         if self._may_publish(frame) and not self._route(frame, payload) and frame.reply is not None:
             self._write(Frame(Op.NOBODY, subject=frame.reply))
 
-    def _subscribe(self, frame: Frame, payload: bytes) -> None:
-        del payload
+    def _subscribe(self, frame: Frame) -> None:
         reason = why_not_listen(self, frame.subject, frame.reply, self._hub.router)
         if frame.id in self._listeners or len(self._listeners) >= MAX_SUBSCRIPTIONS:
             reason = "there are too many subscriptions, or this one twice"
@@ -124,8 +143,7 @@ class Spoke:
         self._hub.router.add(listener)
         self._write(Frame(Op.OK, frame.id))
 
-    def _unsubscribe(self, frame: Frame, payload: bytes) -> None:
-        del payload
+    def _unsubscribe(self, frame: Frame) -> None:
         listener = self._listeners.pop(frame.id, None)
         if listener is not None:
             self._hub.router.remove(listener)
@@ -134,26 +152,26 @@ class Spoke:
     # carrying
 
     def _route(self, frame: Frame, payload: bytes) -> int:
-        message = Message(frame.subject, payload, frame.reply, frame.headers, self.name, self.identity)
+        peer, identity = self.name, self.identity
+        message = Message(frame.subject, payload, frame.reply, frame.headers, peer, identity, None, self.may_offer)
         return self._hub.router.route(message)
 
     def _delivering(self, number: int) -> Callable[[Message], None]:
         def deliver(message: Message) -> None:
             if message.signal is not None:
                 self._write(Frame(Op.NOBODY, subject=message.subject))
-                return
-            headers = None if message.headers is None else dict(message.headers)
-            peer, identity = message.peer, message.identity
-            frame = Frame(Op.MESSAGE, number, message.subject, headers, message.reply, peer, identity)
-            self._write(frame, message.data)
+            elif not self._write(_carrying(number, message), message.data):
+                self._hub.give_back(message)
 
         return deliver
 
-    def _write(self, frame: Frame, data: bytes = b"") -> None:
+    def _write(self, frame: Frame, data: bytes = b"") -> bool:
         try:
             self._wire.write(write_frame(frame, data))
         except TransportError:
             self._hub.counts.undelivered += 1
+            return False
+        return True
 
     def _may_publish(self, frame: Frame) -> bool:
         if may_speak(self, frame.subject):
@@ -163,12 +181,13 @@ class Spoke:
         return False
 
 
-_ACTS: Final[dict[Op, Callable[[Spoke, Frame, bytes], None]]] = {
-    Op.PUBLISH: Spoke._publish,
-    Op.SEND: Spoke._send,
-    Op.SUBSCRIBE: Spoke._subscribe,
-    Op.UNSUBSCRIBE: Spoke._unsubscribe,
-}
+def _carrying(number: int, message: Message) -> Frame:
+    """The frame of a message; who is behind it is for workers to know, and what he may offer for those who asked."""
+    subject = message.subject
+    headers = None if message.headers is None else dict(message.headers)
+    if subject.startswith("op."):
+        return Frame(Op.MESSAGE, number, subject, headers, message.reply, message.peer, message.identity)
+    return Frame(Op.MESSAGE, number, subject, headers, message.reply, message.peer, None, message.may_offer)
 
 
 # --- what a spoke may do ------------------------------------------------------------------------------------------
@@ -178,11 +197,13 @@ def may_speak(spoke: Spoke, subject: str) -> bool:
     """Whether it may publish there: as itself, to workers that know it, and, if it serves, to those who called."""
     if "*" in subject or ">" in subject:
         return False
+    if subject.startswith(spoke.own):
+        return True
     if subject.startswith("_INBOX."):
         return spoke.may_serve
     if subject.startswith("$SRV."):
         return spoke.identity is not None and PEERS_SCOPE in spoke.identity.scopes
-    return subject.startswith(("ctl.", f"op.{spoke.name}.")) or subject == f"evt._enfold.{spoke.name}"
+    return subject == f"evt._enfold.{spoke.name}"
 
 
 def why_not_listen(spoke: Spoke, subject: str, queue: str | None, router: Router) -> str | None:
@@ -196,7 +217,7 @@ def why_not_listen(spoke: Spoke, subject: str, queue: str | None, router: Router
         return None
     if queue != WORKERS or not all(is_token(token) for token in operation_id.split(".")):
         return "this is no operation"
-    if not spoke.grants(operation_id):
+    if not lies_in(operation_id, spoke.may_offer):
         return f"your token does not grant to offer {operation_id}"
     if any(not _is_same(spoke, listener.owner) for listener in router.listeners(subject)):
         return f"{operation_id} is there already"
@@ -211,11 +232,12 @@ def _is_own(spoke: Spoke, subject: str) -> bool:
     return subject.startswith((f"ctl.{spoke.name}.", "$SRV.")) or subject == "evt._enfold.*"
 
 
-def _namespaces(identity: Identity | None) -> list[str]:
+def _namespaces(identity: Identity | None) -> tuple[str, ...]:
     """The namespaces a token lets its spoke offer: resources like `{"namespace:shop": ["offer"]}`."""
     prefix = "namespace:"
     resources = ((identity and identity.resources) or {}).items()
-    return [key.removeprefix(prefix) for key, actions in resources if key.startswith(prefix) and "offer" in actions]
+    found = (key.removeprefix(prefix) for key, actions in resources if key.startswith(prefix) and "offer" in actions)
+    return tuple(found)
 
 
 def _is_same(spoke: Spoke, owner: object) -> bool:

@@ -64,7 +64,7 @@ class NATSTransport:
         identities: Mapping[str, Identity] | Identify | None = None,
         identity_from: Literal["subject", "account"] = "subject",
         insecure: bool = False,
-        ping_interval: float = 5.0,
+        ping_interval: float = 4.0,
         **options: Any,
     ) -> None:
         """`name` is the NATS user, if there is one; `options` are those of nats-py: user, password, tls, credentials…

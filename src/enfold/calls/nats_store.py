@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 PAUSE: Final = 0.05
 LEASE_MARGIN: Final = 1.0
+MAX_WATCHED: Final = 10_000
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,18 +57,21 @@ class NATSStore:
         self._retention = retention
         self._replicas = replicas
         self._opened: Any = None
+        # Kept from call to call: who tries again and again has watched all the while.
+        self._watched: dict[str, _Watched] = {}
 
     async def once(self, key: str, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
         """The result of `run`, or of the first call with this key."""
         ends_at = time.monotonic() + ttl
         entry = _Entry(new_request_id(), digest, ttl + LEASE_MARGIN)
-        watched = _Watched()
         while True:
-            revision = await self._patiently(lambda: self._take(key, entry, watched), ends_at)
+            revision = await self._patiently(lambda: self._take(key, entry), ends_at)
             if revision is not None:
+                self._watched.pop(key, None)
                 return await self._run_first(key, entry, revision, run, ends_at)
             outcome = await self._patiently(lambda: self._outcome(key, digest), ends_at)
             if outcome is not None:
+                self._watched.pop(key, None)
                 return result_of(outcome)
             await asyncio.sleep(PAUSE)
             if time.monotonic() >= ends_at:
@@ -87,7 +91,7 @@ class NATSStore:
 
     # one step each, which may fail while the servers change places
 
-    async def _take(self, key: str, entry: _Entry, watched: _Watched) -> int | None:
+    async def _take(self, key: str, entry: _Entry) -> int | None:
         """The revision under which the entry is ours; None where it is another's, who may still be at it."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
@@ -100,9 +104,17 @@ class NATSStore:
             held = msgspec.json.decode(found.value, type=_Entry)
             if held.owner == entry.owner:
                 return int(found.revision)  # our own, whose confirmation was lost
-            if held.outcome is None and watched.for_how_long(found.revision) > held.lease:
+            if held.outcome is None and self._watching(key).for_how_long(found.revision) > held.lease:
                 return int(await bucket.update(key, data, last=found.revision))
         return None
+
+    def _watching(self, key: str) -> _Watched:
+        watched = self._watched.get(key)
+        if watched is None:
+            if len(self._watched) >= MAX_WATCHED:
+                del self._watched[next(iter(self._watched))]
+            watched = self._watched[key] = _Watched()
+        return watched
 
     async def _outcome(self, key: str, digest: str) -> Outcome | None:
         from nats.js.errors import KeyNotFoundError

@@ -9,14 +9,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-import msgspec
-
 from enfold.calls import outcomes
 from enfold.calls.consumer import Waiting, WaitingCall, WaitingStream
 from enfold.calls.eager import start
 from enfold.calls.events import (
     MAX_CREDITS,
-    Aborted,
     Completed,
     Payload,
     Requested,
@@ -26,6 +23,7 @@ from enfold.calls.events import (
     responded,
     write_event,
 )
+from enfold.calls.given_up import GivenUp, may_still_run
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.settings import DEFAULT_TTL, CallSettings, Retry, retry_delay
 from enfold.calls.transport import Message, Signal, Subscription, Transport, TransportError, is_token, request_subject
@@ -37,9 +35,8 @@ __all__ = ["PendingRequestMap", "Sign"]
 
 W = TypeVar("W", bound=Waiting)
 
-_UNREACHED: Final = ("connection_lost", "silence")
 MAX_SUBJECTS: Final = 10_000
-GIVEN_UP_FOR: Final = 5.0  # how long we still tell a late worker that nobody waits
+MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
 
 Sign = Callable[[Requested, Context], Mapping[str, str]]  # headers that say on whose behalf a call is made
 
@@ -49,14 +46,6 @@ class Incoming(Protocol):
 
     async def answer(self, payload: Payload) -> None:
         """Publish an event to whoever made the call."""
-
-
-class _GivenUp(msgspec.Struct):
-    """A call that nobody waits for, whose worker is not known yet, or may not have heard that it is over."""
-
-    until: float
-    told_at: float
-    control: str | None
 
 
 class PendingRequestMap:
@@ -79,7 +68,7 @@ class PendingRequestMap:
         self._prefix = ""
         self._waiting: dict[str, Waiting] = {}
         self._answers: dict[str, Incoming] = {}
-        self._given_up: dict[str, _GivenUp] = {}
+        self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._telling: set[asyncio.Task[Any]] = set()
         self._subscription: Subscription | None = None
@@ -157,15 +146,16 @@ class PendingRequestMap:
     ) -> ResponseEnvelope[Any]:
         if self._subscription is None:
             await self._open()
-        waiting = self._made(WaitingCall, request, idempotent=idempotent)
+        waiting = self._made(WaitingCall, request, idempotent)
         if attempt > 1:
             # A worker that lives says so at once: a second silence need not be as long as the first.
             waiting.silence /= 4
         try:
             await self._send(request, waiting, context)
-            while not waiting.is_over:
-                self._tick_soon()
-                await waiting.wait()
+            while waiting.result is None and waiting.error is None:
+                if self._timer is None:
+                    self._tick_soon()
+                await waiting.change()
         except asyncio.CancelledError:
             waiting.fail(outcomes.aborted(request.operation_id))
             raise
@@ -203,7 +193,7 @@ class PendingRequestMap:
                     raise waiting.error
                 if waiting.is_complete:
                     return
-                await waiting.wait()
+                await waiting.change()
         finally:
             self._end(waiting)
 
@@ -235,12 +225,12 @@ class PendingRequestMap:
             )
             if self._subscription is None:
                 await self._open()
-            waiting = self._made(WaitingStream, request, idempotent=False, window=room, settings=self._settings)
+            waiting = self._made(WaitingStream, request, False, window=room, settings=self._settings)
             try:
                 await self._send(request, waiting, context)
                 self._tick_soon()
                 while waiting.control is None and not waiting.is_over and not waiting.has_items:
-                    await waiting.wait()
+                    await waiting.change()
             except BaseException:
                 self._end(waiting)
                 raise
@@ -307,17 +297,18 @@ class PendingRequestMap:
 
     # one request
 
-    def _made(self, kind: type[W], request: Requested, **options: Any) -> W:
-        subject = self._subjects.get(request.operation_id) or self._subject(request.operation_id)
+    def _made(self, kind: type[W], request: Requested, idempotent: bool, **options: Any) -> W:
+        request_id, operation_id = request.request_id, request.operation_id
+        subject = self._subjects.get(operation_id) or self._subject(operation_id)
         ttl = None if request.ttl_ms is None else request.ttl_ms / 1000
-        waiting = kind(request.request_id, request.operation_id, subject, time.monotonic(), ttl, **options)
-        waiting.silence = self._settings.silence
-        self._waiting[request.request_id] = waiting
+        silence = self._settings.silence
+        waiting = kind(request_id, operation_id, subject, time.monotonic(), ttl, silence, idempotent, **options)
+        self._waiting[request_id] = waiting
         return waiting
 
     def _subject(self, operation_id: str) -> str:
         """Where calls of an operation go; what could not be an id does not become a subject."""
-        if not all(is_token(token) for token in operation_id.split(".")):
+        if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
         if len(self._subjects) >= MAX_SUBJECTS:
             self._subjects.clear()
@@ -342,13 +333,10 @@ class PendingRequestMap:
         """Forget it; a worker that may still be at it is told that nobody waits."""
         self._waiting.pop(waiting.request_id, None)
         finished = waiting.error is None and waiting.is_over
-        if finished or (waiting.error is not None and not _may_still_run(waiting.error)):
+        if finished or (waiting.error is not None and not may_still_run(waiting.error)):
             return
-        self._tell(waiting, Aborted(waiting.request_id))
-        if waiting.control is None or waiting.error is None or waiting.error.details.get("reason") in _UNREACHED:
-            now = time.monotonic()
-            self._given_up[waiting.request_id] = _GivenUp(now + GIVEN_UP_FOR, now, waiting.control)
-            self._tick_soon()
+        self._given_up.add(waiting, time.monotonic())
+        self._tick_soon()
 
     def _tell(self, waiting: Waiting, payload: Payload | None) -> None:
         """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
@@ -389,7 +377,7 @@ class PendingRequestMap:
         request_id = message.subject[len(self._prefix) :]
         waiting = self._waiting.get(request_id)
         if waiting is None:
-            self._refuse_late(request_id, message)
+            self._given_up.hear(request_id, message)
             return
         try:
             payload = read_event(message.data).payload
@@ -398,12 +386,6 @@ class PendingRequestMap:
             return
         if payload.request_id == request_id:
             waiting.hear(payload, message.reply, time.monotonic(), len(message.data))
-
-    def _refuse_late(self, request_id: str, message: Message) -> None:
-        """A worker speaks up for a call that was given up before it was known who runs it."""
-        if request_id in self._given_up and message.reply is not None and message.reply.startswith("ctl."):
-            del self._given_up[request_id]
-            self._tell_at(message.reply, Aborted(request_id))
 
     def _heed(self, signal: Signal, subject: str) -> None:
         if signal is Signal.NO_RESPONDERS:
@@ -434,8 +416,7 @@ class PendingRequestMap:
             self._lost_timer.cancel()
             self._lost_timer = None
         now = time.monotonic()
-        for given in self._given_up.values():
-            given.told_at = 0.0  # tell them again at the next tick
+        self._given_up.tell_again()
         for waiting in self._waiting.values():
             if isinstance(waiting, WaitingStream):
                 self._tell(waiting, waiting.speak(now, at_once=True))
@@ -454,11 +435,7 @@ class PendingRequestMap:
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
                 self._tell(waiting, waiting.speak(now))
-        self._given_up = {key: given for key, given in self._given_up.items() if given.until > now}
-        for request_id, given in self._given_up.items():
-            if given.control is not None and now - given.told_at >= self._settings.heartbeat:
-                given.told_at = now
-                self._tell_at(given.control, Aborted(request_id))
+        self._given_up.check(now)
         if self._waiting or self._given_up:
             self._tick_soon()
 
@@ -474,11 +451,3 @@ def _ttl(context: Context | None, timeout: float | None, deadline: float | None)
 
 def _parent(context: Context | None) -> str | None:
     return None if context is None else context.request_id
-
-
-def _may_still_run(error: CallError) -> bool:
-    """Whether our end of the call came before the worker's."""
-    return error.code in ("ABORTED", "TIMEOUT", "INVALID_OPERATION_TYPE") or error.details.get("reason") in (
-        "silence",
-        "connection_lost",
-    )

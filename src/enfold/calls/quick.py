@@ -7,21 +7,26 @@ as neither side gets hold of the other's data.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
+from enfold.access import check_access
 from enfold.calls import outcomes
-from enfold.calls.eager import never_waits
-from enfold.calls.events import copied
+from enfold.calls.answers import Answers
+from enfold.calls.events import Payload, Requested, copied, departing, failed
+from enfold.calls.memory import MemoryTransport
+from enfold.calls.served import Counts, Tally
 from enfold.calls.transport import PayloadTooLargeError
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import Context, OperationSpec, OperationType
-from enfold.registry import Registry
+from enfold.registry import Execute, Registry
+from enfold.runtime import never_waits
 
-__all__ = ["Lane", "Lanes"]
+__all__ = ["Lane", "Lanes", "Quick", "as_started"]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
@@ -33,6 +38,7 @@ class Lane(msgspec.Struct, frozen=True):
 
     spec: OperationSpec
     is_quick: bool  # an `async def` that never waits
+    execute: Execute
     is_open: bool  # nothing is required of its callers
     version: int  # of the registry
 
@@ -55,12 +61,14 @@ class Lanes:
         operation = self._registry.get(operation_id)
         spec = operation.spec
         is_quick = spec.type is not OperationType.SUBSCRIPTION and never_waits(operation.handler)
-        return Lane(spec, is_quick, spec.access_control.is_open, self._registry.version)
+        execute = self._registry.prepared(operation_id)
+        return Lane(spec, is_quick, execute, spec.access_control.is_open, self._registry.version)
 
     def run(self, lane: Lane, input: Any, context: Context) -> ResponseEnvelope[Any]:
         """Run what never waits, access check included; there is nothing to await in it."""
-        run = self._registry.execute if lane.is_open else self._registry.call
-        call = run(lane.spec.id, input, context)
+        if not lane.is_open:
+            check_access(lane.spec, context.identity, input)
+        call = lane.execute(input, context)
         try:
             call.send(None)
         except StopIteration as done:
@@ -86,6 +94,56 @@ class Lanes:
             raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
         _check_size(lane.spec.id, size, limit, "result")
         return copy
+
+
+class Quick:
+    """Answers what never waits: requests that came as messages, and callers of this process without one."""
+
+    def __init__(self, lanes: Lanes, answers: Answers, counts: Counts, operations: Tally, *, verifies: bool) -> None:
+        self._lanes = lanes
+        self._answers = answers
+        self._counts = counts
+        self._operations = operations
+        self._verifies = verifies  # delegations, which are read from messages
+
+    def answer(self, lane: Lane, reply: str, request: Requested, context: Context) -> None:
+        """Run a request, and send its answer."""
+        started = time.monotonic()
+        error: CallError | None = None
+        try:
+            payload: Payload = departing(request.request_id, self._lanes.run(lane, request.input, context))
+        except CallError as raised:
+            error = raised
+            payload = failed(request.request_id, as_started(raised))
+        self._operations.add(request.operation_id, started, error)
+        self._answers.say(self._answers.reply(reply, request.operation_id, payload, context))
+
+    def answer_now(
+        self, operation_id: str, input: Mapping[str, Any], sender: MemoryTransport, parent: str | None, ttl: float
+    ) -> ResponseEnvelope[Any] | None:
+        """Answer a caller of this process without a message; None where messages are needed after all."""
+        lane = self._lanes.of(operation_id)
+        if self._verifies or not lane.is_quick:
+            return None
+        started = time.monotonic()
+        context = Context(parent_request_id=parent, identity=sender.identity, timeout=ttl)
+        error: CallError | None = None
+        try:
+            return self._lanes.run_copied(lane, input, context, sender.capabilities.max_payload)
+        except CallError as raised:
+            error = as_started(raised)
+            raise error from raised.__cause__
+        finally:
+            self._counts.received += 1
+            self._operations.add(operation_id, started, error)
+
+
+def as_started(error: CallError) -> CallError:
+    """An error from inside a call that ran: what a nested call says of itself is not true of this one."""
+    if "started" not in error.details:
+        return error
+    details = {key: value for key, value in error.details.items() if key != "started"}
+    return CallError(error.code, error.message, details, error.retryable)
 
 
 def _check_size(operation_id: str, size: int, limit: int, what: str) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "inbox_of",
     "is_token",
     "leads_back",
+    "lies_in",
     "new_boot",
     "offer_subject",
     "operation_of",
@@ -65,6 +66,7 @@ class Message(msgspec.Struct, frozen=True):
     peer: str | None = None  # the name the sender goes by on this transport
     identity: Identity | None = None  # whom the transport vouches for
     signal: Signal | None = None
+    may_offer: tuple[str, ...] | None = None  # namespaces the sender is bound to; None where nothing binds it
 
 
 Receive: TypeAlias = Callable[[Message], None]
@@ -186,7 +188,7 @@ def offer_subject(operation_id: str) -> str:
 
 def operation_of(subject: str) -> str:
     """The operation that a request's subject names."""
-    return subject.split(".", 2)[2]
+    return subject[subject.find(".", 3) + 1 :]
 
 
 def peer_of(subject: str) -> str:
@@ -203,6 +205,13 @@ def leads_back(message: Message, *, rewritten: bool) -> bool:
     if message.reply is None or message.peer is None:
         return False
     return message.reply.startswith("_R_." if rewritten else f"_INBOX.{message.peer}.")
+
+
+def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
+    """Whether an operation is one of those a peer is bound to."""
+    if namespaces is None:
+        return True
+    return any(namespace == "*" or operation_id.startswith(f"{namespace}.") for namespace in namespaces)
 
 
 def control_subject(worker: str, boot: str, request_id: str) -> str:

@@ -1,0 +1,162 @@
+"""First results in a bucket of NATS: one worker runs a key, the others wait for it, and one takes over when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.calls.checker import read_log
+from tests.calls.networks import Server
+from tests.calls.processes import Workers
+
+from enfold import CallError, ResponseEnvelope, local_envelope
+from enfold.calls import PendingRequestMap
+from enfold.calls.nats import NATSTransport
+from enfold.calls.nats_store import LEASE_MARGIN, NATSStore
+from enfold.calls.settings import NEVER
+
+TTL = 2.0
+KEY = {"idempotency_key": "order-7", "timeout": TTL}
+INPUT = {"id": "order", "ms": 300}
+
+
+@pytest.fixture
+def server(nats_program: str, tmp_path: Path) -> Iterator[Server]:
+    server = Server(nats_program, tmp_path, f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n')
+    server.wait_until_ready()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def workers(server: Server, tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(server.url, tmp_path / "log")
+    yield workers
+    workers.close()
+
+
+@pytest.fixture
+async def caller(server: Server) -> AsyncIterator[PendingRequestMap]:
+    async with (
+        NATSTransport(server.url, name="caller") as transport,
+        PendingRequestMap(transport, retry=NEVER) as caller,
+    ):
+        yield caller
+
+
+async def test_another_worker_takes_over_after_the_lease_and_not_before(
+    workers: Workers, caller: PendingRequestMap
+) -> None:
+    first = workers.start("--name", "w0", "--store", "1")
+    dying = asyncio.create_task(_outcome(caller))
+    await _until_begun(workers.log)
+    first.kill()
+    first.wait()
+    for name in ("w1", "w2"):
+        workers.start("--name", name, "--store", "1")
+    seen_at = time.monotonic()
+    assert set(await _asked_by_many(caller)) == {"TIMEOUT"}
+    assert len(read_log(workers.log)) == 1
+    await dying
+    await asyncio.sleep(TTL + LEASE_MARGIN)  # both have watched the entry, which nobody can be at any more
+    assert set(await _asked_by_many(caller)) == {"order"}
+    died, taken_over = read_log(workers.log)
+    assert taken_over.started - seen_at > TTL + LEASE_MARGIN
+    assert [run.request_id for run in read_log(workers.log, "end")] == [taken_over.request_id]
+    assert died.request_id != taken_over.request_id
+
+
+async def _asked_by_many(caller: PendingRequestMap) -> list[str]:
+    return await asyncio.gather(*(_outcome(caller) for _ in range(8)))
+
+
+async def _outcome(caller: PendingRequestMap) -> str:
+    try:
+        answer: str = (await caller.call("work.write", INPUT, **KEY)).data  # type: ignore[arg-type]  # two named arguments
+    except CallError as error:
+        return error.code
+    return answer
+
+
+async def _until_begun(log: Path) -> None:
+    async with asyncio.timeout(10):
+        while not read_log(log):  # noqa: ASYNC110  # the worker says so in a file
+            await asyncio.sleep(0.01)
+
+
+# --- two clients of one bucket ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def stores(server: Server) -> AsyncIterator[list[NATSStore]]:
+    transports = [NATSTransport(server.url, name=f"w{number}") for number in range(2)]
+    yield [NATSStore(transport) for transport in transports]
+    for transport in transports:
+        await transport.close()
+
+
+async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATSStore]) -> None:
+    runs = 0
+
+    async def run() -> ResponseEnvelope[Any]:
+        nonlocal runs
+        runs += 1
+        await asyncio.sleep(0.1)
+        return local_envelope(runs, "shop.pay")
+
+    calls = [stores[number % 2].once("key", "digest", 10.0, run) for number in range(20)]
+    answers = await asyncio.gather(*calls)
+    assert ({answer.data for answer in answers}, runs) == ({1}, 1)
+
+
+async def test_the_same_key_with_another_input_is_refused(stores: list[NATSStore]) -> None:
+    async def run() -> ResponseEnvelope[Any]:
+        return local_envelope(1, "shop.pay")
+
+    await stores[0].once("key", "digest", 10.0, run)
+    with pytest.raises(CallError) as raised:
+        await stores[1].once("key", "another", 10.0, run)
+    assert raised.value.code == "VALIDATION_ERROR"
+
+
+@pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
+async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
+    stores: list[NATSStore], code: str, runs: int
+) -> None:
+    tried = 0
+
+    async def run() -> ResponseEnvelope[Any]:
+        nonlocal tried
+        tried += 1
+        raise CallError(code, "not today")
+
+    for store in stores:
+        with pytest.raises(CallError, match="not today"):
+            await store.once("key", "digest", 10.0, run)
+    assert tried == runs
+
+
+async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: list[NATSStore]) -> None:
+    release = asyncio.Event()
+
+    async def stand_still() -> ResponseEnvelope[Any]:
+        await release.wait()
+        return local_envelope("late", "shop.pay")
+
+    async def run() -> ResponseEnvelope[Any]:
+        return local_envelope("second", "shop.pay")
+
+    first = asyncio.create_task(stores[0].once("key", "digest", 0.2, stand_still))
+    await asyncio.sleep(0.1)
+    with pytest.raises(CallError) as raised:
+        await stores[1].once("key", "digest", 0.2, run)
+    assert raised.value.code == "TIMEOUT"
+    await asyncio.sleep(0.2 + LEASE_MARGIN)
+    assert (await stores[1].once("key", "digest", 1.0, run)).data == "second"
+    release.set()
+    await first
+    assert (await stores[0].once("key", "digest", 1.0, stand_still)).data == "second"
