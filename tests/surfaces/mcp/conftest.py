@@ -24,12 +24,22 @@ Message: TypeAlias = dict[str, Any]
 class Conversation:
     """One HTTP request while it is answered."""
 
-    def __init__(self, app: MCPApp, method: str, headers: dict[str, str], body: bytes, path: str = "/mcp") -> None:
+    def __init__(
+        self,
+        app: MCPApp,
+        method: str,
+        headers: dict[str, str],
+        body: bytes,
+        path: str = "/mcp",
+        *,
+        is_begun: bool = False,
+    ) -> None:
+        """With `is_begun` there is more of the body to come."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._events: asyncio.Queue[Message] = asyncio.Queue()
-        self._events.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        self._events.put_nowait({"type": "http.request", "body": body, "more_body": is_begun})
         self._began = asyncio.Event()
         self._rest = b""
         scope = {
@@ -51,6 +61,10 @@ class Conversation:
         self._chunks.put_nowait(message["body"])
         if not message.get("more_body"):
             self._chunks.put_nowait(None)
+
+    def go_on(self, body: bytes) -> None:
+        """Send the rest of the body."""
+        self._events.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
     def leave(self) -> None:
         self._events.put_nowait({"type": "http.disconnect"})

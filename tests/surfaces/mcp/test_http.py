@@ -7,9 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.surfaces.mcp.conftest import Conversation
 
 from enfold import Context, Identity, OperationRegistry, OperationSpec
 from enfold.mcp import close_stream
+from enfold.mcp.asking import InputRequired, Question
 from enfold.operation import Operation
 from enfold.surfaces.mcp import to_mcp
 from enfold.tokens import Tokens
@@ -348,3 +350,74 @@ async def test_an_argument_that_a_header_repeats_is_compared(
     message = client.message("tools/call", {"name": "query", "arguments": {"region": region} if region else {}})
     headers = client.headers("tools/call", "query") | ({} if header is None else {"mcp-param-region": header})
     assert (await client.post(message, headers).began()).status == status
+
+
+# --- plain calls, which ask for nothing but their result ------------------------------------------------------------
+
+
+async def test_a_plain_call_that_waits_is_given_up_with_its_client(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    @ops.query
+    async def wait() -> int:
+        try:
+            began.set()
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return 1
+
+    client = make_client(ops)
+    conversation = client.begin("tools/call", {"name": "wait", "arguments": {}})
+    await began.wait()
+    conversation.leave()
+    await asyncio.wait_for(ended.wait(), 10)
+    await conversation.task
+
+
+async def test_a_plain_call_that_waits_is_answered(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def wait() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    client = make_client(ops)
+    assert (await client.call("wait", {}))["structuredContent"] == {"result": 1}
+
+
+async def test_a_handler_without_a_context_may_ask_by_what_it_raises(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def ask() -> int:
+        raise InputRequired({"name": Question("elicitation/create", {"message": "Who are you?"}, ("elicitation",))})
+
+    client = make_client(ops)
+    result = await client.call("ask", {})
+    assert result["resultType"] == "input_required"
+    assert list(result["inputRequests"]) == ["name"]
+
+
+async def test_a_result_that_cannot_be_written_is_an_error_of_its_request(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def half() -> str:
+        return "\ud800"
+
+    client = make_client(ops)
+    conversation = client.begin("tools/call", {"name": "half", "arguments": {}})
+    answer = await conversation.json()
+    assert answer["id"] == 1
+    assert answer.keys() & {"error", "result"}
+
+
+async def test_a_plain_body_in_pieces_is_read(client: Client) -> None:
+    call = client.message("tools/call", {"name": "shop_add", "arguments": {"x": 1, "y": 2}})
+    body = json.dumps(call).encode()
+    conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), body[:9], is_begun=True)
+    conversation.go_on(body[9:])
+    assert (await conversation.json())["result"]["structuredContent"] == {"result": 3}

@@ -63,8 +63,16 @@ class MCPApp:
         if scope["type"] != "http":
             await self._answer_other(scope, receive, send)
             return
+        headers: Headers = dict(scope["headers"])
         try:
-            await self._answer(scope, dict(scope["headers"]), receive, send)
+            self._check(scope, headers)
+            if scope["method"] == "POST":
+                identity = self._authorization.identify(scope, headers)
+                await Post(self._shared, headers, send, identity, Reply(send, headers.get(b"accept", b""))).take(
+                    receive
+                )
+            else:
+                await self._answer(scope, headers, receive, send)
         except RefusalError as refusal:
             await respond(send, refusal.status, refusal.body, refusal.headers)
         except Exception:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
@@ -94,15 +102,13 @@ class MCPApp:
         await send({"type": "websocket.close", "code": 1008})
 
     async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        self._check(scope, headers)
+        """Anything but a message: metadata, a stream of news, the end of a session."""
         method = scope["method"]
         if method == "GET" and self._authorization.is_metadata(scope):
             await respond(send, 200, self._authorization.metadata(scope, headers), [JSON])
             return
         identity = self._authorization.identify(scope, headers)
-        if method == "POST":
-            await Post(self._shared, headers, send, identity, Reply(send, headers.get(b"accept", b""))).run(receive)
-        elif method == "GET":
+        if method == "GET":
             await self._get(headers, receive, send, identity)
         elif method == "DELETE":
             self._shared.sessions.close(self._session(headers, identity))

@@ -28,8 +28,10 @@ from enfold.mcp.messages import (
 )
 from enfold.mcp.revisions import UNSAID, find_revision
 from enfold.operation import Identity
+from enfold.runtime import resume
 from enfold.surfaces.mcp.events import EventStream
 from enfold.surfaces.mcp.exchange import Caller, Exchange, read_caller
+from enfold.surfaces.mcp.plain import Arriving, is_plain, read_plain
 from enfold.surfaces.mcp.reply import EVENTS, JSON, RefusalError, Reply, Send, respond
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
@@ -85,7 +87,36 @@ class Post(msgspec.Struct, eq=False):
     _reply: Reply
     _meta: dict[str, Any] = {}
 
+    async def take(self, receive: Receive) -> None:
+        """Answer a plain call at once, if it is one and nothing has to be waited for; anything else has its own way."""
+        if not is_plain(self._headers):
+            await self.run(receive)
+            return
+        arriving, server = Arriving(receive), self._shared.server
+        body = arriving.body
+        call = None if body is None or len(body) > self._shared.max_body else read_plain(body, self._headers)
+        tool = None if call is None else server.plain_tool(call)
+        if call is None or tool is None:
+            await self.run(arriving.receive)
+            return
+        work = server.respond_plainly(call, tool)
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:
+            answer = done.value
+        else:
+            with Work(self._shared.works, receive, self._reply.break_silence) as watching:
+                answer = await resume(work, waits_for)
+            if watching.is_cancelled:
+                await self._reply.abandon()
+                return
+        if answer is None:  # it asks the client something
+            await self.run(arriving.receive)
+        else:
+            await self._reply.finish(answer)
+
     async def run(self, receive: Receive) -> None:
+        """Answer any message."""
         _check_form(self._headers, self._shared.max_body)
         try:
             with Work(self._shared.works, receive, self._reply.break_silence) as work:

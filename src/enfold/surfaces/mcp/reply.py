@@ -47,9 +47,13 @@ class RefusalError(Exception):
 
 
 async def respond(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:
-    length = (b"content-length", str(len(body)).encode())
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send(_start(status, body, headers))
     await send({"type": "http.response.body", "body": body})
+
+
+def _start(status: int, body: bytes, headers: Iterable[Header]) -> dict[str, Any]:
+    length = (b"content-length", b"%d" % len(body))
+    return {"type": "http.response.start", "status": status, "headers": [*headers, length]}
 
 
 class Reply(msgspec.Struct, eq=False):
@@ -94,13 +98,15 @@ class Reply(msgspec.Struct, eq=False):
 
     # the answer
 
-    async def finish(self, message: dict[str, Any], status: int = 200, headers: Iterable[Header] = ()) -> None:
+    async def finish(self, message: dict[str, Any], status: int = 200) -> None:
         """Send the answer: on the stream, if there is one."""
         if status == 200 and self.accept.startswith(EVENTS):  # both are always listed: the first is preferred
             self._open()
         if self._stream is None or self._carrying is None:
             self._is_begun = True
-            await respond(self._send, status, encode(message), [JSON, *headers])
+            body = encode(message)
+            await self._send(_start(status, body, (JSON,)))
+            await self._send({"type": "http.response.body", "body": body})
             return
         self._stream.send(message, is_last=True)
         await self._carrying

@@ -10,8 +10,8 @@ from msgspec import UNSET
 from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format
-from enfold.mcp.messages import encode
 from enfold.mcp.revisions import Revision
+from enfold.schema.structs import encode
 from enfold.surfaces.mcp.catalog import Tool
 
 __all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.messages import (
@@ -14,17 +14,22 @@ from enfold.mcp.messages import (
     SERVER_KEY,
     SUBSCRIPTION_KEY,
     ProtocolError,
+    RequestId,
     error_message,
     result_message,
 )
-from enfold.mcp.revisions import STATELESS, negotiate
+from enfold.mcp.revisions import KNOWN, STATELESS, negotiate
 from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
+from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.exchange import Exchange, check_level
 from enfold.surfaces.mcp.following import Release
 from enfold.surfaces.mcp.rounds import Rounds
 from enfold.surfaces.mcp.service import Result, Service, Session, Settings, cacheable
+
+if TYPE_CHECKING:
+    from enfold.surfaces.mcp.plain import PlainCall
 
 __all__ = ["Server"]
 
@@ -69,14 +74,34 @@ class Server(Service):
         except ProtocolError as error:
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
-            return _failed(exchange, error)
+            return _failed(exchange.id, exchange.method, error)
+
+    def plain_tool(self, call: PlainCall) -> Tool | None:
+        """The tool of a plain call, if all it asks for is its arguments."""
+        tool = self.catalog.tool(call.params.name)
+        return None if tool is None or tool.needs_context or tool.mirrors else tool
+
+    async def respond_plainly(self, call: PlainCall, tool: Tool) -> dict[str, Any] | None:
+        """The message that answers a plain call; None where it turns out to ask the client something."""
+        try:
+            revision = KNOWN[call.params.meta.version]
+            result = await tools.call_plainly(self, tool, call.params.arguments, revision)
+        except (InputRequired, MissingCapability):
+            return None
+        except Exception as error:  # noqa: BLE001  # as above
+            return _failed(call.id, call.method, error)
+        return self._complete(call.id, result)
 
     def _completed(self, exchange: Exchange, result: Result) -> dict[str, Any]:
         if exchange.is_stateless:
-            meta = result.get("_meta")
-            result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
-            result["resultType"] = "complete"
+            return self._complete(exchange.id, result)
         return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
+
+    def _complete(self, request_id: RequestId, result: Result) -> dict[str, Any]:
+        meta = result.get("_meta")
+        result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
+        result["resultType"] = "complete"
+        return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
     # telling of changes
 
@@ -131,11 +156,11 @@ def _lacking(exchange: Exchange, missing: MissingCapability) -> ProtocolError:
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 
 
-def _failed(exchange: Exchange, error: Exception) -> dict[str, Any]:
+def _failed(request_id: RequestId, method: str, error: Exception) -> dict[str, Any]:
     import logging
 
-    logging.getLogger("enfold.mcp").error("%s failed", exchange.method, exc_info=error)
-    return error_message(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
+    logging.getLogger("enfold.mcp").error("%s failed", method, exc_info=error)
+    return error_message(request_id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
 
 
 # --- the handshake, and what stands in its place ------------------------------------------------------------------

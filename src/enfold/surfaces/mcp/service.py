@@ -15,7 +15,7 @@ from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, encode
 from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, Recording
-from enfold.registry import Registry
+from enfold.registry import Execute, Registry
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.exchange import Caller, Exchange
@@ -138,6 +138,11 @@ class Service:
         return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id)
 
     # running
+
+    def prepared(self, tool: Tool) -> Execute:
+        """What runs a tool whose result is only written; the format `result` does not look into what it wraps."""
+        tool.execute = self.registry.prepared(tool.id, for_writing=tool.format_name == "result")
+        return tool.execute
 
     def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
