@@ -38,9 +38,21 @@ WRONG = [
     ("no target", ["call"], 2, ""),
     ("a missing file", ["list", "nothing.py"], 2, "VALIDATION_ERROR: There is no file nothing.py"),
     ("a missing module", ["list", "no_such_module"], 2, "VALIDATION_ERROR: There is no module no_such_module"),
+    (
+        "an identity that the client names",
+        ["cgi", SHOP, "--identity-variable=HTTP_X_USER"],
+        2,
+        "VALIDATION_ERROR: HTTP_X_USER is what the client says",
+    ),
     ("no such registry", ["list", f"{SHOP}:nothing"], 2, "VALIDATION_ERROR:"),
     ("an unknown option", ["list", SHOP, "--loud"], 2, "usage: enfold list"),
     ("beyond loopback without tokens", ["serve", SHOP, "--host", "0.0.0.0"], 2, "VALIDATION_ERROR: Serving on 0.0.0.0"),
+    (
+        "beyond loopback with a list of no tokens",
+        ["serve", SHOP, "--host", "0.0.0.0", "--tokens", "{empty}"],
+        2,
+        "VALIDATION_ERROR: Serving on 0.0.0.0 without tokens",
+    ),
     (
         "tokens that are not there",
         ["serve", SHOP, "--tokens", "nothing.json"],
@@ -51,8 +63,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "code", "said"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
-def test_what_is_wrong_is_one_sentence_with_its_exit_code(words: list[str], code: int, said: str) -> None:
-    done = enfold(*words)
+def test_what_is_wrong_is_one_sentence_with_its_exit_code(
+    words: list[str], code: int, said: str, tmp_path: Path
+) -> None:
+    empty = tmp_path / "tokens.json"
+    empty.write_text("[]")
+    done = enfold(*(word.format(empty=empty) for word in words))
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
@@ -101,6 +117,25 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
             server.kill()
     assert said[0] == "Enfold serves 7 operations\n"
     assert "2 identities" in said[5]
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
+def test_a_reloading_server_takes_up_a_change_and_ends_whole(tmp_path: Path, end: signal.Signals) -> None:
+    app = tmp_path / "app.py"
+    app.write_text("def one() -> int:\n    return 1\n")
+    command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", "--reload"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:
+        assert server.stderr is not None
+        try:
+            assert next(server.stderr) == "Enfold serves 1 operations\n"
+            app.write_text("def one() -> int:\n    return 1\n\n\ndef two() -> int:\n    return 2\n")
+            assert "Enfold serves 2 operations\n" in server.stderr
+            server.send_signal(end)
+            # Its standard error ends with the last process that has it: the server itself has ended too.
+            assert "Traceback" not in server.stderr.read()
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
 
 
 @pytest.fixture

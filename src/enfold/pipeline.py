@@ -10,7 +10,7 @@ from time import time_ns
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import UNSET, convert
+from msgspec import UNSET
 
 from enfold.envelope import (
     HTTPResponseMeta,
@@ -64,14 +64,14 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
     """The pipeline for a caller who only writes: `data` may be a struct, whose text is that of the plain value."""
     operation_id = spec.id
     finish = build_pipeline(spec, policy)
-    struct = None if policy.normalize == "typebox" else compile_schema(spec.output_schema).struct()
-    if struct is None:
+    make_struct = None if policy.normalize == "typebox" else compile_schema(spec.output_schema).struct_maker()
+    if make_struct is None:
         return finish
 
     def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
         if type(result) is dict and "meta" not in result:
             try:
-                data = convert(result, struct)
+                data = make_struct(result)
             except Exception:  # noqa: BLE001, S110  # it needs a closer look
                 pass
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ PATIENCE: Final = 10.0
 
 def run_reloading(command: list[str], words: list[str]) -> int:
     """Keep the command running until it is interrupted; one that fails waits for the next change."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Else the child would be left behind.
     seen = _stamps()
     child = _start(command, words)
     try:
@@ -28,20 +30,21 @@ def run_reloading(command: list[str], words: list[str]) -> int:
                 print("Something changed: starting again.", file=sys.stderr)
                 child = _start(command, words)
     except KeyboardInterrupt:
-        return _stop(child)
+        _stop(child)
+        return 0
 
 
 def _start(command: list[str], words: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, *words])  # noqa: S603  # our own command line
 
 
-def _stop(child: subprocess.Popen[bytes]) -> int:
+def _stop(child: subprocess.Popen[bytes]) -> None:
     child.terminate()
     try:
-        return child.wait(PATIENCE)
+        child.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         child.kill()
-        return child.wait()
+        child.wait()
 
 
 def _stamps() -> dict[str, int]:

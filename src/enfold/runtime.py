@@ -28,6 +28,8 @@ __all__ = ["Runner", "drive", "never_waits", "resume"]
 
 MAX_MESSAGE: Final = 500
 
+_STRAY: Final = "what the handler waited for was cancelled"
+
 _CO_COROUTINE: Final = 0x0080  # of inspect, which is slow to import
 
 
@@ -125,6 +127,10 @@ class Runner:
             raise self._recorded(self._told(error, context), input, context) from error.__cause__
         except (Exception, SystemExit) as error:  # a handler that wants to end the program ends its own call
             raise self._recorded(self._failed(error, context), input, context) from error
+        except BaseException as error:
+            if not _is_stray(error):
+                raise
+            raise self._recorded(self._failed(RuntimeError(_STRAY), context), input, context) from error
         if context is None or context.recording is None:
             return envelope
         return context.recording.succeeded(self.spec, input, envelope)
@@ -216,10 +222,8 @@ class Runner:
                 raise self._timed_out() from None
             raise
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                # Nobody gave up on this call: the handler waited for something that was cancelled.
-                raise RuntimeError("what the handler waited for was cancelled") from error
+            if _is_stray(error):
+                raise RuntimeError(_STRAY) from error
             if context is not None:
                 context.cancel()
             raise
@@ -340,6 +344,15 @@ def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
         return done.value
     coroutine.close()
     raise CallError("EXECUTION_ERROR", "A `def` run in place cannot wait for an `async def`: make it `async def` too")
+
+
+def _is_stray(error: BaseException) -> bool:
+    """Whether it is a cancellation, but not of this call: the handler waited for something that was cancelled."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or not isinstance(error, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task() if _loop_is_running() else None
+    return task is None or not task.cancelling()
 
 
 def _loop_is_running() -> bool:

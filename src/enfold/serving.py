@@ -62,7 +62,7 @@ def run_serve(words: list[str], registry: Registry | None, make_recorder: MakeRe
 def _terms(options: Namespace, make_recorder: MakeRecorder) -> _Terms:
     tokens = _tokens(options.tokens)
     is_local = _is_loopback(options.host)
-    if not is_local and tokens is None and not options.insecure:
+    if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",

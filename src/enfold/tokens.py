@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
@@ -87,15 +88,16 @@ def tokens_from_environment(environ: Mapping[str, str], name: str = VARIABLE) ->
 
 
 _HASHED: Final = "sha256:"
+_HEX_DIGITS: Final = re.compile("[0-9a-fA-F]{64}")
 
 
 def _digest(text: str) -> bytes:
     if not text.startswith(_HASHED):
         return hashlib.sha256(text.encode()).digest()
-    digest = bytes.fromhex(text.removeprefix(_HASHED))
-    if len(digest) != hashlib.sha256().digest_size:
+    digits = text.removeprefix(_HASHED)
+    if not _HEX_DIGITS.fullmatch(digits):
         raise ValueError("A token's hash is `sha256:` and 64 hexadecimal digits")
-    return digest
+    return bytes.fromhex(digits)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

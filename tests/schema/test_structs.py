@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from decimal import Decimal
 from enum import Enum, IntEnum
 from typing import Any
@@ -59,12 +59,12 @@ SCHEMAS = st.recursive(
 @given(_objects(SCHEMAS), SCHEMAS, st.dictionaries(NAMES, VALUES, max_size=4))
 def test_what_a_struct_takes_is_clean_and_written_as_it_was(schema: Any, one: Any, value: Any) -> None:
     compiled = compile_schema({**schema, "$defs": {"one": one}})
-    struct = compiled.struct()
-    if struct is None:
+    make_struct = compiled.struct_maker()
+    if make_struct is None:
         return
     try:
-        taken = msgspec.convert(value, struct)
-    except msgspec.ValidationError:
+        taken = make_struct(value)
+    except (msgspec.ValidationError, TypeError, KeyError):
         return
     assert compiled.is_clean(value)
     written, expected = msgspec.json.encode(taken), msgspec.json.encode(value)
@@ -80,6 +80,7 @@ PERSON = {
         "weight": {"type": ["number", "null"]},
         "tags": {"type": "array", "items": {"type": "string"}},
         "boss": {"anyOf": [{"$ref": "#/$defs/boss"}, {"type": "null"}]},
+        "homes": {"type": "array", "items": {"type": "object", "properties": {"city": {"type": "string"}}}},
     },
     "required": ["name"],
     "$defs": {"boss": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}},
@@ -103,7 +104,7 @@ PERSON = {
     ids=["open", "array", "itself", "pattern", "anything", "any items", "nameless", "additional", "quote", "untyped"],
 )
 def test_a_schema_that_says_more_than_a_struct_can_has_none(schema: dict[str, Any]) -> None:
-    assert compile_schema(schema).struct() is None
+    assert compile_schema(schema).struct_maker() is None
 
 
 def giving(value: Any) -> OperationRegistry:
@@ -119,6 +120,11 @@ class Kind(str, Enum):
 
 class Word(str):
     __slots__ = ()
+
+
+class Upper(dict[str, str]):
+    def items(self) -> Any:
+        return [(name, value.upper()) for name, value in super().items()]
 
 
 class Weight(IntEnum):
@@ -137,8 +143,15 @@ class Weight(IntEnum):
         {"name": 5},
         {"weight": 1},
         {},
+        {"name": "Ann", "weight": Decimal("2.5")},
+        {"name": "Ann", "boss": UserDict(name="Bo", secret=1)},
+        {"name": "Ann", "boss": Upper(name="Bo")},
+        {"name": "Ann", "homes": [{"city": "Rome"}, range(3)]},
     ],
-    ids=["whole", "fraction", "enums", "tuple", "nulls", "extra", "wrong", "missing", "empty"],
+    ids=[
+        *("whole", "fraction", "enums", "tuple", "nulls", "extra", "wrong", "missing", "empty"),
+        *("decimal", "extra of a mapping", "dict of its own kind", "no mapping at all"),
+    ],
 )
 async def test_what_is_written_is_what_everybody_gets(value: dict[str, Any]) -> None:
     ops = giving(value)

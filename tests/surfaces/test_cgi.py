@@ -70,6 +70,19 @@ def proxy() -> str | None:
 async def count(to: int) -> AsyncIterator[int]:
     for number in range(to):
         yield number
+
+@ops.query
+def chatty(times: int = 1) -> int:
+    print("debugging " * times)
+    return times
+
+@ops.query
+def half() -> str:
+    return "half a character: \\ud800"
+
+@ops.subscription
+async def halves() -> AsyncIterator[str]:
+    yield "\\ud800"
 """
 
 
@@ -213,6 +226,53 @@ def test_the_document_describes_what_the_caller_may_call(app: Path) -> None:
     assert document["openapi"].startswith("3.1")
     assert "/functions/functions.Add" in document["paths"]
     assert "/functions/functions.secret" not in document["paths"]
+
+
+def test_the_document_is_of_the_format_and_the_place_that_it_is_asked_at(app: Path) -> None:
+    document = cgi(app, "/openapi.json", REQUEST_METHOD="GET", SCRIPT_NAME="/api", HTTP_ENFOLD_FORMAT="envelope").body
+    answers = document["paths"]["/functions/functions.Add"]["get"]["responses"]
+    assert document["servers"] == [{"url": "/api"}]
+    assert answers["200"]["content"]["application/json"]["schema"]["required"] == ["data", "meta"]
+
+
+@pytest.mark.parametrize("path", ["/half", "/halves"])
+def test_a_result_that_has_no_json_form_is_a_failure_in_json(app: Path, path: str) -> None:
+    reply = cgi(app, path)
+    assert (reply.status, reply.headers["enfold-code"]) == ("500 Internal Server Error", "EXECUTION_ERROR")
+    assert reply.body["error"].startswith("Error: failed to marshal response: ")
+
+
+@pytest.mark.parametrize("times", [1, 10_000], ids=["a word", "more than a buffer"])
+def test_what_a_handler_prints_does_not_get_into_the_answer(app: Path, times: int) -> None:
+    assert cgi(app, "/chatty", b'{"times": %d}' % times).body == {"result": times}
+
+
+@pytest.mark.parametrize("query", ["ids=1&where=%ff", "ids=1&where=\udcff"], ids=["written", "raw"])
+def test_a_query_string_that_is_not_text_is_refused(app: Path, query: str) -> None:
+    reply = cgi(app, "/many", REQUEST_METHOD="GET", QUERY_STRING=query)
+    assert (reply.status, reply.body) == ("400 Bad Request", {"error": "The query string cannot be read"})
+
+
+@pytest.mark.parametrize(
+    "text", ["print('loading')\n1 / 0\n", "print('loading')\nfrom enfold import OperationRegistry\nops = 1\n", None]
+)
+def test_a_program_that_cannot_start_answers_all_the_same(tmp_path: Path, text: str | None) -> None:
+    app = tmp_path / "app.py"
+    if text is not None:
+        app.write_text(text)
+    reply = cgi(app, "/Add", b"{}", GATEWAY_INTERFACE="CGI/1.1")
+    assert (reply.status, reply.headers["content-type"]) == ("500 Internal Server Error", "application/json")
+    assert reply.body == {"error": "Error: The server failed to start"}
+
+
+def test_what_breaks_on_the_way_to_an_answer_is_told_without_a_stack() -> None:
+    def identify(name: str) -> None:
+        raise OSError(f"no directory of users for {name}")
+
+    out = BytesIO()
+    environ = {"PATH_INFO": "/add", "REQUEST_METHOD": "POST", "REMOTE_USER": "ann"}
+    assert to_cgi(OperationRegistry(), identify=identify, environ=environ, stdin=BytesIO(), stdout=out) == 0
+    assert Reply(out.getvalue()).body == {"error": "Error: The server failed to answer"}
 
 
 # Under a real web server.

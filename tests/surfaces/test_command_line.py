@@ -65,6 +65,24 @@ async def count(to: int) -> AsyncIterator[int]:
     if to > 2:
         raise ValueError("too far")
 
+@ops.query
+def arrays(many: list[int] = [], maybe: list[int] | None = None, either: str | list[str] = "") -> dict:
+    given = {"many": many, "maybe": maybe, "either": either}
+    return {name: value for name, value in given.items() if value}
+
+@ops.query
+def half() -> str:
+    return "half a character: \\ud800"
+
+@ops.subscription
+async def halves() -> AsyncIterator[str]:
+    yield "whole"
+    yield "\\ud800"
+
+@ops.query
+def odd_error() -> None:
+    raise CallError("ODD", "half a character: \\ud800", {"thing": object, "half": "\\ud800"})
+
 if __name__ == "__main__":
     ops.run()
 """
@@ -109,6 +127,16 @@ def test_arguments_come_as_text_json_files_and_stdin(app: Path, tmp_path: Path) 
     assert call(app, "echo", "text=@-", stdin="words")[1][0]["result"]["text"] == "words"
     assert call(app, "echo", "--json", '{"text": "10"}')[1][0]["result"]["text"] == "10"
     assert call(app, "echo", "text=a=b", "many:=[3]")[1][0]["result"]["many"] == [3]
+
+
+@pytest.mark.parametrize("words", [["many=1"], ["many=[1]"], ["many:=[1]"], ["maybe=1"], ["maybe=1", "many=1"]])
+def test_one_value_is_enough_for_an_array(app: Path, words: list[str]) -> None:
+    given = call(app, "arrays", *words)[1][0]["result"]
+    assert given == {word.partition("=")[0].rstrip(":"): [1] for word in words}
+
+
+def test_text_stays_text_where_text_will_do(app: Path) -> None:
+    assert call(app, "arrays", "either=1")[1] == [{"result": {"either": "1"}}]
 
 
 def test_the_format_can_be_chosen(app: Path) -> None:
@@ -162,6 +190,44 @@ def test_a_stream_is_printed_line_by_line_and_a_failure_at_its_end_is_told(app: 
     assert "EXECUTION_ERROR: too far" in message
 
 
+@pytest.mark.parametrize(("name", "before"), [("half", []), ("halves", [{"result": "whole"}])])
+def test_a_result_that_has_no_json_form_is_a_failure_in_one_sentence(app: Path, name: str, before: list[Any]) -> None:
+    code, lines, said = call(app, name)
+    assert (code, lines) == (1, before)
+    assert said.startswith("EXECUTION_ERROR: failed to marshal response: ")
+    assert len(said.splitlines()) == 1
+
+
+def test_an_error_with_odd_details_is_written_all_the_same(app: Path) -> None:
+    code, lines, said = call(app, "odd_error", "--format", "envelope")
+    assert (code, lines[0]["error"]["code"]) == (1, "ODD")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("words", [["text=@-"], ["text:=@-"], ["@-"]], ids=["text", "json", "whole"])
+def test_standard_input_that_is_not_text_is_told(app: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "enfold", "call", str(app), "echo", *words]
+    done = subprocess.run(command, input=b'"\xff"', capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == b"VALIDATION_ERROR: Standard input cannot be read: it is not UTF-8 text\n"
+
+
+@pytest.mark.parametrize("word", ["text=\udcff", 'text:="\udcff"', '--json={"text":"\udcff"}'])
+def test_words_that_are_not_text_are_told(app: Path, word: str) -> None:
+    assert call(app, "echo", word) == (
+        2,
+        [],
+        "VALIDATION_ERROR: An argument cannot be read: it is not UTF-8 text\n",
+    )
+
+
+def test_where_an_encoding_lacks_a_character_json_names_it(app: Path) -> None:
+    command = [sys.executable, "-m", "enfold", "call", str(app), "echo", "text=日本"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, check=False, env=environ)
+    assert (done.returncode, json.loads(done.stdout)["result"]["text"]) == (0, "日本")
+
+
 def test_help_comes_from_the_schema(app: Path) -> None:
     shown = enfold("call", str(app), "add", "--help").stdout
     assert "Add two numbers." in shown
@@ -178,7 +244,24 @@ def test_a_users_own_script_has_the_same_commands(app: Path) -> None:
     assert done.stdout.splitlines()[0] == "t.add\tquery\tAdd two numbers."
 
 
-def test_a_reader_that_stops_reading_is_no_error(app: Path) -> None:
-    command = f"{sys.executable} -m enfold list {app} --json | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=os.environ.copy())
-    assert (done.stdout, done.stderr) == ("[", "")
+@pytest.mark.parametrize(
+    ("words", "reader", "read"),
+    [("list {app} --json", "head -c 1", "["), ("list {app}", "true", ""), ("call {app} add x=1", "true", "")],
+    ids=["in the middle", "before the first line", "before the result"],
+)
+def test_a_reader_that_stops_reading_is_no_error(app: Path, words: str, reader: str, read: str) -> None:
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    # The reader has gone by the time the command writes: its end of the pipe is closed before the command starts.
+    command = f"{{ sleep 0.1; {sys.executable} -m enfold {words.format(app=app)}; echo $? >&2; }} | {reader}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environ)
+    assert (done.stdout, done.stderr) == (read, "0\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_cannot_be_written_is_told_in_one_sentence(app: Path, buffered: bool) -> None:
+    environ = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "enfold", "call", str(app), "add", "x=1"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environ)
+    assert (done.returncode, done.stderr) == (1, "EXECUTION_ERROR: No space left on device\n")

@@ -92,6 +92,11 @@ def shop() -> OperationRegistry:
     async def slow(idle: Annotated[float, msgspec.Meta(ge=0)] = 10.0) -> None:
         await asyncio.sleep(idle)
 
+    @ops.query
+    async def nap(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
     @ops.subscription
     async def ticks() -> AsyncIterator[int]:
         yield 1
@@ -329,6 +334,24 @@ def test_a_result_that_has_no_json_form_is_a_failure_in_json(client: Client) -> 
     assert told(client.get("/functions/odd"))[:2] == (500, "EXECUTION_ERROR")
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["later", "at once"])
+def test_a_handler_that_meets_something_cancelled_is_a_failure_in_json(waits: bool) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def give() -> None:
+        given_up = asyncio.get_running_loop().create_future()
+        given_up.cancel()
+        if waits:
+            await asyncio.sleep(0)
+        await given_up
+
+    expected = (500, "EXECUTION_ERROR", {"error": "Function error: what the handler waited for was cancelled"})
+    with serve(to_http(ops)) as client:
+        answers = [client.get("/functions/give"), *(client.post("/functions/give", {}) for _ in range(2))]
+    assert [told(answer) for answer in answers] == [expected] * 3
+
+
 @pytest.mark.parametrize("path", ["/functions/none", "/functions/", "/functions/shop.add/", "/nothing", "/"])
 def test_what_is_not_there_is_not_found(client: Client, path: str) -> None:
     answer = client.post(path, {})
@@ -361,7 +384,9 @@ def test_a_caller_who_does_not_take_json_is_refused(client: Client, accept: str)
     assert told(client.get("/functions/echo", Accept=accept))[:2] == (406, "VALIDATION_ERROR")
 
 
-@pytest.mark.parametrize("accept", ["*/*", "application/*", "text/html, application/json;q=0.5", "text/html, */*;q=.1"])
+@pytest.mark.parametrize(
+    "accept", ["*/*", "application/*", "text/html, application/json;q=0.5", "text/html, */*;q=.1", "", " "]
+)
 def test_json_is_taken_under_several_names(client: Client, accept: str) -> None:
     assert client.get("/functions/echo", Accept=accept).status == 200
 
@@ -411,7 +436,7 @@ def test_a_caller_can_shorten_the_time_and_not_lengthen_it(client: Client) -> No
     assert client.get("/functions/whoami", Enfold_Timeout_Ms="9999999").json["result"]["left"] <= 60
 
 
-@pytest.mark.parametrize("given", ["", "0", "-5", "1.5", "soon", "1e3", "9" * 40])
+@pytest.mark.parametrize("given", ["", "0", "-5", "1.5", "soon", "1e3", "9" * 40, "0" * 5_000 + "1"])
 def test_a_time_that_is_no_number_of_milliseconds_is_refused(client: Client, given: str) -> None:
     answer = client.get("/functions/whoami", Enfold_Timeout_Ms=given)
     assert told(answer)[:2] == (400, "VALIDATION_ERROR")
@@ -600,11 +625,24 @@ def test_a_body_that_does_not_come_is_given_up(client: Client) -> None:
         assert _status(connection) == 504
 
 
+def test_a_handler_may_take_longer_than_a_body(client: Client) -> None:
+    """Also when the operation is known, and its body came with its head."""
+    answers = [client.post("/functions/nap", {"seconds": seconds}) for seconds in (0.0, 0.5)]
+    assert [told(answer) for answer in answers] == [(200, None, {"result": 0.0}), (200, None, {"result": 0.5})]
+
+
 def test_the_length_of_a_body_may_be_any_text(client: Client) -> None:
     with client.connect() as connection:
         length = f"Content-Length: {'9' * 30}"
         connection.sendall(_head("POST /functions/add", "Content-Type: application/json", length))
         assert _status(connection) in (400, 413)
+
+
+def test_a_header_in_several_lines_is_one_list(client: Client) -> None:
+    with client.connect() as connection:
+        accept = ("Accept: application/json", "Accept: text/html")
+        connection.sendall(_head("GET /functions/add?x=1&y=2", *accept))
+        assert _status(connection) == 200
 
 
 # --- clients that leave -------------------------------------------------------------------------------------------
@@ -632,6 +670,31 @@ def test_when_the_client_goes_the_handler_is_cancelled(kind: str) -> None:
     with serve(to_http(ops)) as client:
         with client.connect() as connection:
             connection.sendall(_head("GET /functions/wait"))
+            assert started.wait(10)
+        assert ended.wait(10)
+
+
+def test_when_the_client_of_a_known_operation_goes_its_handler_is_cancelled() -> None:
+    ops = OperationRegistry("shop")
+    started, ended = threading.Event(), threading.Event()
+
+    @ops.mutation
+    async def wait(forever: bool) -> None:
+        try:
+            started.set()
+            await asyncio.sleep(60 if forever else 0)
+        finally:
+            ended.set()
+
+    head = _head("POST /functions/wait", "Content-Type: application/json", "Content-Length: 17")
+    with serve(to_http(ops)) as client:
+        with client.connect() as connection:
+            connection.sendall(head + b'{"forever":false}')
+            assert _status(connection) == 200
+        started.clear()
+        ended.clear()
+        with client.connect() as connection:
+            connection.sendall(head + b'{"forever": true}')
             assert started.wait(10)
         assert ended.wait(10)
 

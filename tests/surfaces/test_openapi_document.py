@@ -209,6 +209,34 @@ def test_references_of_any_kind_still_lead_to_their_place(schema: dict[str, Any]
     assert (validator.is_valid(good), validator.is_valid(bad)) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"word": {"$ref": "#/definitions/word"}}, "definitions": {"word": {"type": "string"}}},
+        {"properties": {"first": {"type": "string"}, "word": {"$ref": "#/properties/first"}}},
+        {"properties": {"word": {"$ref": "#/$defs/word"}}, "$defs": {"word": {"type": "string"}}},
+    ],
+    ids=["definitions", "another argument", "$defs"],
+)
+def test_references_of_an_argument_lead_to_their_place_in_a_query_string_too(schema: dict[str, Any]) -> None:
+    ops = OperationRegistry()
+    ops.register_spec(spec("find", type="query", input_schema={"type": "object", **schema}))
+    document = to_openapi(ops, everything=True)
+    parameters = document["paths"]["/functions/shop.find"]["get"]["parameters"]
+    validator = jsonschema_rs.validator_for(resolved(document, parameters[-1]["schema"]))
+    assert (validator.is_valid("tea"), validator.is_valid(5)) == (True, False)
+
+
+def test_an_argument_that_is_the_whole_input_again_is_described_as_such() -> None:
+    ops = OperationRegistry()
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "additionalProperties": False}
+    ops.register_spec(spec("find", type="query", input_schema=tree))
+    document = to_openapi(ops, everything=True)
+    (parameter,) = document["paths"]["/functions/shop.find"]["get"]["parameters"]
+    validator = jsonschema_rs.validator_for(resolved(document, parameter["content"]["application/json"]["schema"]))
+    assert (validator.is_valid({"left": {}}), validator.is_valid({"right": {}})) == (True, False)
+
+
 def test_a_reference_in_a_default_is_only_data() -> None:
     schema = {"type": "object", "properties": {"x": {"default": {"$ref": "#/nowhere"}}, "enum": {"$ref": "#/$defs/T"}}}
     ops = OperationRegistry()

@@ -7,8 +7,6 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-import msgspec
-
 from enfold.envelope import ResultWarning
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import CheckWriter, new_program
@@ -21,7 +19,7 @@ from enfold.schema.nodes.traits import decides_by_value, has_unevaluated, looks_
 from enfold.schema.plain import is_plain
 from enfold.schema.repairs.bundle import Bundles
 from enfold.schema.repairs.fix import Repaired, misfits, repaired, unchanged
-from enfold.schema.structs import struct_of
+from enfold.schema.structs import StructMaker, struct_maker
 
 __all__ = ["Schema", "compile_schema"]
 
@@ -63,9 +61,9 @@ class Schema:
         """`is_clean` without its guard, for a caller who has one: what breaks when it is looked at breaks the test."""
         return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self._root))
 
-    def struct(self) -> type[msgspec.Struct] | None:
-        """A struct for objects that are only written, if the schema has one; made anew at each call."""
-        return struct_of(self._root)
+    def struct_maker(self) -> StructMaker | None:
+        """What makes structs of objects that are only written, if the schema has one; it is new at each call."""
+        return struct_maker(self._root)
 
     def _first_check(self, value: Any) -> bool:
         self._check = self._bounded(self._strip.check_of(self._root))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, Union
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from operator import itemgetter
+from typing import Annotated, Any, Final, Literal, TypeAlias, Union
 
 import msgspec
 from msgspec import UNSET
@@ -11,7 +14,9 @@ from msgspec import UNSET
 from enfold.schema.nodes.node import MISSING, Node
 from enfold.schema.nodes.traits import choice_or_null, declared_default
 
-__all__ = ["encode", "struct_of"]
+__all__ = ["StructMaker", "encode", "struct_maker"]
+
+StructMaker: TypeAlias = Callable[[dict[str, Any]], msgspec.Struct]
 
 # A struct costs more to make than many checks by other means.
 _MOST_NODES: Final = 500
@@ -27,17 +32,31 @@ _SILENT: Final = frozenset({"index", "shared", "name", "default", "discriminator
 _OF_OBJECTS: Final = frozenset({"types", "properties", "required", "additional"})
 
 
-def struct_of(root: Node) -> type[msgspec.Struct] | None:
-    """A struct for the objects that a schema describes, or None where there is none.
+def struct_maker(root: Node) -> StructMaker | None:
+    """What makes structs of the objects that a schema describes, or None where there are no such structs.
 
-    An object that it takes is valid, has nothing to strip or fill, and is written as its plain form would be, but for
-    the order of its properties. One that it refuses may still be all that.
+    An object of which it makes one is valid, has nothing to strip or fill, and is written as its plain form would be,
+    but for the order of its properties. One that it refuses, with any exception, may still be all that.
     """
     try:
-        made = _Structs().annotation(root)
+        struct = _Structs().annotation(root)
     except (_NoStructError, ValueError, TypeError, RecursionError):  # or a name that no field of a struct can have
         return None
-    return made if isinstance(made, type) and issubclass(made, msgspec.Struct) else None
+    if not isinstance(struct, type) or not issubclass(struct, msgspec.Struct):
+        return None
+    make = partial(msgspec.convert, type=struct)
+    guard = _Guards().guard(root)
+    # The object itself is a dict: a guard that looks no deeper has nothing to do.
+    return make if guard is None or guard is _are_builtin else _guarded(make, guard)
+
+
+def _guarded(make: StructMaker, guard: Guard) -> StructMaker:
+    def make_of_builtins(value: dict[str, Any]) -> msgspec.Struct:
+        if guard([value]):
+            return make(value)
+        raise TypeError("not of the builtin types alone")
+
+    return make_of_builtins
 
 
 def _as_text(value: Any) -> str:
@@ -133,3 +152,76 @@ def _any_of(annotations: list[Any]) -> Any:
     if not annotations:
         raise _NoStructError
     return Union[tuple(annotations)]  # noqa: UP007  # made, not written
+
+
+# --- guards -------------------------------------------------------------------------------------------------------
+
+Guard: TypeAlias = Callable[[Iterable[Any]], bool]
+_Take: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Any]]
+_Column: TypeAlias = tuple[_Take, Guard]  # what takes the values of one property, and what looks at them
+
+# msgspec takes a Decimal for a float, and for a struct whatever has items or keys, of which it leaves out what it does
+# not know. There a closer look has to be taken at all other types.
+_BUILTIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
+_DICTS: Final = frozenset({dict})
+_ARRAYS: Final = frozenset({list, tuple})
+
+
+class _Guards:
+    """The guards of one schema; each looks at all values of one place at once, which costs little."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Guard | None] = {}
+
+    def guard(self, node: Node) -> Guard | None:
+        """Whether values consist of builtin types wherever msgspec would take others; None where it takes no others."""
+        if node.index not in self._known:
+            self._known[node.index] = self._make(node)
+        return self._known[node.index]
+
+    def _make(self, node: Node) -> Guard | None:
+        inner = choice_or_null(node) or (node.all_of[0] if node.all_of else None)
+        if inner is not None:
+            return self.guard(inner)
+        kinds = node.types or frozenset()
+        items = self.guard(node.items) if "array" in kinds and node.items is not None else None
+        columns = list(self._columns(node)) if "object" in kinds else []
+        if columns or items is not None:
+            return _guard_of_containers(columns, items)
+        return _are_builtin if {"object", "number"} & kinds else None
+
+    def _columns(self, node: Node) -> Iterator[_Column]:
+        for name, child in (node.properties or {}).items():
+            guard = self.guard(child)
+            if guard is not None:
+                yield (_values_of if name in node.required else _values_there)(name), guard
+
+
+def _are_builtin(values: Iterable[Any]) -> bool:
+    return _BUILTIN.issuperset(map(type, values))
+
+
+def _guard_of_containers(columns: list[_Column], items: Guard | None) -> Guard:
+    def are_of_builtins(given: Iterable[Any]) -> bool:
+        values = list(given)
+        kinds = set(map(type, values))
+        if not kinds <= _BUILTIN:
+            return False
+        objects = values if kinds == _DICTS else [value for value in values if type(value) is dict]
+        for take, guard in columns:
+            if not guard(take(objects)):
+                return False
+        if items is None:
+            return True
+        arrays = values if kinds <= _ARRAYS else [value for value in values if type(value) in _ARRAYS]
+        return items(chain.from_iterable(arrays))
+
+    return are_of_builtins
+
+
+def _values_of(name: str) -> _Take:
+    return partial(map, itemgetter(name))
+
+
+def _values_there(name: str) -> _Take:
+    return lambda objects: [value[name] for value in objects if name in value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import redirect_stdout
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -13,19 +14,22 @@ import msgspec
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
+from enfold.log import log
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
 from enfold.surfaces import reading
-from enfold.surfaces.failures import RefusedError, encode_failure, error_headers, status_of, with_prefix
+from enfold.surfaces.failures import RefusedError, error_headers, status_of, with_prefix
+from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["to_cgi"]
+__all__ = ["refuse", "to_cgi"]
 
 MAX_BODY: Final = 8 * 1024 * 1024
 
 _PREFIX: Final = "functions/"
+_MOST_DIGITS: Final = 100  # of a number that a web server could mean
 
 
 def to_cgi(
@@ -50,21 +54,33 @@ def to_cgi(
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
     user = variables.get(identity_variable)
-    request = Request(variables, stdin or sys.stdin.buffer, max_body, identify(user) if user else None)
-    _send(answer(registry, request, format, recorder), stdout or sys.stdout.buffer, request.method)
+    request = Request(variables, stdin or sys.stdin.buffer, max_body)
+    out = stdout or sys.stdout.buffer
+    with redirect_stdout(sys.stderr):  # What a handler prints is for the web server's log.
+        found = answer(registry, request, lambda: identify(user) if user else None, format, recorder)
+    _send(found, out, request.method)
+    return 0
+
+
+def refuse() -> int:
+    """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
+    request = Request(os.environ, sys.stdin.buffer, 0)
+    error = CallError("UNKNOWN_ERROR", "The server failed to start")
+    _send(_failure(error, None, request, find_format("result"), "result"), sys.stdout.buffer, request.method)
     return 0
 
 
 class Request:
     """One request, as RFC 3875 puts it into the environment."""
 
-    def __init__(self, variables: Mapping[str, str], stdin: BinaryIO, max_body: int, identity: Identity | None) -> None:
+    def __init__(self, variables: Mapping[str, str], stdin: BinaryIO, max_body: int) -> None:
         self.method = variables.get("REQUEST_METHOD", "GET").upper()
         self.path = variables.get("PATH_INFO", "").strip("/")
-        self.query = variables.get("QUERY_STRING", "").encode("latin-1", "replace")
-        self.identity = identity
+        self.place = variables.get("SCRIPT_NAME", "")
+        self.query = _bytes_of(variables.get("QUERY_STRING", ""))
+        self.identity: Identity | None = None  # until the web server's word has been looked at
         self.headers = {
-            name[5:].lower().replace("_", "-").encode(): value.encode("latin-1", "replace")
+            name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
             for name, value in variables.items()
             if name.startswith("HTTP_")
         }
@@ -79,8 +95,9 @@ class Request:
 
     def body(self) -> dict[str, Any]:
         """The arguments on stdin; an empty body is no argument at all."""
-        if self._content_type and not reading.is_json(self._content_type.encode("latin-1", "replace")):
-            raise RefusedError(415, "Only JSON bodies are read", {"reason": "media_type"})
+        if self._content_type and not reading.is_json(_bytes_of(self._content_type)):
+            details = {"reason": "content_type", "expected": "application/json"}
+            raise RefusedError(415, "Only JSON bodies are read", details)
         return _read_object(self._bytes())
 
     def _bytes(self) -> bytes:
@@ -95,12 +112,17 @@ class Request:
     def _body_length(self) -> int | None:
         if not self._length.strip():
             return None
-        if not (self._length.isascii() and self._length.isdecimal()):
+        if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MOST_DIGITS):
             raise CallError("VALIDATION_ERROR", "CONTENT_LENGTH must be a whole number")
         return int(self._length)
 
     def _too_large(self) -> CallError:
         return CallError("PAYLOAD_TOO_LARGE", f"The body is larger than {self._max_body} bytes")
+
+
+def _bytes_of(text: str) -> bytes:
+    """The bytes that the web server gave, which Python took for UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 class Answer(msgspec.Struct):
@@ -111,15 +133,22 @@ class Answer(msgspec.Struct):
     headers: list[tuple[str, str]]
 
 
-def answer(registry: Registry, request: Request, format: str, recorder: Recorder | None = None) -> Answer:
+def answer(
+    registry: Registry,
+    request: Request,
+    identify: Callable[[], Identity | None],
+    format: str,
+    recorder: Recorder | None = None,
+) -> Answer:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     chosen, spec = find_format(format), None
     name, request_id = format, reading.request_id(request.headers)
     try:
         name = _format_name(request) or format
         chosen = find_format(name)
+        request.identity = identify()
         if request.path == "openapi.json":
-            found = _document(registry, request, format)
+            found = _document(registry, request, name)
         elif request.path == "call":
             return _answer_request(registry, request, request_id, recorder)
         else:
@@ -127,6 +156,9 @@ def answer(registry: Registry, request: Request, format: str, recorder: Recorder
             found = _call(registry, spec, request, chosen, name, request_id, recorder)
     except CallError as error:
         found = _failure(error, spec, request, chosen, name)
+    except Exception as error:  # noqa: BLE001  # whatever went wrong, the caller gets the format's error and no stack
+        log("enfold.cgi", "error", "The answer failed (request %s)", request_id, error=error)
+        found = _failure(CallError("UNKNOWN_ERROR", "The server failed to answer"), spec, request, chosen, name)
     found.headers.append(("X-Request-Id", request_id))
     return found
 
@@ -149,7 +181,8 @@ def _document(registry: Registry, request: Request, format: str) -> Answer:
 
     if request.method not in ("GET", "HEAD"):
         raise _wrong_method(request.method, "GET, HEAD")
-    return Answer(200, msgspec.json.encode(to_openapi(registry, format=format, identity=request.identity)), [])
+    document = to_openapi(registry, format=format, identity=request.identity, servers=[request.place or "/"])
+    return Answer(200, msgspec.json.encode(document, enc_hook=str), [])
 
 
 def _call(
@@ -210,11 +243,11 @@ def _answer_request(registry: Registry, request: Request, request_id: str, recor
     headers = [("X-Request-Id", request_id)]
     try:
         envelope = registry.call_now(asked.spec.id, asked.input, asked.context)
+        return Answer(200, encode_result(asked.answer(envelope)), headers)
     except CallError as error:
         status = status_of(error, asked.spec, has_identity=request.identity is not None)
         told = [(key.title(), value) for key, value in error_headers(error, status)]
         return Answer(status, encode_failure(asked.refusal(error)), [*headers, *told])
-    return Answer(200, msgspec.json.encode(asked.answer(envelope)), headers)
 
 
 def _success(
@@ -223,7 +256,7 @@ def _success(
     told_as_failure = envelope.is_error and name == "result"
     if told_as_failure:
         headers.append(("Enfold-Code", "EXECUTION_ERROR"))
-    return Answer(502 if told_as_failure else 200, msgspec.json.encode(chosen.write(envelope, spec)), headers)
+    return Answer(502 if told_as_failure else 200, encode_result(chosen.write(envelope, spec)), headers)
 
 
 def _collected(
@@ -249,7 +282,7 @@ def _arguments(spec: OperationSpec, request: Request) -> dict[str, Any]:
 
 
 def _wrong_method(method: str, allowed: str) -> CallError:
-    details = {"reason": "method", "allowed": allowed}
+    details = {"reason": "method", "expected": allowed}
     return RefusedError(405, f"{method} is not for this: use {allowed}", details, [("allow", allowed)])
 
 

@@ -14,6 +14,7 @@ from enfold.errors import CallError, code_row
 from enfold.formats import Format, find_format
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
+from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -82,13 +83,13 @@ def _run(
     if "--provenance" in command.options and recorder is not None:
         context.recording = _recording(command, recorder(command.options), identity)
     try:
-        given = read_arguments(command.given, stdin)
+        given = _with_arrays(read_arguments(command.given, stdin), spec)
         if spec.type is OperationType.SUBSCRIPTION:
             return _follow(registry, spec, given, context, chosen, out)
         return _call(registry, spec, given, context, chosen, out)
     except CallError as error:
         if "--format" in command.options:
-            _print(chosen.write_error(error, spec.id), out)
+            _print(encode_failure(chosen.write_error(error, spec.id)), out)
         raise
 
 
@@ -115,17 +116,22 @@ def _follow(
 
 
 def _write(envelope: ResponseEnvelope[Any], spec: OperationSpec, chosen: Format, out: TextIO) -> int:
-    _print(chosen.write(envelope, spec), out)
+    _print(encode_result(chosen.write(envelope, spec)), out)
     if not envelope.is_error:
         return 0
     print(f"EXECUTION_ERROR: {error_text(envelope)}", file=sys.stderr)
     return code_row("EXECUTION_ERROR").exit_code
 
 
-def _print(value: Any, out: TextIO) -> None:
+def _print(text: bytes, out: TextIO) -> None:
     """One line for a program, several for a person at a terminal."""
-    text = msgspec.json.encode(value)
-    print((msgspec.json.format(text, indent=2) if out.isatty() else text).decode(), file=out)
+    indent = 2 if out.isatty() else None
+    try:
+        print((text if indent is None else msgspec.json.format(text, indent=indent)).decode(), file=out)
+    except UnicodeEncodeError:  # Its encoding lacks a character that JSON can name.
+        import json
+
+        print(json.dumps(json.loads(text), indent=indent), file=out)
 
 
 def _find(registry: Registry, name: str) -> OperationSpec:
@@ -180,10 +186,11 @@ def _answer_request(
             open_artifacts=lambda references: _opened(references, command.options.get("--artifact-root")),
         )
         envelope = registry.call_now(asked.spec.id, asked.input, asked.context)
+        _print(encode_result(asked.answer(envelope)), out)
     except CallError as error:
-        _print(mcp_envelope_v0_1.write_error(error, "") if asked is None else asked.refusal(error), out)
+        refusal = mcp_envelope_v0_1.write_error(error, "") if asked is None else asked.refusal(error)
+        _print(encode_failure(refusal), out)
         raise
-    _print(asked.answer(envelope), out)
     return code_row("EXECUTION_ERROR").exit_code if envelope.is_error else 0
 
 
@@ -271,6 +278,28 @@ def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO) -> dict[str,
     return {**whole, **{name: values[0] if len(values) == 1 else values for name, values in named.items()}}
 
 
+def _with_arrays(given: dict[str, Any], spec: OperationSpec) -> dict[str, Any]:
+    """The input with one text put into an array, where the operation wants an array and the text is none itself."""
+    properties = spec.input_schema.get("properties", {})
+    return {
+        name: [value] if _is_one_item(value) and _wants_array(properties.get(name)) else value
+        for name, value in given.items()
+    }
+
+
+def _is_one_item(value: Any) -> bool:
+    return isinstance(value, str) and not value.lstrip().startswith("[")
+
+
+def _wants_array(part: Any) -> bool:
+    """Whether an array fits and text does not, as far as the schema itself says."""
+    if not isinstance(part, dict):
+        return False
+    variants = part.get("anyOf") or part.get("oneOf") or [part]
+    kinds = [variant.get("type") if isinstance(variant, dict) else None for variant in variants]
+    return "array" in kinds and all(kind in ("array", "null") for kind in kinds)
+
+
 def _object(text: str, stdin: TextIO) -> dict[str, Any]:
     value = _json(_text(text, stdin), "The arguments")
     if not isinstance(value, dict):
@@ -288,15 +317,21 @@ def _named(word: str, stdin: TextIO) -> tuple[str, Any]:
 
 
 def _text(value: str, stdin: TextIO) -> str:
-    if value == "@-":
-        return stdin.read()
     if not value.startswith("@"):
-        return value
+        return _whole_text(lambda: value, "An argument")
+    if value == "@-":
+        return _whole_text(stdin.read, "Standard input")
+    return _whole_text(lambda: Path(value[1:]).read_text(encoding="utf-8"), value[1:])
+
+
+def _whole_text(read: Callable[[], str], what: str) -> str:
     try:
-        return Path(value[1:]).read_text(encoding="utf-8")
+        text = read()
+        text.encode()  # Python may keep bytes that are no text as halves of characters.
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise _wrong(f"{value[1:]} cannot be read: {reason}") from None
+        raise _wrong(f"{what} cannot be read: {reason}") from None
+    return text
 
 
 def _json(text: str, what: str) -> Any:

@@ -7,15 +7,12 @@ from collections.abc import Iterable
 from math import ceil
 from typing import Any, Final, TypeAlias
 
-import msgspec
-
 from enfold.errors import CODES, CallError, code_row
 from enfold.operation import OperationSpec
 
 __all__ = [
     "RefusedError",
     "declared_status",
-    "encode_failure",
     "error_headers",
     "status_of",
     "with_prefix",
@@ -24,7 +21,6 @@ __all__ = [
 HeaderText: TypeAlias = tuple[str, str]
 
 _SAFE_CODE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_DEEPEST: Final = 8
 
 
 class RefusedError(CallError):
@@ -91,22 +87,3 @@ def with_prefix(error: CallError, prefix: str) -> CallError:
     if error.code in CODES and error.code not in ("EXECUTION_ERROR", "UNKNOWN_ERROR"):
         return error
     return CallError(error.code, f"{prefix}{error.message}", error.details, error.retryable)
-
-
-def encode_failure(wire: Any) -> bytes:
-    """The JSON of a failure; nothing that a handler put into it can make the answer fail too."""
-    try:
-        return msgspec.json.encode(wire, enc_hook=str)
-    except (ValueError, TypeError, RecursionError):
-        return msgspec.json.encode(_readable(wire))
-
-
-def _readable(value: Any, depth: int = 0) -> Any:
-    """The value with all that has no JSON form told as text: lone surrogates, odd keys, endless nesting."""
-    if isinstance(value, bool | int | float | None):
-        return value
-    if depth < _DEEPEST and isinstance(value, dict):
-        return {_readable(str(key)): _readable(item, depth + 1) for key, item in value.items()}
-    if depth < _DEEPEST and isinstance(value, list | tuple):
-        return [_readable(item, depth + 1) for item in value]
-    return str(value).encode("utf-8", "replace").decode() if depth < _DEEPEST else "…"

@@ -74,7 +74,7 @@ def _path_item(spec: OperationSpec, tool: str, components: _Components) -> Schem
 
 
 def _post(spec: OperationSpec, tool: str, components: _Components) -> Schema:
-    schema = components.place(spec.input_schema, f"{spec.id}.input")
+    schema = components.place(spec.input_schema, _input_name(spec))
     return {
         **_described(spec, spec.id, tool),
         **({"parameters": [_LAST_EVENT_ID]} if spec.resumable else {}),
@@ -123,13 +123,17 @@ _LAST_EVENT_ID: Final[Schema] = {
 }
 
 
+def _input_name(spec: OperationSpec) -> str:
+    return f"{spec.id}.input"
+
+
 def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema]:
     schema = spec.input_schema
     kinds = argument_kinds(spec)
+    move = components.move(schema, _input_name(spec))  # as in the body: an argument may refer to all of the input
     for name, argument in schema.get("properties", {}).items():
         given = argument if isinstance(argument, dict) else {}
-        alone = {**given, "$defs": schema["$defs"]} if "$defs" in schema else given
-        placed = components.place(alone, f"{spec.id}.{name}")
+        placed = with_references(given, move)
         yield {
             "name": name,
             "in": "query",
@@ -258,16 +262,20 @@ class _Components:
         """The schema as it stands in the document: what it defines or repeats of itself becomes a component."""
         if "$id" in schema:
             return schema  # its references start at itself, wherever it stands
-        definitions: Schema = schema.get("$defs", {})
-        bare = {key: value for key, value in schema.items() if key != "$defs"}
-        move = _Move(owner, {name: self._name(name, schema, owner) for name in definitions})
-        placed: Schema = with_references(bare, move)
-        for name, definition in definitions.items():
-            self._schemas.setdefault(move.names[name], with_references(definition, move))
+        move = self.move(schema, owner)
+        placed: Schema = with_references({key: value for key, value in schema.items() if key != "$defs"}, move)
         if not move.meets_itself:
             return placed
         self._schemas[_legal(owner)] = placed
         return {"$ref": f"#/components/schemas/{_legal(owner)}"}
+
+    def move(self, schema: Schema, owner: str) -> _Move:
+        """Where the references of a schema lead, after what it defines has become components."""
+        definitions: Schema = schema.get("$defs", {})
+        move = _Move(owner, {name: self._name(name, schema, owner) for name in definitions})
+        for name, definition in definitions.items():
+            self._schemas.setdefault(move.names[name], with_references(definition, move))
+        return move
 
     def _name(self, name: str, schema: Schema, owner: str) -> str:
         """A name for a definition: its own, unless another schema gives that to something else."""

@@ -29,7 +29,7 @@ StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_MILLISECONDS: Final = re.compile(rb"0*[1-9][0-9]{0,11}")
+_MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
 
 
 def request_id(headers: Headers) -> str:
@@ -70,7 +70,7 @@ def accepts_json(accept: bytes) -> bool:
 
 def stream_type(accept: bytes | None) -> StreamType | None:
     """How a stream is sent: as events, unless lines are preferred; None where the caller takes neither."""
-    ranges = _ranges(b"*/*" if accept is None else accept)
+    ranges = _ranges(accept or b"")
     events, lines = _preference("text/event-stream", ranges), _preference("application/x-ndjson", ranges)
     if max(events, lines)[0] <= 0:
         return None
@@ -78,9 +78,9 @@ def stream_type(accept: bytes | None) -> StreamType | None:
 
 
 def _ranges(accept: bytes) -> dict[str, float]:
-    """The media ranges of an `Accept` header and their weights."""
+    """The media ranges of an `Accept` header and their weights; one that says nothing takes everything."""
     ranges: dict[str, float] = {}
-    for part in accept.decode("latin-1").lower().split(","):
+    for part in (accept.decode("latin-1").lower().strip() or "*/*").split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
         ranges[kind] = next((_weight(text[2:]) for text in parameters if text.startswith("q=")), 1.0)
     return ranges

@@ -401,7 +401,7 @@ async def test_a_handler_without_a_context_may_ask_by_what_it_raises(make_client
     assert list(result["inputRequests"]) == ["name"]
 
 
-async def test_a_result_that_cannot_be_written_is_an_error_of_its_request(make_client: MakeClient) -> None:
+async def test_a_result_that_cannot_be_written_is_told_as_a_failure(make_client: MakeClient) -> None:
     ops = OperationRegistry()
 
     @ops.query
@@ -409,10 +409,9 @@ async def test_a_result_that_cannot_be_written_is_an_error_of_its_request(make_c
         return "\ud800"
 
     client = make_client(ops)
-    conversation = client.begin("tools/call", {"name": "half", "arguments": {}})
-    answer = await conversation.json()
-    assert answer["id"] == 1
-    assert answer.keys() & {"error", "result"}
+    result = await client.call("half", {})
+    assert result["isError"] is True
+    assert result["_meta"]["enfold/error"]["code"] == "EXECUTION_ERROR"
 
 
 async def test_a_plain_body_in_pieces_is_read(client: Client) -> None:

@@ -26,6 +26,7 @@ from enfold.surfaces.http.routes import Route, Routes
 from enfold.surfaces.http.stream import Envelopes, Stream
 from enfold.surfaces.http.watch import Watch
 from enfold.surfaces.openapi import to_openapi
+from enfold.surfaces.writing import encode_result
 from enfold.tokens import Verifier, bearer_token
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ class HTTPApp:
         if route is None:
             await self._serve(scope, receive, send)
             return
-        watches: list[Watch] = []
-        work = self._plain_result(route, receive, watches)
+        progress = _Progress()
+        work = self._plain_result(route, receive, progress)
         try:
             # What never waits is done here and now: only what waits pays for being watched.
             waits_for = work.send(None)
@@ -130,23 +131,23 @@ class HTTPApp:
             return
         else:
             exchange = self._exchange(scope, receive, send, route)
-            watch = Watch(receive, self._settings.body_timeout)
-            watches.append(watch)
-            await self._guarded(exchange, exchange.send_result(resume(work, waits_for), watch))
+            progress.watch = Watch(receive, None if progress.has_body else self._settings.body_timeout)
+            await self._guarded(exchange, exchange.send_result(resume(work, waits_for), progress.watch))
             return
         await send(start_message(self._plain_id % next(self._plain_numbers), len(body), status, headers))
         await send({"type": "http.response.body", "body": body})
 
-    async def _plain_result(self, route: Route, receive: Receive, watches: list[Watch]) -> Answer:
+    async def _plain_result(self, route: Route, receive: Receive, progress: _Progress) -> Answer:
         """Read, run and write; a watch is there from the first wait on."""
         message = await receive()
         body = message.get("body", b"")
         if message.get("more_body") or message["type"] != "http.request" or len(body) > self._max_body:
             body = await rest_of_body(message, receive, self._max_body)
         given = reading.read_object(body)
-        if watches:
-            watches[0].body_is_read()
-        if watches or route.execute is None:
+        progress.has_body = True
+        if progress.watch is not None:
+            progress.watch.body_is_read()
+        if progress.watch is not None or route.execute is None:
             # The registry may have changed while we waited: what required nothing of its caller may do so now.
             envelope = await self._registry.call(route.id, given, Context())
         else:
@@ -355,9 +356,9 @@ class HTTPApp:
         exchange.operation = asked.spec
         try:
             envelope = await self._registry.call(asked.spec.id, asked.input, asked.context)
+            return encode_result(asked.answer(envelope)), 200, ()
         except CallError as error:
             return exchange.refusal(error, asked.refusal(error))
-        return msgspec.json.encode(asked.answer(envelope)), 200, ()
 
     async def _answer_options(self, exchange: Exchange, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
@@ -381,6 +382,13 @@ class HTTPApp:
             return
         way_out = with_headers(send, exchange.extra_headers) if is_http else send
         await app(below(prefix, scope, exchange.identity), receive, way_out)
+
+
+class _Progress(msgspec.Struct):
+    """How far a plain call has come: whether its body is there, and what watches over it since its first wait."""
+
+    has_body: bool = False
+    watch: Watch | None = None
 
 
 _PAGES: Final = {

@@ -9,11 +9,11 @@ from enfold.envelope import LocalResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.operation import Identity, OperationSpec
-from enfold.schema.structs import encode
-from enfold.surfaces.failures import RefusedError, encode_failure, error_headers, status_of, with_prefix
+from enfold.surfaces.failures import RefusedError, error_headers, status_of, with_prefix
 from enfold.surfaces.http.guard import Header
 from enfold.surfaces.http.watch import Receive, Watch
 from enfold.surfaces.reading import is_json, read_object, request_id
+from enfold.surfaces.writing import encode_failure, encode_result
 
 __all__ = ["Answer", "Exchange", "Receive", "Scope", "Send", "answer_of", "rest_of_body", "start_message"]
 
@@ -49,7 +49,7 @@ class Exchange:
         self.receive = receive
         self._send = send
         self.method: str = scope["method"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers = _joined(scope["headers"])
         self.request_id = request_id(self.headers)
         self.format_name = format_name
         self.format = format
@@ -148,14 +148,19 @@ class Exchange:
         await self._send(start)
 
 
+def _joined(lines: Sequence[Header]) -> dict[bytes, bytes]:
+    """The headers by name; one in several lines is the list of them."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in lines:
+        headers[name] = headers[name] + b", " + value if name in headers else value
+    return headers
+
+
 def answer_of(
     envelope: ResponseEnvelope[Any], operation: OperationSpec | None, format_name: str, format: Format
 ) -> Answer:
     """A result as body, status and headers; one that tells of a failure is an error where the format cannot say so."""
-    try:
-        body = encode(format.write(envelope, operation))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+    body = encode_result(format.write(envelope, operation))
     if type(envelope.meta) is LocalResponseMeta and not envelope.warnings:
         return body, 200, ()
     headers = [(b"enfold-warnings", str(len(envelope.warnings)).encode())] if envelope.warnings else []

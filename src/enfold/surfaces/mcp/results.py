@@ -11,8 +11,8 @@ from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, Re
 from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.mcp.revisions import Revision
-from enfold.schema.structs import encode
 from enfold.surfaces.mcp.catalog import Tool
+from enfold.surfaces.writing import encode_result
 
 __all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success"]
 
@@ -32,7 +32,7 @@ def success(
     is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
     if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
         return _unusual_success(tool, envelope, revision, format, truncated=truncated)
-    text = encode(tool.format.write(envelope, tool.spec))
+    text = encode_result(tool.format.write(envelope, tool.spec))
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
     if revision.has_structure:
         result["structuredContent"] = msgspec.Raw(text)
