@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.calls.networks import Around, Memory, Network, OnNATS, Server, nats_server_program, permissions_of_the_shop
+
+
+@pytest.fixture(autouse=True)
+def no_pauses() -> Iterator[None]:
+    """Leave the objects of pytest alone: to look through all of them takes longer than a call may."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(params=["memory", "websocket", "nats"])

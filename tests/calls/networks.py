@@ -142,6 +142,12 @@ class Server:
     def send_signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def freeze(self) -> None:
+        """Stop it where it stands; when this returns, it answers nobody."""
+        self.send_signal(signal.SIGSTOP)
+        while Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)

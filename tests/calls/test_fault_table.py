@@ -244,7 +244,7 @@ async def test_row_6_a_node_is_frozen(
     await _until_served(caller)
     line = Line()
     await line.watch(caller._transport)
-    cluster[0].send_signal(signal.SIGSTOP)
+    cluster[0].freeze()
     frozen = time.monotonic()
     async with asyncio.timeout(60):
         while await _fails(caller):  # noqa: ASYNC110  # a call says when
