@@ -39,6 +39,7 @@ class Runner:
     __slots__ = (
         "_context_parameter",
         "_decode",
+        "_decode_quickly",
         "_finish",
         "_for_writing",
         "_handler",
@@ -82,6 +83,7 @@ class Runner:
         self._wants_context = self._takes_input or self._context_parameter is not None or not runs_in_place
         self._never_waits = False  # as far as we know before its first result
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
+        self._decode_quickly = self._decode if signature is None else signature.decode_quickly
         self._finish: Finish = self._first_finish
 
     def under(self, spec: OperationSpec, policy: Policy) -> Runner:
@@ -102,16 +104,16 @@ class Runner:
         if self._is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a subscription: subscribe to it")
         try:
-            arguments = self._decode(input) if type(input) is dict else self._read(input)
-        except DecodeError as refused:
-            arguments = self._read_again(input, refused)
-        started = time.monotonic()
+            arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
+        except (DecodeError, RecursionError):
+            arguments = self._read(input)
         try:
             if context is not None or self._wants_context:
                 context = self._entered(context)
             if self._never_waits:
                 result = await self._handler(**arguments)  # type: ignore[misc]  # none is run without a handler
             else:
+                started = time.monotonic()
                 result = self._start(arguments, context) if self._is_async else await self._run_def(arguments, context)
                 if type(result) is types.CoroutineType:
                     try:

@@ -15,10 +15,13 @@ __all__ = ["read", "write", "write_error"]
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
     """`{"result": v}`; several values are numbered, no value is `{}`, a result that tells of a failure is its text."""
-    if type(envelope.meta) is not LocalResponseMeta and envelope.is_error:  # a local result never is
-        return {"error": error_text(envelope)}
     data = envelope.data
     values = 1 if operation is None else operation.values
+    is_local = type(envelope.meta) is LocalResponseMeta
+    if is_local and values == 1 and type(data) is not bytes:  # as nearly all are
+        return {"result": data}
+    if not is_local and envelope.is_error:
+        return {"error": error_text(envelope)}
     if values > 1 and isinstance(data, list) and len(data) == values:
         return {f"result{index}": value for index, value in enumerate(data)}
     if values == 0 and data is None:

@@ -36,6 +36,7 @@ class Signature(msgspec.Struct, frozen=True):
     title: str | None
     description: str
     decode: Decode  # the JSON object of a call to keyword arguments; raises DecodeError
+    decode_quickly: Decode  # the same at its fastest: what it refuses, also by a RecursionError, may still be right
     returns: Any  # the return annotation, UNSET where there is none; of a stream, that of its items
     several: int | None  # how many values a `tuple[A, B]` gives
     no_value: bool
@@ -71,7 +72,7 @@ def read_signature(
     arguments = read_arguments(declaration, documentation, context_type)
     result = _read_result(declaration)
     input_schema = make_once(describe_record, arguments.record, arguments.definitions, "input")
-    chosen, decode = choose_engine(arguments, engine, input_schema)
+    chosen, decode, quick = choose_engine(arguments, engine, input_schema)
     return Signature(
         name=declaration.name,
         kind=result.kind,
@@ -79,6 +80,7 @@ def read_signature(
         title=documentation.summary.rstrip(".") or None,
         description=documentation.text,
         decode=decode,
+        decode_quickly=quick,
         returns=result.annotation,
         several=result.several,
         no_value=result.shape == _NULL and result.kind != "stream",

@@ -15,7 +15,9 @@ from enfold.surfaces.query_string import query_pairs
 __all__ = [
     "CAPTURE_HEADER",
     "accepts_json",
+    "decode_object",
     "format_name",
+    "invalid_body",
     "is_json",
     "read_object",
     "request_id",
@@ -104,17 +106,15 @@ def _preference(kind: str, ranges: Mapping[str, float]) -> tuple[float, int]:
 def read_object(body: bytes | bytearray) -> dict[str, Any]:
     """The arguments in a JSON body."""
     try:
-        given = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise _invalid_body() from None
-    if type(given) is not dict:
-        raise _invalid_body()
-    return given
+        return decode_object(body)
+    except NOT_AN_OBJECT:
+        raise invalid_body() from None
 
 
-_decode: Final = msgspec.json.Decoder().decode
+decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+NOT_AN_OBJECT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def _invalid_body() -> CallError:
+def invalid_body() -> CallError:
     details = {"argument": "", "reason": "type", "expected": "a JSON object"}
     return CallError("VALIDATION_ERROR", "Invalid JSON body", details)

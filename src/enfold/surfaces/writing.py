@@ -9,7 +9,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.schema.structs import encode
 
-__all__ = ["encode_failure", "encode_result"]
+__all__ = ["UNWRITABLE", "encode", "encode_failure", "encode_result", "unwritable"]
 
 _DEEPEST: Final = 8
 
@@ -18,8 +18,15 @@ def encode_result(wire: Any) -> bytes:
     """The JSON of a result, or the failure to write it: text may hold half a character, which UTF-8 cannot."""
     try:
         return encode(wire)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+    except UNWRITABLE as error:
+        raise unwritable(error) from error
+
+
+UNWRITABLE: Final = (ValueError, TypeError, RecursionError)
+
+
+def unwritable(error: Exception) -> CallError:
+    return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
 
 
 def encode_failure(wire: Any) -> bytes:

@@ -25,10 +25,14 @@ MakeSchema = Callable[[], dict[str, Any]]
 T = TypeVar("T")
 
 
-def choose_engine(arguments: Arguments, choice: EngineChoice, schema: MakeSchema) -> tuple[Engine, Decode]:
-    """msgspec reads what it can; pydantic what only it can, or what it was chosen for."""
+def choose_engine(arguments: Arguments, choice: EngineChoice, schema: MakeSchema) -> tuple[Engine, Decode, Decode]:
+    """msgspec reads what it can; pydantic what only it can, or what it was chosen for.
+
+    The second reader is the first at its fastest: what it refuses may still be right.
+    """
     engine, read = _choose_reader(arguments, choice, schema)
-    return engine, _decoder(read, arguments)
+    decode = _decoder(read, arguments)
+    return engine, decode, decode if arguments.defaults else read
 
 
 def _choose_reader(arguments: Arguments, choice: EngineChoice, schema: MakeSchema) -> tuple[Engine, Decode]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from asyncio import CancelledError, current_task
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,6 @@ from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.operation import Context, OperationSpec, Policy, Recording, new_request_id
 from enfold.registry import Registry
-from enfold.runtime import resume
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError
 from enfold.surfaces.http.exchange import Answer, Exchange, Receive, Scope, Send, answer_of, rest_of_body, start_message
@@ -24,7 +24,7 @@ from enfold.surfaces.http.mounts import Mount, below, close_websocket, mount_of,
 from enfold.surfaces.http.plain import plain_route
 from enfold.surfaces.http.routes import Route, Routes
 from enfold.surfaces.http.stream import Envelopes, Stream
-from enfold.surfaces.http.watch import Watch
+from enfold.surfaces.http.watch import Ended, Watch, Watchman, late_body
 from enfold.surfaces.openapi import to_openapi
 from enfold.surfaces.writing import encode_result
 from enfold.tokens import Verifier, bearer_token
@@ -102,8 +102,8 @@ class HTTPApp:
         self._settings = settings
         self._guard = guard
         self._format = find_format(settings.format)
-        self._max_body = settings.max_body
         # The format `result` does not look into what it wraps.
+        self._watchman = Watchman(settings.body_timeout)
         self._routes = Routes(registry, takes_structs=settings.format == "result")
         self._streams: set[Stream] = set()
         self._is_stopping = False
@@ -119,40 +119,51 @@ class HTTPApp:
         if route is None:
             await self._serve(scope, receive, send)
             return
-        progress = _Progress()
-        work = self._plain_result(route, receive, progress)
+        task, watchman = current_task(), self._watchman
+        if task is None:
+            raise RuntimeError("an ASGI app runs in a task")
+        watchman.calls[task] = None
+        if not watchman.is_awake:
+            watchman.wake()
+        failed: BaseException | None = None
+        headers: Sequence[Header]
         try:
-            # What never waits is done here and now: only what waits pays for being watched.
-            waits_for = work.send(None)
-        except StopIteration as done:
-            body, status, headers = done.value
-        except Exception as error:  # noqa: BLE001  # it is told, and logged, where all are
-            await self._fail(self._exchange(scope, receive, send, route), error)
+            message = await receive()
+            body = message.get("body")
+            if body is None or message.get("more_body"):
+                body = await rest_of_body(message, receive, self._settings.max_body)
+            watchman.calls[task] = receive
+            given = reading.decode_object(body)
+            if route.execute is not None and self._routes.known.get(scope["path"]) is route:
+                envelope = await route.execute(given, None)
+            else:
+                # The registry has changed while we waited: what required nothing of its caller may do so now.
+                envelope = await self._registry.call(route.id, given, Context())
+            if isinstance(envelope.data, msgspec.Struct):  # clean, and asked for by the format `result` alone
+                text, status, headers = encode_result({"result": envelope.data}), 200, ()
+            else:
+                text, status, headers = answer_of(envelope, route.spec, self._settings.format, self._format)
+        except (Exception, CancelledError) as error:  # noqa: BLE001  # it is told, and logged, where all are
+            failed = error
+        finally:
+            del watchman.calls[task]
+            ended = watchman.leave(task) if watchman.cares else None
+        if failed is not None:
+            await self._fail_plain(self._exchange(scope, receive, send, route), failed, ended)
             return
-        else:
-            exchange = self._exchange(scope, receive, send, route)
-            progress.watch = Watch(receive, None if progress.has_body else self._settings.body_timeout)
-            await self._guarded(exchange, exchange.send_result(resume(work, waits_for), progress.watch))
-            return
-        await send(start_message(self._plain_id % next(self._plain_numbers), len(body), status, headers))
-        await send({"type": "http.response.body", "body": body})
+        await send(start_message(self._plain_id % next(self._plain_numbers), len(text), status, headers))
+        await send({"type": "http.response.body", "body": text})
 
-    async def _plain_result(self, route: Route, receive: Receive, progress: _Progress) -> Answer:
-        """Read, run and write; a watch is there from the first wait on."""
-        message = await receive()
-        body = message.get("body", b"")
-        if message.get("more_body") or message["type"] != "http.request" or len(body) > self._max_body:
-            body = await rest_of_body(message, receive, self._max_body)
-        given = reading.read_object(body)
-        progress.has_body = True
-        if progress.watch is not None:
-            progress.watch.body_is_read()
-        if progress.watch is not None or route.execute is None:
-            # The registry may have changed while we waited: what required nothing of its caller may do so now.
-            envelope = await self._registry.call(route.id, given, Context())
-        else:
-            envelope = await route.execute(given, None)
-        return answer_of(envelope, route.spec, self._settings.format, self._format)
+    async def _fail_plain(self, exchange: Exchange, error: BaseException, ended: Ended | None) -> None:
+        """Tell of a failure; a client who has gone hears nothing, and who gave up on us is told by the exception."""
+        if isinstance(error, reading.NOT_AN_OBJECT):
+            await exchange.fail(reading.invalid_body())
+        elif isinstance(error, Exception):
+            await self._fail(exchange, error)
+        elif ended is None:
+            raise error
+        elif ended == "late":
+            await exchange.fail(late_body())
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
@@ -382,13 +393,6 @@ class HTTPApp:
             return
         way_out = with_headers(send, exchange.extra_headers) if is_http else send
         await app(below(prefix, scope, exchange.identity), receive, way_out)
-
-
-class _Progress(msgspec.Struct):
-    """How far a plain call has come: whether its body is there, and what watches over it since its first wait."""
-
-    has_body: bool = False
-    watch: Watch | None = None
 
 
 _PAGES: Final = {

@@ -13,7 +13,7 @@ from enfold.surfaces.failures import RefusedError, error_headers, status_of, wit
 from enfold.surfaces.http.guard import Header
 from enfold.surfaces.http.watch import Receive, Watch
 from enfold.surfaces.reading import is_json, read_object, request_id
-from enfold.surfaces.writing import encode_failure, encode_result
+from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, unwritable
 
 __all__ = ["Answer", "Exchange", "Receive", "Scope", "Send", "answer_of", "rest_of_body", "start_message"]
 
@@ -160,8 +160,11 @@ def answer_of(
     envelope: ResponseEnvelope[Any], operation: OperationSpec | None, format_name: str, format: Format
 ) -> Answer:
     """A result as body, status and headers; one that tells of a failure is an error where the format cannot say so."""
-    body = encode_result(format.write(envelope, operation))
-    if type(envelope.meta) is LocalResponseMeta and not envelope.warnings:
+    try:
+        body = encode(format.write(envelope, operation))
+    except UNWRITABLE as error:
+        raise unwritable(error) from error
+    if not envelope.warnings and type(envelope.meta) is LocalResponseMeta:
         return body, 200, ()
     headers = [(b"enfold-warnings", str(len(envelope.warnings)).encode())] if envelope.warnings else []
     if format_name == "result" and envelope.is_error:

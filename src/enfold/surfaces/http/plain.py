@@ -29,10 +29,8 @@ _UNKNOWN_LENGTH: Final = b"9" * 20
 
 def plain_route(scope: Scope, routes: Routes, guard: Guard, digits: int) -> Route | None:
     """The operation that a plain request calls, or None; the length of its body is known, and has at most some digits."""
-    if scope.get("method") != "POST" or scope["query_string"]:
-        return None
-    route = routes.known.get(scope["path"])
-    if route is None or route.execute is None:
+    route = routes.known.get(scope.get("path", ""))
+    if route is None or route.execute is None or scope.get("method") != "POST" or scope["query_string"]:
         return None
     headers = dict(scope["headers"])
     given = headers.get
