@@ -16,6 +16,7 @@ from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.discovery import Announcer
 from enfold.calls.events import Aborted, Requested, responded, write_event
+from enfold.calls.frames import Frame, Op, write_frame
 from enfold.calls.hub import Hub
 from enfold.calls.nats import NATSTransport
 from enfold.calls.settings import NEVER
@@ -291,16 +292,45 @@ async def test_pages_of_strangers_are_refused(hub: WebSocketHub) -> None:
     assert raised.value.code == "ACCESS_DENIED"
 
 
+class Silent:
+    """A wire of which nobody reads the other end."""
+
+    def write(self, frame: bytes) -> None: ...
+
+
 def test_noise_on_a_spoke_s_wire_is_counted_and_dropped() -> None:
     hub = Hub()
-
-    class Wire:
-        def write(self, frame: bytes) -> None: ...
-
-    attached = hub.attach(Wire(), PEERS["mallory"])
+    attached = hub.attach(Silent(), PEERS["mallory"])
     for noise in [b"", b"\x00", b"\xff" * 10, b"\x00\x00\x00\x02[]", b'\x00\x00\x00\x07["hi"]', "text", None]:
         attached.receive(noise)
     assert hub.counts.malformed == 7
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "_INBOX.mallory." + "a." * 20_000 + "a",
+        "_INBOX.mallory." + "a" * 300,
+        "_INBOX.mallory.*.*.*.*",
+        "_INBOX.mallory.b.>.c",
+        "ctl.mallory.*.x.*",
+    ],
+    ids=["deep", "long", "wide", "the rest in the middle", "wide controls"],
+)
+def test_a_spoke_cannot_make_the_hub_s_way_to_listeners_long(subject: str) -> None:
+    hub = Hub()
+    attached = hub.attach(Silent(), Identity("mallory", resources={"namespace:m": ["offer"]}))
+    attached.receive(write_frame(Frame(Op.SUBSCRIBE, 1, subject)))
+    assert hub.router.listeners(subject) == []
+
+
+def test_what_a_spoke_says_into_the_void_is_not_kept() -> None:
+    hub = Hub()
+    attached = hub.attach(Silent(), PEERS["mallory"])
+    for number in range(100):
+        attached.receive(write_frame(Frame(Op.PUBLISH, 0, f"ctl.{number}.{'x' * 50_000}.y")))
+        attached.receive(write_frame(Frame(Op.SEND, 0, f"op.mallory.m{number}.x", None, "r" * 50_000)))
+    assert hub.counts.denied == 200
 
 
 # --- NATS ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -158,6 +159,28 @@ async def test_a_message_in_fragments_is_put_together_in_its_turn() -> None:
         (Op.MESSAGE, b"hello"),
         (Op.MESSAGE, b"again"),
     ]
+
+
+async def test_empty_fragments_without_an_end_cost_the_hub_nothing() -> None:
+    from websockets.asyncio.client import connect
+
+    async with WebSocketHub() as hub:
+        await hub.listen()
+        async with connect(f"ws://127.0.0.1:{hub.port}", subprotocols=[SUBPROTOCOL]) as wire:  # type: ignore[list-item]  # a NewType of str
+            await wire.recv()
+            wire.protocol.send_binary(b"", fin=False)
+            for _ in range(2000):
+                wire.protocol.send_continuation(b"", fin=False)
+            asked = write_frame(Frame(Op.SUBSCRIBE, 1, "evt._enfold.*"))
+            wire.protocol.send_continuation(asked, fin=False)
+            wire.transport.write(b"".join(wire.protocol.data_to_send()))
+            await (await wire.ping())  # until all of it is there
+            [spoke] = hub.hub.spokes
+            line: Any = spoke._wire
+            assert len(line._connection._parts) == 1
+            wire.protocol.send_continuation(b"", fin=True)
+            wire.transport.write(b"".join(wire.protocol.data_to_send()))
+            assert read_frame(await wire.recv())[0].op is Op.OK
 
 
 async def test_a_worker_too_slow_to_be_reached_is_known_at_once() -> None:

@@ -32,6 +32,7 @@ __all__ = ["PEERS_SCOPE", "Hub", "HubCounts", "Spoke", "Wire"]
 PEERS_SCOPE: Final = "enfold:peers"  # who has it may ask every worker how it is
 MAX_BOOT: Final = 32
 MAX_SUBSCRIPTIONS: Final = 10_000
+MAX_SUBJECT: Final = 255  # in which the longest id fits; the router remembers subjects, and takes them apart
 
 
 class Wire(Protocol):
@@ -174,7 +175,7 @@ class Spoke:
         return True
 
     def _may_publish(self, frame: Frame) -> bool:
-        if may_speak(self, frame.subject):
+        if may_speak(self, frame.subject) and len(frame.reply or "") <= MAX_SUBJECT:
             return True
         self._hub.counts.denied += 1
         self._write(Frame(Op.DENIED, subject=frame.subject))
@@ -195,7 +196,7 @@ def _carrying(number: int, message: Message) -> Frame:
 
 def may_speak(spoke: Spoke, subject: str) -> bool:
     """Whether it may publish there: as itself, to workers that know it, and, if it serves, to those who called."""
-    if "*" in subject or ">" in subject:
+    if "*" in subject or ">" in subject or len(subject) > MAX_SUBJECT:
         return False
     if subject.startswith(spoke.own):
         return True
@@ -208,6 +209,8 @@ def may_speak(spoke: Spoke, subject: str) -> bool:
 
 def why_not_listen(spoke: Spoke, subject: str, queue: str | None, router: Router) -> str | None:
     """Why a spoke may not listen there; None where it may."""
+    if len(subject) > MAX_SUBJECT or len(queue or "") > MAX_SUBJECT:
+        return f"a subject has at most {MAX_SUBJECT} letters"
     if not subject.startswith("op."):
         return None if queue is None and _is_own(spoke, subject) else "this is not yours to listen to"
     if not spoke.may_serve or not subject.startswith("op.*."):
@@ -225,6 +228,9 @@ def why_not_listen(spoke: Spoke, subject: str, queue: str | None, router: Router
 
 
 def _is_own(spoke: Spoke, subject: str) -> bool:
+    above, _, _ = subject.rpartition(".")
+    if "*" in above or ">" in above:
+        return False  # nobody needs it, and each such token would double the ways to look for listeners
     if subject.startswith(f"_INBOX.{spoke.name}."):
         return True
     if not spoke.may_serve:

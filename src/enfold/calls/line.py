@@ -90,7 +90,8 @@ class _Line:
         elif event.fin and not self._parts:
             self._hand_over(event.data)
         else:
-            self._parts.append(event.data)
+            if event.data:  # empty ones could go on without end, within any limit of size
+                self._parts.append(event.data)
             if event.fin:
                 parts, self._parts = self._parts, []
                 self._hand_over(b"".join(parts))

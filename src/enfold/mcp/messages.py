@@ -126,7 +126,7 @@ def _id_of(text: bytes | bytearray) -> RequestId | None:
     """The id of a message that is wrong in another place, so that whoever waits for it learns of the error."""
     try:
         found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     request_id = found.get("id") if isinstance(found, dict) else None
     return request_id if isinstance(request_id, str | int) and not isinstance(request_id, bool) else None

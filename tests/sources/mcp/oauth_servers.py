@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
@@ -20,12 +21,15 @@ class Authority:
         self.metadata: dict[str, Any] = {}  # over the usual one; None takes a field away
         self.answer: Form = {}  # over the usual answer of the login page
         self.moved: dict[str, str] = {}  # paths that lead elsewhere
+        self.raw: dict[str, bytes] = {}  # what stands there instead, by paths
+        self.visits = 0
         self.life = 3600.0
         self.rotates = True
         self.complains = ""  # what it says instead of giving a token
         self.complains_without = ""  # only where a form has no such field
         self.forgets = ""  # a client it knows no more
         self.is_busy = False
+        self.dawdles = 0.0  # seconds before it gives a token
         self.codes: dict[str, Form] = {}
         self.refreshes: dict[str, str] = {}  # tokens to scopes
         self.tokens: dict[str, str] = {}
@@ -36,11 +40,14 @@ class Authority:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
+        self.visits += 1
         body = (await receive()).get("body", b"")
         query = dict(parse_qsl(scope["query_string"].decode()))
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         if scope["path"] in self.moved:
             await reply(send, 307, {}, location=self.moved[scope["path"]])
+        elif scope["path"] in self.raw:
+            await write(send, 200, self.raw[scope["path"]])
         elif scope["path"] in ("/.well-known/oauth-authorization-server", "/elsewhere"):
             await reply(send, 200, self._described())
         elif scope["path"] == "/register":
@@ -51,6 +58,7 @@ class Authority:
         elif scope["path"] == "/token":
             form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
             form |= {"authorization": headers.get("authorization", ""), "dpop": headers.get("dpop", "")}
+            await asyncio.sleep(self.dawdles)
             await reply(send, *self._grant(form))
         else:
             await reply(send, 404, {})
@@ -116,6 +124,9 @@ class Vault:
         self.authority = authority
         self.url = url
         self.resource = ""  # where it claims to be another
+        self.servers: list[str] | None = None  # that it names instead of its authority
+        self.wants: Iterator[str] | None = None  # a new scope each time
+        self.echoes = "body"  # where it repeats the token
         self.seen: list[str] = []  # the token of each request that was let in
         self.refusals = 0
         self.dawdles = 0.0  # seconds before the next refusal
@@ -126,7 +137,8 @@ class Vault:
         if scope["type"] != "http":
             return
         if scope["path"].startswith("/.well-known/oauth-protected-resource"):
-            servers = [self.authority.url] if self.authority.url else []
+            usual = [self.authority.url] if self.authority.url else []
+            servers = usual if self.servers is None else self.servers
             resource = self.resource or f"{self.url}/mcp"
             await reply(
                 send, 200, {"resource": resource, "authorization_servers": servers, "scopes_supported": ["read"]}
@@ -154,13 +166,27 @@ class Vault:
             challenge = {"www-authenticate": 'DPoP error="use_dpop_nonce"', "dpop-nonce": self.nonce}
             await reply(send, 401, {}, **challenge)
         elif called == "write" and "write" not in scopes.split():
-            wanted = 'Bearer error="insufficient_scope", scope="write"'
+            wanted = f'Bearer error="insufficient_scope", scope="{next(self.wants) if self.wants else "write"}"'
             await reply(send, 403, {}, **{"www-authenticate": wanted})
         elif called == "echo":
-            await reply(send, 500, {"you sent": token})
+            await self._echo(message, token, send)
         else:
             self.seen.append(token)
             await reply(send, 200 if "id" in message else 202, answer(message), **{"mcp-session-id": "1"})
+
+    async def _echo(self, message: dict[str, Any], token: str, send: Any) -> None:
+        told: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
+        if self.echoes == "body":
+            await reply(send, 500, {"you sent": token})
+        elif self.echoes == "kind of body":
+            await reply(send, 500, {}, **{"content-type": f"text/{token}"})
+        elif self.echoes == "error":
+            await reply(send, 200, {**told, "error": {"code": -32000, "message": f"no {token}", "data": [token]}})
+        elif self.echoes == "result":
+            await reply(send, 200, {**told, "result": {"content": [{"type": "text", "text": token}]}})
+        else:
+            result = {**told, "result": {"content": [{"type": "text", "text": token}]}}
+            await write(send, 200, f"data: {json.dumps(result)}\n\n".encode(), **{"content-type": "text/event-stream"})
 
     def _is_proved(self, proof: str) -> bool:
         public: Any = jwt.PyJWK(jwt.get_unverified_header(proof)["jwk"]).key
@@ -181,7 +207,11 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
 
 
 async def reply(send: Any, status: int, value: Any, **headers: str) -> None:
+    await write(send, status, json.dumps(value).encode(), **headers)
+
+
+async def write(send: Any, status: int, body: bytes, **headers: str) -> None:
     named = {"content-type": "application/json", **headers}
     pairs = [(name.encode(), text.encode()) for name, text in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": json.dumps(value).encode()})
+    await send({"type": "http.response.body", "body": body})

@@ -7,12 +7,13 @@ import random
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import Limits, MCPOperations, from_mcp
+from enfold.sources.mcp.inbox import Inbox
 
 Little = Callable[..., list[str]]
 
@@ -128,6 +129,13 @@ async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytes
     async with from_mcp(little("--banner"), namespace="pet") as operations:
         assert (await registry_of(operations).execute("pet.add", {"x": 1, "y": 2})).data == {"sum": 3}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
+async def test_progress_of_nothing_is_passed_over(token: str) -> None:
+    inbox = Inbox("odd", lambda *_: None, cast("Any", None))
+    text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
+    inbox.take_text(text.encode(), lambda _: None)
 
 
 async def test_an_answer_that_is_no_json_ends_its_call_at_once(little: Little) -> None:

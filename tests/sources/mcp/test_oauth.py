@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 import msgspec
@@ -222,8 +223,6 @@ async def test_a_token_that_is_never_accepted_is_the_end_of_it(vault: Vault) -> 
         ({"code_challenge_methods_supported": ["plain"]}, {}, "PKCE"),
         ({"token_endpoint": "http://elsewhere.example/token"}, {}, "https"),
         ({"registration_endpoint": None}, {}, "client_id"),
-        ({}, {"state": "wrong"}, "state"),
-        ({}, {"state": ""}, "state"),
         ({}, {"iss": "https://elsewhere.example"}, "another authorization server"),
         ({}, {"iss": ""}, "another authorization server"),
         ({}, {"iss": "https://elsewhere.example", "error": "SPOOF", "code": ""}, "another authorization server"),
@@ -241,6 +240,55 @@ async def test_what_is_wrong_with_a_login_ends_it_before_a_code_is_spent(
     assert words in error.message
     assert "SPOOF" not in error.message
     assert vault.authority.granted == []
+
+
+@pytest.mark.parametrize("state", ["wrong", ""])
+async def test_an_answer_to_another_question_is_not_waited_for_for_ever(vault: Vault, state: str) -> None:
+    async def curious_browser(url: str) -> None:
+        async with httpx2.AsyncClient(follow_redirects=True) as client:
+            assert (await client.get(url)).status_code == 404
+
+    vault.authority.answer = {"state": state}
+    assert "Nobody logged in" in (await refused(vault, open_url=curious_browser, wait=0.3)).message
+    assert vault.authority.granted == []
+
+
+async def test_a_page_that_calls_the_way_back_does_not_end_a_login(vault: Vault) -> None:
+    async def busy_browser(url: str) -> None:
+        back = dict(parse_qsl(urlsplit(url).query))["redirect_uri"]
+        async with httpx2.AsyncClient() as client:
+            strays = [await client.get(f"{back}?{query}") for query in ("x", "code=evil", "error=no&state=guess")]
+        assert {page.status_code for page in strays} == {404}
+        await browser(url)
+
+    async with opened(vault, open_url=busy_browser) as ops:
+        await ops.execute("read", {})
+    assert [form["code"] for form in vault.authority.granted] == ["code-1"]
+
+
+@pytest.mark.parametrize("document", [b'{"issuer": "\xff"}', b'{"x":' + b"[" * 100_000, b"[]", b""])
+async def test_metadata_that_is_none_is_told_as_such(vault: Vault, document: bytes) -> None:
+    vault.authority.raw = {"/.well-known/oauth-authorization-server": document}
+    error = await refused(vault)
+    assert (error.code, "has no metadata" in error.message) == ("ACCESS_DENIED", True)
+
+
+async def test_tokens_that_cannot_be_read_are_refused(vault: Vault) -> None:
+    vault.authority.raw = {"/token": b'{"access_token": "\xff"}'}
+    error = await refused(vault)
+    assert (error.code, "not what OAuth describes" in error.message) == ("ACCESS_DENIED", True)
+
+
+async def test_a_redirect_to_no_address_leads_nowhere(vault: Vault) -> None:
+    vault.authority.moved = {"/.well-known/oauth-authorization-server": "http://["}
+    error = await refused(vault)
+    assert (error.code, "has no metadata" in error.message) == ("ACCESS_DENIED", True)
+
+
+async def test_a_server_cannot_send_us_around_the_world(vault: Vault, second: Authority) -> None:
+    vault.servers = [f"{second.url}/{number}" for number in range(500)]
+    assert "has no metadata" in (await refused(vault)).message
+    assert 0 < second.visits < 50
 
 
 async def test_metadata_may_move_on_its_own_server_only(vault: Vault, second: Authority) -> None:
@@ -504,6 +552,20 @@ async def test_what_another_program_has_renewed_is_used(vault: Vault, tmp_path: 
     assert [form["grant_type"] for form in vault.authority.granted] == ["authorization_code", "refresh_token"]
 
 
+async def test_programs_that_share_a_folder_renew_one_after_the_other(vault: Vault, tmp_path: Path) -> None:
+    async with opened(vault, store=FileStore(tmp_path)):
+        pass
+    let_end(FileStore(tmp_path), vault)
+    vault.authority.dawdles = 0.2
+
+    async def program() -> None:
+        async with opened(vault, store=FileStore(tmp_path), open_url=None) as ops:
+            await ops.execute("read", {})
+
+    await asyncio.gather(*(program() for _ in range(3)))
+    assert [form["grant_type"] for form in vault.authority.granted] == ["authorization_code", "refresh_token"]
+
+
 async def test_sources_that_share_a_store_share_a_login(vault: Vault) -> None:
     store = MemoryStore()
     async with opened(vault, store=store), opened(vault, store=store):
@@ -520,11 +582,22 @@ async def test_no_secret_is_told_in_an_error(vault: Vault, caplog: pytest.LogCap
     assert "s3cret" not in repr(error) + caplog.text
 
 
-async def test_a_token_is_not_told_where_a_server_repeats_it(vault: Vault) -> None:
+async def test_a_header_with_a_secret_is_not_told_where_a_server_repeats_it(vault: Vault) -> None:
+    vault.authority.complains = "you sent {authorization}"
+    error = await refused(vault, client_id="known", client_secret="s3cret")
+    assert error.message.endswith("you sent Basic …")
+
+
+@pytest.mark.parametrize("place", ["body", "kind of body", "error", "result", "stream"])
+async def test_a_token_is_not_told_where_a_server_repeats_it(vault: Vault, place: str) -> None:
+    vault.echoes = place
     async with opened(vault) as ops:
-        with pytest.raises(CallError) as caught:
-            await ops.execute("echo", {})
-    assert caught.value.details["body"] == '{"you sent": "[token]"}'
+        try:
+            told = repr((await ops.execute("echo", {})).to_wire())
+        except CallError as error:
+            told = repr(error.to_wire())
+    assert "access-1" not in told
+    assert "[token]" in told
 
 
 async def test_a_login_that_failed_is_not_tried_again_at_once(vault: Vault) -> None:
@@ -536,6 +609,34 @@ async def test_a_login_that_failed_is_not_tried_again_at_once(vault: Vault) -> N
             with pytest.raises(CallError, match="access_denied"):
                 await ops.execute("read", {})
     assert len(vault.authority.asked) == 2
+
+
+async def test_a_user_who_refuses_is_left_alone_whatever_a_server_thinks_of(vault: Vault) -> None:
+    vault.wants = (f"write-{number}" for number in range(20))
+    async with opened(vault) as ops:
+        vault.authority.answer = {"code": "", "error": "access_denied"}
+        for _ in range(10):
+            with pytest.raises(CallError, match="access_denied"):
+                await ops.execute("write", {})
+    assert len(vault.authority.asked) == 4
+
+
+async def test_a_store_that_cannot_be_written_does_not_bring_back_what_has_ended(vault: Vault) -> None:
+    class ReadOnly(MemoryStore):
+        def save(self, server_url: str, saved: Saved) -> None:
+            if self.load(server_url) is not None:
+                raise PermissionError(13, "no")
+            super().save(server_url, saved)
+
+    async with opened(vault, store=ReadOnly()) as ops:
+        for _ in range(3):
+            vault.authority.tokens.clear()
+            await ops.execute("read", {})
+    assert [form.get("refresh_token") for form in vault.authority.granted[1:]] == [
+        "refresh-1",
+        "refresh-2",
+        "refresh-3",
+    ]
 
 
 async def test_a_server_that_names_nobody_who_gives_tokens_says_so(vault: Vault) -> None:

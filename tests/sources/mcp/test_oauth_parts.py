@@ -16,9 +16,12 @@ from enfold import CallError
 from enfold.sources.mcp.oauth import Client, FileStore, Saved, Tokens, UserLogin
 from enfold.sources.mcp.oauth.addresses import Reach, authorization_server_urls, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
+from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
+from enfold.sources.mcp.oauth.wire import RefusedError
+from enfold.sources.mcp.web import Refusal
 
 # --- challenges ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +119,19 @@ def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours:
         ("https://x.org/mcp", "http://login.org/token", False),
         ("https://x.org/mcp", "http://127.0.0.1:9/token", False),
         ("https://x.org/mcp", "https://localhost/token", False),
+        ("https://x.org/mcp", "https://localhost./token", False),
+        ("https://x.org/mcp", "https://x.localhost./token", False),
+        ("https://x.org/mcp", "https://0.0.0.0/token", False),
+        ("https://x.org/mcp", "https://[::]/token", False),
+        ("https://x.org/mcp", "https://[::ffff:127.0.0.1]/token", False),
+        ("https://x.org/mcp", "https://2130706433/token", False),
+        ("https://x.org/mcp", "https://127.1/token", False),
+        ("https://x.org/mcp", "https://0x7f.1/token", False),
+        ("https://x.org/mcp", "https://login.org/\x1b]0;title\x07", False),
+        ("https://x.org/mcp", "https://login.org/a b", False),
+        ("https://x.org/mcp", "https://login.org\n/token", False),
+        ("https://x.org/mcp", "https://3com.example/token", True),
+        ("https://x.org/mcp", "https://10.0.0.7/token", True),
         ("https://x.org/mcp", "file:///etc/passwd", False),
         ("https://x.org/mcp", "javascript:alert(1)", False),
         ("https://x.org/mcp", "https://user@login.org/", False),
@@ -189,6 +205,19 @@ def test_a_proof_fits_one_request_with_one_token() -> None:
     assert first["jti"] != second["jti"]
 
 
+# --- what others say ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_server_repeats_of_our_secrets_is_not_repeated_by_us() -> None:
+    refused = RefusedError("https://x.org/token", 400, "not s3/cret", "client_secret=s3%2Fcret is s3/cret")
+    assert str(refused.without(["s3/cret", ""])) == "x.org refuses: client_secret=… is …"
+    assert refused.without(["s3/cret"]).error == "not …"
+
+
+def test_the_words_of_others_cannot_move_a_cursor() -> None:
+    assert denied("It says \x1b[2J\x07no\n\u202eon").message == "It says [2J no on"
+
+
 # --- what is kept -------------------------------------------------------------------------------------------------
 
 SAVED = Saved(
@@ -203,16 +232,33 @@ def test_a_login_is_kept_for_its_server_and_for_no_other(tmp_path: Path) -> None
     assert store.load("https://y.org/mcp") is None
 
 
-def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"server": "\xff"}', b'{"x": ' + b"[" * 100_000, b'{"server": 1, "saved": {}}'],
+    ids=["empty", "cut", "no text", "deep", "other"],
+)
+def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, text: bytes) -> None:
     store = FileStore(tmp_path)
     store.save("https://x.org/mcp", SAVED)
     [file] = tmp_path.iterdir()
-    file.write_text("{")
+    file.write_bytes(text)
     assert store.load("https://x.org/mcp") is None
 
 
+def test_a_link_in_the_place_of_a_login_leads_nowhere_when_it_is_written(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "logins")
+    store.save("https://x.org/mcp", SAVED)
+    [file] = (tmp_path / "logins").iterdir()
+    file.unlink()
+    file.symlink_to(tmp_path / "public")
+    store.save("https://x.org/mcp", SAVED)
+    assert not (tmp_path / "public").exists()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_secrets_are_not_shown_where_values_are() -> None:
-    shown = repr([SAVED, UserLogin(client_id="id", client_secret="s3cret", private_key="k3y")])
+    refusal = Refusal(401, (), "Bearer t0ken", "Bearer t0ken")
+    shown = repr([SAVED, UserLogin(client_id="id", client_secret="s3cret", private_key="k3y"), refusal])
     assert not [secret for secret in ("s3cret", "t0ken", "r3fresh", "k3y") if secret in shown]
     assert "'id'" in shown
 
@@ -222,17 +268,28 @@ def test_secrets_are_not_shown_where_values_are() -> None:
 
 async def test_only_the_page_of_the_login_is_answered() -> None:
     async with open_receiver("http://127.0.0.1/back", 0) as receiver, httpx2.AsyncClient() as browser:
+        receiver.state = "é"
         base = receiver.redirect_uri.removesuffix("/back")
         others = [
             await browser.get(f"{base}/favicon.ico"),
             await browser.post(f"{base}/back?code=1"),
             await browser.get(f"{base}/back"),
+            await browser.head(f"{base}/back?code=1&state=%C3%A9"),
+            await browser.get(f"{base}/back?code=1"),
+            await browser.get(f"{base}/back?code=1&state=%C3%A8"),
+            await browser.get(f"{base}/back?<script>"),
         ]
-        assert [page.status_code for page in others] == [404, 404, 404]
+        assert {page.status_code for page in others} == {404}
+        assert "script" not in others[-1].text
         thanks = await browser.get(f"{base}/back?code=2&state=%C3%A9")
         assert (thanks.status_code, thanks.headers["cache-control"]) == (200, "no-store")
         assert "code" not in thanks.text
         assert await receiver.answer() == "code=2&state=%C3%A9"
+
+
+async def test_before_anything_was_asked_nothing_is_an_answer() -> None:
+    async with open_receiver("http://127.0.0.1/back", 0) as receiver, httpx2.AsyncClient() as browser:
+        assert (await browser.get(f"{receiver.redirect_uri}?code=1&state=")).status_code == 404
 
 
 async def test_the_page_is_gone_after_the_login() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
@@ -28,25 +28,29 @@ class Conversation:
         self,
         app: MCPApp,
         method: str,
-        headers: dict[str, str],
+        headers: Mapping[str, str | None],
         body: bytes,
         path: str = "/mcp",
         *,
         is_begun: bool = False,
+        is_silent: bool = False,
     ) -> None:
-        """With `is_begun` there is more of the body to come."""
+        """With `is_begun` there is more of the body to come; with `is_silent` all of it."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._events: asyncio.Queue[Message] = asyncio.Queue()
-        self._events.put_nowait({"type": "http.request", "body": body, "more_body": is_begun})
+        if not is_silent:
+            self._events.put_nowait({"type": "http.request", "body": body, "more_body": is_begun})
         self._began = asyncio.Event()
         self._rest = b""
         scope = {
             "type": "http",
             "method": method,
             "path": path,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+            "headers": [
+                (name.lower().encode(), value.encode()) for name, value in headers.items() if value is not None
+            ],
             "server": ("127.0.0.1", 8000),
             "scheme": "http",
         }
@@ -145,7 +149,7 @@ class Client:
         name = named if method in ("tools/call", "prompts/get", "resources/read") else None
         return self.post(message, self.headers(method, name))
 
-    def post(self, message: Any, headers: dict[str, str] | None = None) -> Conversation:
+    def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Conversation:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         return Conversation(self.app, "POST", headers or self.headers(), body)
 

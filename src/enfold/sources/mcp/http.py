@@ -140,7 +140,7 @@ class HTTPConnection:
             body = await reply.body()
         finally:
             await reply.close()
-        self._inbox.take_text(body, self._send, call)
+        self._inbox.take_text(self._web.censored(body), self._send, call)
         if not call.answer.done() and not self.is_open:
             closed = CallError("UNAVAILABLE", f"The connection to {self._web.name} has been closed", retryable=False)
             raise LostError(closed, may_have_run=True)
@@ -191,7 +191,8 @@ class HTTPConnection:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             told = {"status": 405, "reason": "transport"}
             raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", told)
-        self._inbox.take_text(event.data.encode("utf-8", "surrogatepass"), self._send, call)
+        text = self._web.censored(event.data.encode("utf-8", "surrogatepass"))
+        self._inbox.take_text(text, self._send, call)
 
     async def _resume(self, decoder: EventDecoder) -> Reply:
         await asyncio.sleep(RETRY if decoder.retry is None else decoder.retry / 1000)

@@ -159,7 +159,7 @@ class Inbox:
 
     def _take_notification(self, method: str, params: dict[str, Any], call: Call | None) -> None:
         if method == "notifications/progress":
-            call = self._waiting.get(params.get("progressToken"))  # type: ignore[arg-type]  # a wrong token finds nothing
+            call = self._waiting_for(params.get("progressToken"))
         elif method == "notifications/message":
             call = call or self._only_call()
         elif method == "notifications/subscriptions/acknowledged":
@@ -177,7 +177,10 @@ class Inbox:
 
     def _subscription(self, params: dict[str, Any]) -> Call | None:
         meta = params.get("_meta")
-        request_id = meta.get(SUBSCRIPTION_KEY) if isinstance(meta, dict) else None
+        return self._waiting_for(meta.get(SUBSCRIPTION_KEY)) if isinstance(meta, dict) else None
+
+    def _waiting_for(self, request_id: object) -> Call | None:
+        """The call that a server names, in whatever way it does."""
         return self._waiting.get(request_id) if isinstance(request_id, int | str) else None
 
     async def _reply(self, message: Message, send: Send, call: Call | None) -> None:

@@ -90,7 +90,7 @@ class SSEConnection:
             if not self._endpoint.done():
                 self._endpoint.set_result(self._checked(data))
         else:
-            self._inbox.take_text(data.encode("utf-8", "surrogatepass"), self._post)
+            self._inbox.take_text(self._web.censored(data.encode("utf-8", "surrogatepass")), self._post)
 
     def _checked(self, endpoint: str) -> str:
         url = urljoin(self._web.url, endpoint)

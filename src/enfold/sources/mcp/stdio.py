@@ -42,8 +42,17 @@ async def start_process(command: Command, inbox: Inbox, limits: Limits) -> Stdio
         )
     except (OSError, ValueError) as error:
         details = {"reason": "start", "command": command.words[0]}
-        raise CallError("UNAVAILABLE", f"{inbox.name} cannot be started: {error}", details) from None
+        why = _why_not(command, error)
+        raise CallError("UNAVAILABLE", f"{inbox.name} cannot be started: {why}", details) from None
     return connection
+
+
+def _why_not(command: Command, error: Exception) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return f"{command.words[0]}: {getattr(error, 'strerror', None) or error}"
+    if command.cwd is not None and not os.path.isdir(command.cwd):
+        return f"there is no folder {command.cwd}"
+    return f"there is no command {command.words[0]}"
 
 
 def _environment(command: Command) -> dict[str, str]:
@@ -69,7 +78,7 @@ class StdioConnection:
     async def request(self, call: Call) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
         try:
-            self._write(request(call.id, call.method, call.params))
+            await self._say(request(call.id, call.method, call.params))
             if self.process.is_full is not None:
                 await self.process.is_full
             return await call.answer
@@ -86,9 +95,17 @@ class StdioConnection:
         await self._inbox.cancel_tasks()
         await self.process.end()
 
+    async def _say(self, message: dict[str, Any]) -> None:
+        """Write; where nobody reads any more, the process is given a moment to show what became of it."""
+        try:
+            self._write(message)
+        except LostError:
+            await self.process.ends_within(GRACE)
+            raise LostError(self.process.told(), may_have_run=False) from None
+
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self.process.stdin
-        if not self.is_open or stdin is None:
+        if not self.is_open or stdin is None or stdin.is_closing():
             raise LostError(self.process.told(), may_have_run=False)
         stdin.write(encode(message) + b"\n")
         if stdin.is_closing():  # the write itself found nobody reading
@@ -205,7 +222,7 @@ class _Process(asyncio.SubprocessProtocol):
     def told(self) -> CallError:
         """What became of the process, as an error with its exit code and its last words."""
         words = self._stderr.decode("utf-8", "replace").strip()
-        last = words.rpartition("\n")[2][:300]
+        last = " ".join(words.rpartition("\n")[2].split())[:300]
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code, "stderr": words}
         return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}{f': {last}' if last else ''}", details)
 
@@ -223,17 +240,18 @@ class _Process(asyncio.SubprocessProtocol):
         if self.stdin is not None:
             self.stdin.close()
         try:
-            if await self._ends_within(PATIENCE):
+            if await self.ends_within(PATIENCE):
                 return
             for number in (signal.SIGTERM, signal.SIGKILL):
                 self._signal_group(number)
-                if await self._ends_within(MORE_PATIENCE):
+                if await self.ends_within(MORE_PATIENCE):
                     return
         finally:
             self._kill_group()
             self._transport.close()
 
-    async def _ends_within(self, seconds: float) -> bool:
+    async def ends_within(self, seconds: float) -> bool:
+        """Whether it has ended by then."""
         assert self._has_ended is not None  # noqa: S101  # made with the connection, and told to the type checker
         await asyncio.wait({self._has_ended}, timeout=seconds)
         return self._has_ended.done()

@@ -30,6 +30,9 @@ class Refusal(msgspec.Struct, frozen=True):
     before: str | None = None
     nonce: str = ""  # that a proof of possession has to repeat
 
+    def __repr__(self) -> str:
+        return f"Refusal({self.status})"
+
 
 class Login(Protocol):
     """Who knows how to be let in."""
@@ -40,8 +43,8 @@ class Login(Protocol):
     async def answer(self, refusal: Refusal, *, waits: bool) -> bool:
         """Whether the request is worth sending again, with new headers."""
 
-    def censored(self, body: bytes) -> bytes:
-        """The body of an error without what is secret."""
+    def censored(self, text: bytes) -> bytes:
+        """What the server says without what is secret."""
 
 
 Headers: TypeAlias = GivenHeaders | Login
@@ -136,13 +139,14 @@ class Web:
         own = given_headers(self._headers) if self._login is None else self._login.headers(method, url)
         return {**self._fixed, **await own}
 
-    def censored(self, body: bytes) -> bytes:
-        return body if self._login is None else self._login.censored(body)
+    def censored(self, text: bytes) -> bytes:
+        """What the server says, without the token of the login: the callers of its operations are not to have it."""
+        return text if self._login is None else self._login.censored(text)
 
     def _moved(self, url: str, response: Any) -> str:
         """The new address, if it is on the same server: our headers are for no other."""
-        moved = urljoin(url, str(response.headers.get("location", "")))
-        if urlsplit(moved)[:2] != urlsplit(url)[:2]:
+        moved = _joined(url, str(response.headers.get("location", "")))
+        if moved is None:
             details = {"reason": "redirect", "status": response.status_code}
             raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
         return moved
@@ -194,7 +198,7 @@ class Reply:
 
     @property
     def content_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self._told(self.headers.get("content-type", "")).partition(";")[0].strip().lower()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         """The body in pieces, with a broken connection told as such."""
@@ -225,8 +229,11 @@ class Reply:
     async def failure(self) -> CallError:
         """The error that an error status means."""
         body = self._web.censored(await self.body())
-        reason = self._response.reason_phrase or "error"
+        reason = self._told(self._response.reason_phrase or "error")
         return http_failure(self.status, reason, self.content_type, body, self.headers.get("retry-after"))
+
+    def _told(self, text: str) -> str:
+        return self._web.censored(text.encode()).decode()
 
     async def drain(self) -> None:
         """Read what is left, which is nothing or little, and close."""
@@ -246,6 +253,15 @@ async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
     """What a user gave, or what his function gives now."""
     given = headers() if callable(headers) else headers
     return given if isinstance(given, Mapping) else await given
+
+
+def _joined(url: str, location: str) -> str | None:
+    """Where a redirect leads, if it stays on its server."""
+    try:
+        moved = urljoin(url, location)
+        return moved if urlsplit(moved)[:2] == urlsplit(url)[:2] else None
+    except ValueError:  # to what is no address
+        return None
 
 
 def too_large(limit: int) -> CallError:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_headers
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
@@ -92,6 +93,7 @@ class Post(msgspec.Struct, eq=False):
         if not is_plain(self._headers):
             await self.run(receive)
             return
+        _check_length(self._headers, self._shared.max_body)
         arriving, server = Arriving(receive), self._shared.server
         body = arriving.body
         call = None if body is None or len(body) > self._shared.max_body else read_plain(body, self._headers)
@@ -110,10 +112,19 @@ class Post(msgspec.Struct, eq=False):
             if watching.is_cancelled:
                 await self._reply.abandon()
                 return
-        if answer is None:  # it asks the client something
-            await self.run(arriving.receive)
+        if isinstance(answer, InputRequired | MissingCapability):
+            await self._ask(await arriving.receive(), answer)
         else:
             await self._reply.finish(answer)
+
+    async def _ask(self, arrived: Any, asking: InputRequired | MissingCapability) -> None:
+        """Ask the client what a plain call has asked for; it has run, and must not run again for that."""
+        message = parse(arrived["body"])
+        self._meta = message.meta
+        await self._finish(self._shared.server.ask(self._stateless_exchange(message), asking))
+
+    async def _finish(self, answer: dict[str, Any]) -> None:
+        await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
 
     async def run(self, receive: Receive) -> None:
         """Answer any message."""
@@ -166,8 +177,7 @@ class Post(msgspec.Struct, eq=False):
         except ProtocolError as error:
             error.request_id = _id(message)
             raise
-        answer = await self._shared.server.respond(exchange)
-        await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
+        await self._finish(await self._shared.server.respond(exchange))
 
     def _stateless_exchange(self, message: Message) -> Exchange:
         meta = self._meta
@@ -247,6 +257,10 @@ def _check_form(headers: Headers, limit: int) -> None:
         raise RefusalError(415, ProtocolError(INVALID_REQUEST, "The body must be application/json"))
     if not _is_readable(accept):
         raise RefusalError(406, ProtocolError(INVALID_REQUEST, "The answer is application/json or text/event-stream"))
+    _check_length(headers, limit)
+
+
+def _check_length(headers: Headers, limit: int) -> None:
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)

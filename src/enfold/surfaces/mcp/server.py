@@ -66,28 +66,32 @@ class Server(Service):
             if "inputResponses" in exchange.params or "requestState" in exchange.params:
                 self._rounds.recall(exchange)
             return self._completed(exchange, await method(self, exchange))
-        except InputRequired as required:
-            result = self._rounds.questions(exchange, required)
-            return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
-        except MissingCapability as missing:
-            return error_message(exchange.id, _lacking(exchange, missing))
+        except (InputRequired, MissingCapability) as asking:
+            return self.ask(exchange, asking)
         except ProtocolError as error:
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             return _failed(exchange.id, exchange.method, error)
+
+    def ask(self, exchange: Exchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
+        """The message that asks a client for what its request cannot go on without."""
+        if isinstance(asking, MissingCapability):
+            return error_message(exchange.id, _lacking(exchange, asking))
+        result = self._rounds.questions(exchange, asking)
+        return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
     def plain_tool(self, call: PlainCall) -> Tool | None:
         """The tool of a plain call, if all it asks for is its arguments."""
         tool = self.catalog.tool(call.params.name)
         return None if tool is None or tool.needs_context or tool.mirrors else tool
 
-    async def respond_plainly(self, call: PlainCall, tool: Tool) -> dict[str, Any] | None:
-        """The message that answers a plain call; None where it turns out to ask the client something."""
+    async def respond_plainly(self, call: PlainCall, tool: Tool) -> dict[str, Any] | InputRequired | MissingCapability:
+        """The message that answers a plain call, or what it turns out to ask the client for."""
         try:
             revision = KNOWN[call.params.meta.version]
             result = await tools.call_plainly(self, tool, call.params.arguments, revision)
-        except (InputRequired, MissingCapability):
-            return None
+        except (InputRequired, MissingCapability) as asking:
+            return asking
         except Exception as error:  # noqa: BLE001  # as above
             return _failed(call.id, call.method, error)
         return self._complete(call.id, result)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import inet_aton
 from urllib.parse import SplitResult, urlsplit
 
 from enfold.sources.mcp.oauth.denial import denied
@@ -81,7 +82,9 @@ def _split(url: str) -> SplitResult | None:
         parts.port  # noqa: B018  # raises where it is no number
     except ValueError:
         return None
-    return parts if parts.scheme in _PORTS else None
+    # An address is shown to people, on terminals too: what cannot be seen has no place in it.
+    is_visible = url.isprintable() and " " not in url
+    return parts if is_visible and parts.scheme in _PORTS else None
 
 
 def _place(parts: SplitResult) -> tuple[str, str, int]:
@@ -89,8 +92,22 @@ def _place(parts: SplitResult) -> tuple[str, str, int]:
 
 
 def _is_loopback(parts: SplitResult) -> bool:
-    host = parts.hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
+    """Whether a host is this machine, by any name or number that leads here."""
+    host = (parts.hostname or "").removesuffix(".")
+    address = _address(host)
+    if address is None:
         return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address that a host is written as; systems also take old spellings, such as 127.1 and 0x7f000001."""
+    try:
+        found = ip_address(host)
+    except ValueError:
+        try:
+            return IPv4Address(inet_aton(host))
+        except (OSError, ValueError):
+            return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found

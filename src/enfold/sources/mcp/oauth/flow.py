@@ -145,6 +145,7 @@ async def _ask_user(
     async with open_receiver(auth.redirect_uri, auth.redirect_port, _port(saved)) as receiver:
         client = await find_client(wire, auth, place, saved, receiver.redirect_uri, scopes)
         question = ask(place, client.id, receiver.redirect_uri, scopes)
+        receiver.state = question.state
         code = await _consent(auth, question, receiver, name)
         grant = {
             "grant_type": "authorization_code",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
 from enfold.sources.mcp.oauth.proof import ProofKey
 from enfold.sources.mcp.oauth.settings import Auth
-from enfold.sources.mcp.oauth.store import MemoryStore, Saved
+from enfold.sources.mcp.oauth.store import MemoryStore, Saved, Tokens
 from enfold.sources.mcp.web import GivenHeaders, Refusal, given_headers
 
 __all__ = ["Login"]
@@ -28,6 +29,8 @@ log: Final = logging.getLogger("enfold.mcp")
 MARGIN: Final = 30.0  # seconds before its end that a token is renewed
 PAUSE: Final = 60.0  # seconds before a login that was refused is tried again
 TRIES: Final = 3
+FAILURES: Final = 3  # after which a user is left alone, whatever else is asked of him
+SECRET: Final = 8  # letters of the shortest token that is one
 
 
 class Login:
@@ -40,7 +43,9 @@ class Login:
         self._headers = headers
         self._store = auth.store or MemoryStore()
         self._saved = Saved()
+        self._kept = Saved()  # what the store has, as far as we know
         self._value = ""  # of the header
+        self._secrets: tuple[bytes, ...] = ()  # the newest token and the one before, as they may be repeated
         self._key: ProofKey | None = None  # of a token that is bound to one
         self._nonce = ""  # that the server wants to see in a proof
         self._renew_at = 0.0  # which makes the first request look into the store
@@ -98,10 +103,11 @@ class Login:
         finally:
             self._is_opening = False
 
-    def censored(self, body: bytes) -> bytes:
-        """What a server answered, without the token should it have repeated it."""
-        token = self._saved.tokens.access if self._saved.tokens is not None else ""
-        return body.replace(token.encode(), b"[token]") if token else body
+    def censored(self, text: bytes) -> bytes:
+        """What a server says, without our token should it have repeated it."""
+        for secret in self._secrets:
+            text = text.replace(secret, b"[token]")
+        return text
 
     async def close(self) -> None:
         self._is_closed = True
@@ -115,7 +121,8 @@ class Login:
         """Take what the store has; renew what is about to end, if that can be done without asking anybody."""
         if not self._has_loaded:
             self._has_loaded = True
-            self._use(self._stored())
+            self._kept = self._stored()
+            self._use(self._kept)
         if time.time() < self._renew_at:
             return
         self._renew_at = time.time() + MARGIN / 2  # should it fail: not with every request
@@ -132,9 +139,13 @@ class Login:
         await self._together(lambda: self._log_in(challenge, self._came_by if is_new else "nothing"))
 
     def _check_failed(self, challenge: Challenge) -> None:
-        """Leave a user alone for a while who did not log in."""
-        error, until = self._failed.get(challenge.scopes, (None, 0.0))
-        if error is not None and time.monotonic() < until:
+        """Leave a user alone for a while who did not log in, even where a server wants something new each time."""
+        now = time.monotonic()
+        self._failed = {scopes: failure for scopes, failure in self._failed.items() if now < failure[1]}
+        error, _ = self._failed.get(challenge.scopes, (None, 0.0))
+        if error is None and len(self._failed) >= FAILURES:
+            error, _ = next(reversed(self._failed.values()))
+        if error is not None:
             raise CallError(error.code, error.message, error.details)
 
     def _check_scopes(self, challenge: Challenge) -> None:
@@ -157,11 +168,13 @@ class Login:
             raise
 
     async def _run(self, renewal: Callable[[], Awaitable[None]]) -> None:
-        newer = self._stored()
-        if newer.tokens not in (None, self._saved.tokens):
-            self._use(newer)  # another program has renewed it
-            return
-        await renewal()
+        alone = getattr(self._store, "alone", None)  # which a user's own store need not have
+        async with nullcontext() if alone is None else alone(self._url):
+            found, self._kept = self._kept, self._stored()
+            if self._kept.tokens not in (None, found.tokens, self._saved.tokens):
+                self._use(self._kept)  # another program has renewed it
+            else:
+                await renewal()
 
     async def _refresh(self) -> None:
         renewed = await refresh(self._auth, self._url, self._name, self._saved)
@@ -193,6 +206,7 @@ class Login:
         self._use(saved)
         try:
             self._store.save(self._url, saved)
+            self._kept = saved
         except OSError as error:
             log.warning("The login at %s cannot be kept: %s", self._name, error.strerror)
 
@@ -201,10 +215,19 @@ class Login:
         self._key = ProofKey(tokens.key) if tokens is not None and tokens.key else None
         scheme = "Bearer" if self._key is None else "DPoP"
         self._value = "" if tokens is None else f"{scheme} {tokens.access}"
+        self._secrets = (*_spellings(tokens), *self._secrets)[:4]
         self._renew_at = float("inf")
         if tokens is not None and tokens.until:
             left = tokens.until - time.time()
             self._renew_at = tokens.until - min(MARGIN, left / 2)  # a short life has a short margin
+
+
+def _spellings(tokens: Tokens | None) -> tuple[bytes, ...]:
+    """A token as it is, and as JSON may have it; one that is short would be found everywhere, and is no secret."""
+    if tokens is None or len(tokens.access) < SECRET:
+        return ()
+    token = tokens.access.encode()
+    return (token, token.replace(b"/", rb"\/")) if b"/" in token else (token,)
 
 
 class _LoginNeededError(CallError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from enfold.errors import CallError
 from enfold.sources.mcp.oauth.addresses import (
     Reach,
     authorization_server_urls,
@@ -21,6 +23,8 @@ from enfold.sources.mcp.oauth.wire import Wire
 __all__ = ["AuthorizationServer", "Place", "find_place"]
 
 PKCE: Final = "S256"
+MOST: Final = 5  # authorization servers that are asked; a longer list would send us around the world
+SECONDS: Final = 60.0  # for all of them together
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -64,6 +68,14 @@ class Place(msgspec.Struct, frozen=True):
 
 async def find_place(wire: Wire, reach: Reach, server_url: str, challenge: Challenge, issuer: str) -> Place:
     """Who gives tokens for a server; `issuer` is the one the user named, if any."""
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await _find_place(wire, reach, server_url, challenge, issuer)
+    except TimeoutError:
+        raise CallError("UNAVAILABLE", f"{_host(server_url)} does not say in time who gives tokens for it") from None
+
+
+async def _find_place(wire: Wire, reach: Reach, server_url: str, challenge: Challenge, issuer: str) -> Place:
     resource = await _find_resource(wire, server_url, challenge)
     if resource is None:
         return await _find_older(wire, reach, server_url)
@@ -97,7 +109,7 @@ async def _find_server(
     if not named:
         there = ", ".join(resource.authorization_servers)
         raise denied(f"{_host(server_url)} takes tokens of {there}, and no more of {issuer}, where our client is known")
-    for each in named:
+    for each in named[:MOST]:
         reach.check(each, "the authorization server")
         found = await _find_metadata(wire, reach, each, (each,))
         if found is not None:

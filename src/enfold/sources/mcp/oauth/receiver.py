@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from hmac import compare_digest
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from enfold.errors import CallError
 
@@ -14,6 +15,7 @@ __all__ = ["Receiver", "open_receiver"]
 
 MAX_HEAD: Final = 64 * 1024
 FAREWELL: Final = 0.5  # seconds for a page to arrive
+PATIENCE: Final = 30.0  # seconds for a visitor to say what he wants
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 _PAGE: Final = (
@@ -23,16 +25,20 @@ _PAGE: Final = (
 
 
 class Receiver:
-    """Waits for the answer; `redirect_uri` is where it is to be sent."""
+    """Waits for the answer; `redirect_uri` is where it is to be sent, and `state` is what it must repeat.
+
+    Any page and any program may call us: what does not know the state is not the answer, and does not end the login.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.redirect_uri = ""
+        self.state = ""
         self._answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._visits: set[asyncio.Task[Any]] = set()
 
     async def answer(self) -> str:
-        """The query of the first request to our page."""
+        """The query of the first request that knows the state."""
         return await self._answer
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +47,8 @@ class Receiver:
         self._visits.add(visit)
         try:
             with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                head = await reader.readuntil(b"\r\n\r\n")
+                async with asyncio.timeout(PATIENCE):  # whose error is one of the system's
+                    head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._page_for(head.partition(b"\r\n")[0].decode("ascii")))
                 await writer.drain()
         finally:
@@ -59,11 +66,15 @@ class Receiver:
     def _page_for(self, line: str) -> bytes:
         method, _, rest = line.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
-        if method != "GET" or path != self.path or not query:
+        if method != "GET" or path != self.path or not self._is_answer(query):
             return _page("404 Not Found", "Nothing here", "This page only waits for the end of a login.")
         if not self._answer.done():
             self._answer.set_result(query)
         return _page("200 OK", "Thank you", "The answer has arrived. You can close this page and go back.")
+
+    def _is_answer(self, query: str) -> bool:
+        state = dict(parse_qsl(query)).get("state", "")
+        return bool(self.state) and compare_digest(state.encode(), self.state.encode())
 
 
 @asynccontextmanager

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
 __all__ = ["Client", "FileStore", "MemoryStore", "Saved", "Store", "Tokens"]
+
+
+_PAUSE: Final = 0.05  # seconds between two looks at a lock
+_LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a user takes
 
 
 class Client(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,7 +94,7 @@ class FileStore:
         """What is kept; a file that cannot be read is as good as none."""
         try:
             found = msgspec.json.decode(self._path(server_url).read_bytes(), type=_File)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, ValueError, RecursionError):  # of which what msgspec raises is one
             return None
         return found.saved if found.server == server_url else None
 
@@ -107,5 +113,36 @@ class FileStore:
                 Path(name).unlink()
             raise
 
+    @asynccontextmanager
+    async def alone(self, server_url: str) -> AsyncIterator[None]:
+        """Wait until no other program renews this login: a refresh token that comes twice is taken for a stolen one.
+
+        The lock is on the file that is there, and ends with the program that has it.
+        """
+        try:
+            file = self._path(server_url).open("rb")
+        except OSError:  # there is nothing to renew
+            yield
+            return
+        with file:
+            for _ in range(_LOOKS):
+                if _is_locked(file):
+                    break
+                await asyncio.sleep(_PAUSE)
+            yield
+
     def _path(self, server_url: str) -> Path:
         return self._folder / f"{hashlib.sha256(server_url.encode()).hexdigest()[:32]}.json"
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Lock a file, if nobody else has; a system that has no locks must do without."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True

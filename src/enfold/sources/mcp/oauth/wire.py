@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import quote_plus, urlencode, urljoin, urlsplit
 
 import msgspec
 
@@ -28,6 +28,7 @@ _SECRETS: Final = (
     "subject_token",
 )
 _BUSY: Final = (429, 502, 503, 504)
+_MOVED: Final = (301, 302, 303, 307, 308)
 
 MAX_BYTES: Final = 256 * 1024
 SECONDS: Final = 20.0
@@ -49,10 +50,11 @@ class RefusedError(Exception):
 
     def without(self, secrets: Iterable[str]) -> RefusedError:
         """The same, should the server have repeated what it was told in confidence."""
-        description = self.description
+        error, description = self.error, self.description
         for secret in filter(None, secrets):
-            description = description.replace(secret, "…")
-        return RefusedError(self.url, self.status, self.error, description, self.nonce)
+            for text in (secret, quote_plus(secret)):  # as a form has it
+                error, description = error.replace(text, "…"), description.replace(text, "…")
+        return RefusedError(self.url, self.status, error, description, self.nonce)
 
 
 class Wire:
@@ -67,8 +69,8 @@ class Wire:
         self._reach.check(url, "its metadata")
         for _ in range(REDIRECTS + 1):
             status, headers, body = await self._exchange("GET", url, {"accept": "application/json"}, None)
-            moved = urljoin(url, headers.get("location", ""))
-            if status not in (301, 302, 303, 307, 308) or origin(moved) != origin(url):
+            moved = _moved(url, headers) if status in _MOVED else None
+            if moved is None:
                 return _decoded(body, type) if status == 200 else None
             url = moved
         return None
@@ -85,7 +87,8 @@ class Wire:
         try:
             return await self._post(url, sent, urlencode(form).encode(), type)
         except RefusedError as refused:
-            raise refused.without([secret, *(form.get(name, "") for name in _SECRETS)]) from None
+            credentials = headers.get("authorization", "").partition(" ")[2]
+            raise refused.without([secret, credentials, *(form.get(name, "") for name in _SECRETS)]) from None
 
     async def _post(self, url: str, headers: Mapping[str, str], content: bytes, type: type[T]) -> T:
         status, answered, body = await self._exchange("POST", url, headers, content)
@@ -147,8 +150,17 @@ async def _bounded(response: Any, url: str) -> bytes:
     return b"".join(parts)
 
 
+def _moved(url: str, headers: Mapping[str, str]) -> str | None:
+    """Where a redirect leads, if it stays on its server."""
+    try:
+        moved = urljoin(url, headers.get("location", ""))
+        return moved if origin(moved) == origin(url) else None
+    except ValueError:  # to what is no address
+        return None
+
+
 def _decoded(body: bytes, type: type[T]) -> T | None:
     try:
         return msgspec.json.decode(body, type=type)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
