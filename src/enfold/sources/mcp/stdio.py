@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, cast
 
 from enfold.errors import CallError
@@ -50,7 +51,7 @@ async def start_process(command: Command, inbox: Inbox, limits: Limits) -> Stdio
 def _why_not(command: Command, error: Exception) -> str:
     if not isinstance(error, FileNotFoundError):
         return f"{command.words[0]}: {getattr(error, 'strerror', None) or error}"
-    if command.cwd is not None and not os.path.isdir(command.cwd):
+    if command.cwd is not None and not Path(command.cwd).is_dir():
         return f"there is no folder {command.cwd}"
     return f"there is no command {command.words[0]}"
 
