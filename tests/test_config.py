@@ -162,6 +162,11 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
             '[sources.a]\ncommand = "x"\nnamespace = "a b"',
             'line 3: "namespace" must be a legal namespace',
         ),
+        (
+            "enfold.toml",
+            '[sources.a]\ncommand = "x"\nrename = { one = "the first" }',
+            'line 3: "rename" must be a table of legal names',
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence_with_file_and_line(tmp_path: Path, name: str, text: str, sentence: str) -> None:
@@ -249,10 +254,10 @@ async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(every
     assert states["little"] == SourceState("little", "up", "", 3)
     assert states["shop"] == SourceState("shop", "up", "", 1)
     assert states["gone"].state == "down"
-    assert states["gone"].why.startswith("gone cannot be started")
+    assert states["gone"].why == "gone cannot be started: there is no command no-such-program"
 
 
-async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path) -> None:
+async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '{"mcpServers": {"late": {"command": "PYTHON", "args": ["late.py"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}) as registry:
         assert [state.state for state in registry.states] == ["down"]
@@ -263,3 +268,52 @@ async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path) -> None:
         stop()
         assert (await registry.execute("late.add", {"x": 1, "y": 2})).data == {"sum": 3}
         assert [state.state for state in registry.states] == ["up"]
+
+
+async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = '[sources.late]\nfunctions = "late.py"'
+    async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
+        assert caplog.messages == ["late is down: There is no file late.py"]
+        changed = asyncio.Event()
+        registry.watch(changed.set)
+        write(tmp_path, "late.py", "def one() -> int:\n    return 1\n")
+        await asyncio.wait_for(changed.wait(), 20)
+    assert caplog.messages[1:] == ["late is up: 1 operations"]
+
+
+async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = '{"mcpServers": {"slow": {"command": "sleep", "args": ["600"]}}}'
+    async with open_config(write(tmp_path, "mcp.json", text), {}, patience=0.1) as registry:
+        assert registry.states == [SourceState("slow", "starting")]
+    assert caplog.messages == ["slow has not answered yet"]
+
+
+async def test_filters_and_new_names_for_nothing_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, "shop.py", SHOP)
+    text = """\
+[sources.shop]
+functions = "shop.py:ops"
+include = ["pri*", "cost*"]
+rename = { price = "amount", secret = "open" }
+"""
+    async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
+        assert [spec.id for spec in registry.list()] == ["shop.amount"]
+    assert caplog.messages == ['shop: include "cost*" takes nothing', 'shop: rename finds no "secret"']
+
+
+@pytest.mark.parametrize(
+    ("operation", "opened"),
+    [
+        ("pets.plus", ["little", "shop"]),
+        ("till.price", ["little", "shop", "gone"]),
+        ("plus", ["little", "shop", "gone"]),
+    ],
+    ids=["a namespace of the file", "perhaps a program's own namespace", "a name alone"],
+)
+async def test_for_one_operation_only_the_sources_are_opened_that_may_have_it(
+    tmp_path: Path, operation: str, opened: list[str]
+) -> None:
+    config = read_config(write(tmp_path, "enfold.toml", EVERYTHING), {})
+    assert [source.name for source in config.with_only(operation).sources] == opened

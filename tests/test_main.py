@@ -4,7 +4,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 from urllib.request import urlopen
 
 import pytest
@@ -59,6 +61,13 @@ WRONG = [
         2,
         "VALIDATION_ERROR: The tokens cannot",
     ),
+    ("nothing to serve", ["serve"], 2, "VALIDATION_ERROR: serve needs a target"),
+    ("an entry for no server", ["mcp", "--install-json"], 2, "usage: enfold mcp"),
+    ("an entry for a missing file", ["mcp", "--install-json", "no.py"], 2, "VALIDATION_ERROR: There is no file no.py"),
+    ("a configuration for CGI", ["cgi", "enfold.toml"], 2, "VALIDATION_ERROR: cgi takes a program"),
+    ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats makes permissions: enfold nats permissions"),
+    ("permissions for nobody", ["nats", "permissions", SHOP], 2, "usage: enfold nats permissions"),
+    ("a place without a scheme", ["peers", "--nats", "localhost"], 2, "VALIDATION_ERROR: 'localhost' is no address"),
 ]
 
 
@@ -72,6 +81,42 @@ def test_what_is_wrong_is_one_sentence_with_its_exit_code(
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["serve", "mcp", "cgi", "call", "list", "openapi", "inspect", "work", "nats"])
+def test_every_command_helps(command: str) -> None:
+    done = enfold(command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: enfold {command}")
+
+
+@pytest.mark.parametrize("words", [["--install-json", SHOP], [SHOP, "--install-json"]], ids=["first", "last"])
+def test_an_editors_entry_starts_the_server_from_anywhere(words: list[str]) -> None:
+    entry = json.loads(enfold("mcp", *words).stdout)
+    assert entry == {"mcpServers": {"app": {"command": sys.executable, "args": ["-m", "enfold", "mcp", SHOP]}}}
+
+
+def test_a_script_of_ones_own_has_an_editors_entry(tmp_path: Path) -> None:
+    script = tmp_path / "tools.py"
+    script.write_text("from enfold import OperationRegistry\nOperationRegistry().run()\n")
+    done = subprocess.run(
+        [sys.executable, str(script), "mcp", "--install-json"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout) == {
+        "mcpServers": {"tools": {"command": sys.executable, "args": [str(script), "mcp"]}}
+    }
+
+
+@pytest.mark.parametrize("words", [["permissions", SHOP], [SHOP, "permissions"]], ids=["first", "last"])
+def test_permissions_are_made_for_a_target(words: list[str], tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    users.write_text('[{"id": "ann", "scopes": ["shop:order"]}]')
+    assert '"op.ann.shop.order"' in enfold("nats", *words, "--users", str(users)).stdout
+
+
+def test_a_list_of_nothing_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
+    assert enfold("list", str(tmp_path / "mcp.json")).stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -149,24 +194,41 @@ def nats(program: Callable[[str], str]) -> Iterator[str]:
     server.wait()
 
 
+@contextmanager
+def running(*words: str, cwd: Path = ROOT) -> Iterator[IO[str]]:
+    """What a command says while it runs."""
+    command = [sys.executable, "-m", "enfold", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
+        assert process.stderr is not None
+        try:
+            yield process.stderr
+        finally:
+            process.kill()
+
+
+def answer(said: IO[str], call: str) -> object:
+    """The answer to a call, at the address that a server has said."""
+    line = next(line for line in said if "/functions/" in line)
+    address = line.split()[1].replace("{id}", call)
+    with urlopen(address, timeout=30) as reply:  # noqa: S310  # our own server
+        return json.load(reply)
+
+
 def test_a_worker_and_an_edge_are_two_commands(nats: str) -> None:
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "enfold", "work", SHOP, "--nats", nats], stderr=subprocess.PIPE, text=True
-    )
-    edge = None
-    try:
-        assert worker.stderr is not None
-        assert worker.stderr.readline().startswith("Enfold serves")
-        words = ["serve", "--nats", nats, "--port", "0"]
-        edge = subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True)
-        assert edge.stderr is not None
-        said = [edge.stderr.readline() for _ in range(7)]
-        base = said[1].split()[1].removesuffix("/functions/{id}")
-        with urlopen(f"{base}/functions/shop.add?x=1&y=2", timeout=30) as reply:  # noqa: S310  # our own server
-            assert json.load(reply) == {"result": 3}
+    with running("work", SHOP, "--nats", nats) as worker:
+        assert worker.readline().startswith("Enfold serves 7 operations")
+        with running("serve", "--nats", nats, "--port", "0") as edge:
+            assert answer(edge, "shop.add?x=1&y=2") == {"result": 3}
         assert "shop.add" in enfold("peers", "--nats", nats).stdout
-    finally:
-        for process in (worker, edge):
-            if process is not None:
-                process.kill()
-                process.communicate()
+
+
+def test_a_configuration_can_work_and_be_served_beside_what_peers_serve(nats: str, tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text(f'[sources.shop]\nfunctions = "{SHOP}"\n')
+    (tmp_path / "two.toml").write_text('[sources.mine]\nfunctions = "app.py"\n')
+    (tmp_path / "app.py").write_text("def two() -> int:\n    return 2\n")
+    with running("work", "one.toml", "--nats", nats, cwd=tmp_path) as worker:
+        assert worker.readline().startswith("Enfold serves 7 operations")
+        with running("serve", "two.toml", "--nats", nats, "--port", "0", cwd=tmp_path) as edge:
+            assert edge.readline() == "mine: up, 1 operations\n"
+            assert edge.readline() == "Enfold serves 5 operations\n"
+            assert answer(edge, "shop.add?x=1&y=2") == {"result": 3}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from enfold.errors import CallError, code_row
 from enfold.log import silence
 from enfold.registry import OperationRegistry, Registry
-from enfold.targets import TOKEN, SaidError, first_is_target, is_config, logins, on_target, parse, with_config
+from enfold.targets import TOKEN, SaidError, first_is_target, is_config, logins, on_target, opened, parse, with_config
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -109,7 +109,8 @@ def _call(words: list[str], registry: Registry | None) -> int:
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     silence()
     if registry is None and is_config(words[0]):
-        return with_config(words[0], lambda found: to_command_line(found, words[1:], recorder=_recorder))
+        named = next((word for word in words[1:2] if not word.startswith("-")), None)
+        return with_config(words[0], lambda found: to_command_line(found, words[1:], recorder=_recorder), named)
     found, rest = first_is_target(words, registry, "call")
     return to_command_line(found, rest, recorder=_recorder)
 
@@ -140,25 +141,11 @@ def _prov(words: list[str], registry: Registry | None) -> int:
     return _said(lambda: run_prov(words))
 
 
-def _work(words: list[str], registry: Registry | None) -> int:
-    from enfold.surfaces.calls import run_work
-
-    found, rest = first_is_target(words, registry, "work")
-    return _said(lambda: run_work(found, rest, token=os.environ.get(TOKEN)))
-
-
 def _peers(words: list[str], registry: Registry | None) -> int:
     from enfold.calls.command import run_peers
 
     del registry
     return _said(lambda: run_peers(words, token=os.environ.get(TOKEN)))
-
-
-def _nats(words: list[str], registry: Registry | None) -> int:
-    from enfold.calls.command import run_nats
-
-    found, rest = first_is_target(words, registry, "nats")
-    return _said(lambda: run_nats(found, rest))
 
 
 def _said(command: Callable[[], int]) -> int:
@@ -176,9 +163,9 @@ def _serve(words: list[str], registry: Registry | None) -> int:
 
 
 def _mcp(words: list[str], registry: Registry | None) -> int:
-    if registry is None and words and words[-1] == "--install-json":
-        _print_json(_editor_entry(words[0]))
-        return 0
+    # An editor gives a target alone, and waits for us: argparse would take its time.
+    if any(word.startswith("-") for word in words):
+        return _mcp_by_options(words, registry)
     if registry is None and words and is_config(words[0]):
         return _mcp_of_config(words[0])
     found, rest = first_is_target(words, registry, "mcp")
@@ -187,6 +174,17 @@ def _mcp(words: list[str], registry: Registry | None) -> int:
     from enfold.surfaces.mcp import serve_stdio
 
     serve_stdio(found)
+    return 0
+
+
+def _mcp_by_options(words: list[str], registry: Registry | None) -> int:
+    def add(parser: ArgumentParser) -> None:
+        parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
+
+    options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
+    if not options.install_json:
+        return _mcp([] if registry is not None else [options.target], registry)
+    _print_json(_editor_entry(options.target) if registry is None else _entry_of_script())
     return 0
 
 
@@ -208,11 +206,25 @@ def _editor_entry(target: str) -> dict[str, Any]:
     """What an editor's configuration needs to start this server."""
     place, colon, name = target.partition(":")
     path = Path(place)
+    if path.suffix in (".py", ".json", ".toml") and not path.exists():
+        raise CallError("VALIDATION_ERROR", f"There is no file {place}")
     where = f"{path.resolve()}{colon}{name}" if path.exists() else target
-    return {"mcpServers": {path.stem: {"command": sys.executable, "args": ["-m", "enfold", "mcp", where]}}}
+    return _entry(path.stem, "-m", "enfold", "mcp", where)
+
+
+def _entry_of_script() -> dict[str, Any]:
+    script = Path(sys.argv[0]).resolve()
+    return _entry(script.stem, str(script), "mcp")
+
+
+def _entry(name: str, *words: str) -> dict[str, Any]:
+    return {"mcpServers": {name: {"command": sys.executable, "args": list(words)}}}
 
 
 def _cgi(words: list[str], registry: Registry | None) -> int:
+    if words[:1] in (["-h"], ["--help"]):
+        print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in CGI_OPTIONS)}")
+        return 0
     try:
         return _answer_cgi(words, registry)
     except CallError as error:
@@ -224,6 +236,15 @@ def _cgi(words: list[str], registry: Registry | None) -> int:
         return refuse()
 
 
+CGI_OPTIONS: Final = {
+    "--identity-variable": "REMOTE_USER",
+    "--format": "result",
+    "--provenance": "",
+    "--store": "",
+    "--key": "",
+}
+
+
 def _answer_cgi(words: list[str], registry: Registry | None) -> int:
     from contextlib import redirect_stdout
 
@@ -231,13 +252,7 @@ def _answer_cgi(words: list[str], registry: Registry | None) -> int:
 
     with redirect_stdout(sys.stderr):  # What a module prints while it is imported must not be taken for headers.
         found, rest = first_is_target(words, registry, "cgi")
-    options = {
-        "--identity-variable": "REMOTE_USER",
-        "--format": "result",
-        "--provenance": "",
-        "--store": "",
-        "--key": "",
-    }
+    options = dict(CGI_OPTIONS)
     for word in rest:
         name, _, value = word.partition("=")
         if name not in options:
@@ -256,6 +271,30 @@ def _answer_cgi(words: list[str], registry: Registry | None) -> int:
 # --- commands with argparse ---------------------------------------------------------------------------------------
 
 
+def _work(words: list[str], registry: Registry | None) -> int:
+    from contextlib import nullcontext
+
+    from enfold.surfaces.calls import add_work_options, run_work
+
+    options = parse("work", words, registry, "Serve the operations to other processes.", add_work_options)
+    found = nullcontext(registry) if registry is not None else opened(options.target)
+    return run_work(found, options, token=os.environ.get(TOKEN))
+
+
+def _nats(words: list[str], registry: Registry | None) -> int:
+    from enfold.calls.command import add_nats_options, print_permissions
+
+    def add(parser: ArgumentParser) -> None:
+        parser.prog = "enfold nats permissions"
+        add_nats_options(parser)
+
+    if "permissions" not in words[:2] and not {"-h", "--help"} & set(words):
+        raise CallError("VALIDATION_ERROR", "nats makes permissions: enfold nats permissions app.py --users users.json")
+    rest = [word for index, word in enumerate(words) if index > 1 or word != "permissions"]
+    options = parse("nats", rest, registry, "Make the permissions of a NATS server.", add)
+    return on_target(options, registry, lambda found: print_permissions(found, options.users))
+
+
 def _list(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
@@ -270,7 +309,8 @@ def _print_list(registry: Registry, options: Namespace) -> int:
         _print_json([spec.to_dict() for spec in specs])
         return 0
     rows = [(spec.id, spec.type.value, spec.description.partition("\n")[0]) for spec in specs]
-    print(_table(rows) if sys.stdout.isatty() else "\n".join("\t".join(row) for row in rows))
+    if rows:
+        print(_table(rows) if sys.stdout.isatty() else "\n".join("\t".join(row) for row in rows))
     return 0
 
 
@@ -288,7 +328,7 @@ def _inspect(words: list[str], registry: Registry | None) -> int:
     is_document = registry is None and options.target.endswith((".json", ".yaml", ".yml"))
     if is_document and not is_config(options.target):
         return _inspect_document(options)
-    return on_target(options, registry, lambda found: _print_specs(found, options))
+    return on_target(options, registry, lambda found: _print_specs(found, options), options.operation)
 
 
 def _print_specs(found: Registry, options: Namespace) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from errno import EADDRINUSE
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,12 +14,13 @@ import msgspec
 from enfold.errors import CallError
 from enfold.operation import Policy
 from enfold.registry import OperationRegistry, Registry
-from enfold.targets import TOKEN, is_config, load, logins, parse
+from enfold.targets import TOKEN, opened, parse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
+    from enfold.config import SourceState
     from enfold.provenance import Recorder
     from enfold.surfaces.http import HTTPApp
     from enfold.tokens import Tokens
@@ -46,17 +47,24 @@ def run_serve(words: list[str], registry: Registry | None, make_recorder: MakeRe
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
     terms = _terms(options, make_recorder)
-    if registry is None and options.target is not None and is_config(options.target):
-        return _serve_config(terms)
-    if options.nats is not None or options.hub is not None:
-        own = registry if registry is not None or options.target is None else load(options.target)
-        return _serve_edge(own, terms)
-    if registry is None and options.target is None:
+    return _Serving(OperationRegistry(), terms).run(_serve(_own(options, registry), terms))
+
+
+def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
+    """What is served besides the operations of peers."""
+    if registry is None and options.target is not None:
+        return opened(options.target)
+    if registry is None and _peers(options) is None:
         raise CallError(
             "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
         )
-    serving = _Serving(registry or load(options.target), terms)
-    return serving.run(serving.serve())
+    return nullcontext(registry or OperationRegistry())
+
+
+def _peers(options: Namespace) -> str | None:
+    """The address of the peers whose operations are served, if there is one."""
+    place: str | None = options.nats or options.hub
+    return place
 
 
 def _terms(options: Namespace, make_recorder: MakeRecorder) -> _Terms:
@@ -91,7 +99,9 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
-    parser.add_argument("--reload", action="store_true", help="start again when a file of the target's folder changes")
+    parser.add_argument(
+        "--reload", action="store_true", help="start again when a Python file below this folder changes"
+    )
 
 
 def _own_command(registry: Registry | None) -> list[str]:
@@ -118,39 +128,40 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _serve_config(terms: _Terms) -> int:
-    from enfold.config import open_config
-
-    async def serve() -> None:
-        async with open_config(terms.options.target, os.environ, logins=logins()) as registry:
-            for state in registry.states:
-                print(f"{state.name}: {state.state}, {state.operations} operations", file=sys.stderr)
-            await _Serving(registry, terms).serve()
-
-    return _Serving(OperationRegistry(), terms).run(serve())
+async def _serve(own: AbstractAsyncContextManager[Registry], terms: _Terms) -> None:
+    async with own as registry:
+        for state in getattr(registry, "states", ()):
+            print(_how(state), file=sys.stderr)
+        async with _with_peers(registry, terms.options) as everything:
+            await _Serving(everything, terms).serve()
 
 
-def _serve_edge(own: Registry | None, terms: _Terms) -> int:
-    """Serve what running peers serve, beside what we have ourselves; the edge itself keeps nothing."""
-    from enfold.calls.address import open_transport
+def _how(source: SourceState) -> str:
+    more = {
+        "up": f"{source.operations} operations",
+        "down": "it is tried again",
+        "starting": "it comes when it is ready",
+    }
+    return f"{source.name}: {source.state}, {more[source.state]}"
+
+
+@asynccontextmanager
+async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Registry]:
+    """Our own operations, and those of running peers beside them; the edge itself keeps nothing."""
+    address = _peers(options)
+    if address is None:
+        yield own
+        return
+    from enfold.calls.address import reached
     from enfold.sources.calls import from_calls
 
-    registry = OperationRegistry()
-    if own is not None:
+    registry = own if isinstance(own, OperationRegistry) else OperationRegistry()
+    if registry is not own:
         registry.register_all(own)
-
-    async def serve() -> None:
-        options = terms.options
-        address = options.nats or options.hub
-        transport = open_transport(address, token=os.environ.get(TOKEN), insecure=options.insecure)
-        try:
-            async with from_calls(transport) as operations:
-                operations.keep(registry)
-                await _Serving(registry, terms).serve()
-        finally:
-            await transport.close()
-
-    return _Serving(registry, terms).run(serve())
+    token = os.environ.get(TOKEN)
+    async with reached(address, token=token, insecure=options.insecure) as transport, from_calls(transport) as found:
+        found.keep(registry)
+        yield registry
 
 
 class _Serving:

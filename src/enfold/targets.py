@@ -15,6 +15,7 @@ from enfold.registry import Registry, View
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from asyncio import AbstractEventLoop
+    from contextlib import AbstractAsyncContextManager
 
     from enfold.config import Logins
     from enfold.envelope import ResponseEnvelope
@@ -27,6 +28,7 @@ __all__ = [
     "load",
     "logins",
     "on_target",
+    "opened",
     "parse",
     "with_config",
 ]
@@ -48,7 +50,7 @@ def parse(
     if registry is None:
         # An edge serves what its peers have, and needs no target of its own.
         count = "?" if command == "serve" else None
-        parser.add_argument("target", nargs=count, help="app.py, app.py:ops, package.module or package.module:ops")
+        parser.add_argument("target", nargs=count, help="app.py, app.py:ops, package.module:ops, or a configuration")
     add(parser)
     try:
         return parser.parse_args(words)
@@ -98,7 +100,20 @@ def first_is_target(words: list[str], registry: Registry | None, command: str) -
         return registry, words
     if not words or words[0].startswith("-"):
         raise CallError("VALIDATION_ERROR", f"{command} needs a target, as in: enfold {command} app.py")
+    if is_config(words[0]):
+        raise CallError("VALIDATION_ERROR", f"{command} takes a program, and {words[0]} is a configuration")
     return load(words[0]), words[1:]
+
+
+def opened(target: str) -> AbstractAsyncContextManager[Registry]:
+    """What a target names, for a command that serves it: a program as it is, a configuration with its sources open."""
+    if not is_config(target):
+        from contextlib import nullcontext
+
+        return nullcontext(load(target))
+    from enfold.config import open_config
+
+    return open_config(target, os.environ, logins=logins())
 
 
 def is_config(target: str) -> bool:
@@ -109,20 +124,23 @@ def is_config(target: str) -> bool:
     return has_sources(target)
 
 
-def on_target(options: Namespace, registry: Registry | None, command: Callable[[Registry], int]) -> int:
+def on_target(
+    options: Namespace, registry: Registry | None, command: Callable[[Registry], int], operation: str | None = None
+) -> int:
+    """Run a command on what its options name; one that is about a single operation need not open every source."""
     if registry is None and is_config(options.target):
-        return with_config(options.target, command)
+        return with_config(options.target, command, operation)
     return command(registry or load(options.target))
 
 
-def with_config(path: str, command: Callable[[Registry], int]) -> int:
+def with_config(path: str, command: Callable[[Registry], int], operation: str | None = None) -> int:
     """Run a command on the sources of a configuration: they live in a loop, the command beside it in a thread."""
     import asyncio
 
     from enfold.config import open_config
 
     async def run() -> int:
-        async with open_config(path, os.environ, logins=logins(LOGIN_PATIENCE)) as registry:
+        async with open_config(path, os.environ, logins=logins(LOGIN_PATIENCE), operation=operation) as registry:
             return await asyncio.to_thread(command, _FromThread(registry, asyncio.get_running_loop()))
 
     return asyncio.run(run())

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import nats
 import pytest
-from tests.calls.networks import PASSWORD, Server, shop
+from tests.calls.networks import PASSWORD, Server, free_port, shop
 
 from enfold import CallError, Identity
 from enfold.calls import PendingRequestMap
 from enfold.calls.address import open_transport
-from enfold.calls.command import describe_peers, run_nats, run_peers
+from enfold.calls.command import describe_peers, print_permissions, run_peers
 from enfold.calls.micro import Peer, PeerOperation
 from enfold.calls.nats import NATSTransport
 from enfold.calls.permissions import NATSUser, nats_permissions
@@ -28,9 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WORKER = """
 import sys
-from enfold.surfaces.calls import run_work
 from tests.calls.networks import shop
-sys.exit(run_work(shop(), sys.argv[1:]))
+shop().run(["work", *sys.argv[1:]])
 """
 
 
@@ -62,18 +61,20 @@ def test_peers_are_shown_in_a_table() -> None:
     ]
 
 
-def start_worker(url: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WORKER, "--nats", url, "--name", "w1"]
+def start_worker(url: str, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, "--nats", url, *words]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
 async def test_a_worker_serves_until_it_is_told_to_stop(nats_program: str, tmp_path: Path) -> None:
     server = Server(nats_program, tmp_path)
     server.wait_until_ready()
-    worker = start_worker(server.url)
+    worker = start_worker(server.url, "--name", "w1")
     try:
         assert worker.stderr is not None
         assert "serves 11 operations as w1" in await asyncio.to_thread(worker.stderr.readline)
+        hint = "Nobody can call shop.pay: the server does not say who calls"
+        assert hint in await asyncio.to_thread(worker.stderr.readline)
         async with NATSTransport(server.url) as transport, PendingRequestMap(transport) as caller:
             assert (await caller.call("shop.add", {"x": 1, "y": 2})).data == 3
             call = asyncio.create_task(caller.call("shop.wait", {"seconds": 0.5}))
@@ -91,11 +92,56 @@ async def test_a_worker_serves_until_it_is_told_to_stop(nats_program: str, tmp_p
         server.close()
 
 
+def with_user(url: str, name: str) -> str:
+    return url.replace("://", f"://{name}:{PASSWORD}@")
+
+
+async def test_a_worker_knows_from_a_file_what_each_user_may_do(nats_url: str, tmp_path: Path) -> None:
+    users = tmp_path / "users.json"
+    users.write_text('[{"id": "alice", "scopes": ["pay"]}, {"id": "bob"}]')
+    worker = start_worker(with_user(nats_url, "worker"), "--users", str(users))
+    try:
+        assert worker.stderr is not None
+        assert "as worker" in await asyncio.to_thread(worker.stderr.readline)
+        async with NATSTransport(with_user(nats_url, "alice")) as transport, PendingRequestMap(transport) as alice:
+            assert (await alice.call("shop.pay", {"amount": 3})).data == 3
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_who_may_not_serve_is_told_so(nats_url: str) -> None:
+    worker = start_worker(with_user(nats_url, "bob"))
+    _, said = worker.communicate(timeout=60)
+    assert worker.returncode == 4
+    assert said.startswith("ACCESS_DENIED: The server does not let bob listen to ")
+    assert said.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_or_refuses_us_is_told(nats_url: str) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    commands = {
+        ("work", "tests/parity_app.py", "--nats", f"nats://{nowhere}"): f"nats://{nowhere}",
+        ("serve", "--port", "0", "--nats", f"nats://ann:{PASSWORD}@{nowhere}"): f"nats://{nowhere}",
+        ("peers", "--nats", nats_url): nats_url,
+    }
+    started = {words: start_command(*words) for words in commands}  # side by side, because each of them waits
+    for words, process in started.items():
+        _, said = process.communicate(timeout=60)
+        assert said == f"UNAVAILABLE: {commands[words]} cannot be reached, or does not let us in\n"
+        assert process.returncode == 7
+
+
+def start_command(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "enfold", *words]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
 def test_permissions_are_printed_from_a_file_of_users(tmp_path: Path) -> None:
     users = tmp_path / "users.json"
     users.write_text('[{"id": "alice", "scopes": ["pay"]}, {"id": "bob"}, {"id": "w", "serves": ["shop"]}]')
     shown = io.StringIO()
-    assert run_nats(shop(), ["permissions", "--users", str(users)], stdout=shown) == 0
+    assert print_permissions(shop(), users, stdout=shown) == 0
     text = shown.getvalue()
     assert '"op.alice.shop.pay"' in text
     assert '"op.bob.shop.pay"' not in text
@@ -108,7 +154,7 @@ def test_a_file_of_users_that_is_none_is_told(tmp_path: Path, content: str) -> N
     users = tmp_path / "users.json"
     users.write_text(content)
     with pytest.raises(CallError) as raised:
-        run_nats(shop(), ["permissions", "--users", str(users)])
+        print_permissions(shop(), users)
     assert raised.value.code == "VALIDATION_ERROR"
 
 

@@ -11,13 +11,20 @@ from typing import TextIO
 
 import msgspec
 
-from enfold.calls.address import open_transport
+from enfold.calls.address import reached
 from enfold.calls.micro import PATIENCE, Peer, find_peers
-from enfold.calls.permissions import nats_permissions, read_users
+from enfold.calls.permissions import NATSUser, nats_permissions, read_users
 from enfold.errors import CallError
 from enfold.registry import Registry
 
-__all__ = ["add_address_options", "describe_peers", "run_nats", "run_peers"]
+__all__ = [
+    "add_address_options",
+    "add_nats_options",
+    "describe_peers",
+    "print_permissions",
+    "run_peers",
+    "users_in",
+]
 
 
 def run_peers(arguments: Sequence[str], *, token: str | None = None, stdout: TextIO | None = None) -> int:
@@ -28,6 +35,8 @@ def run_peers(arguments: Sequence[str], *, token: str | None = None, stdout: Tex
     parser.add_argument("--patience", type=float, default=PATIENCE, help="how long answers may take, in seconds")
     options = parser.parse_args(arguments)
     peers = asyncio.run(_find(options, token))
+    if not peers:
+        sys.stderr.write("Nobody answers: nobody serves there, or you may not ask.\n")
     out = stdout or sys.stdout
     out.write(msgspec.json.encode(peers).decode() if options.json else describe_peers(peers))
     out.write("\n")
@@ -49,7 +58,7 @@ def describe_peers(peers: Sequence[Peer]) -> str:
     rows = [
         (peer.name, found.id, found.version, str(found.requests), str(found.errors), f"{found.average_ms:.1f} ms")
         for peer in peers
-        for found in peer.operations
+        for found in sorted(peer.operations, key=lambda found: found.id)
     ]
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in (head, *rows)]
@@ -57,27 +66,27 @@ def describe_peers(peers: Sequence[Peer]) -> str:
 
 
 async def _find(options: Namespace, token: str | None) -> list[Peer]:
-    transport = open_transport(options.nats or options.hub, name=options.name, token=token, insecure=options.insecure)
-    try:
+    place = options.nats or options.hub
+    async with reached(place, name=options.name, token=token, insecure=options.insecure) as transport:
         return await find_peers(transport, patience=options.patience)
-    finally:
-        await transport.close()
 
 
-def run_nats(registry: Registry, arguments: Sequence[str], *, stdout: TextIO | None = None) -> int:
-    """`permissions --users FILE`: the server's permissions, made from what the registry's operations require."""
-    parser = ArgumentParser("enfold nats", description="Make the permissions of a NATS server.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("permissions", help="print an authorization block for the server's configuration")
-    making.add_argument("--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator}]")
-    options = parser.parse_args(arguments)
-    try:
-        users = read_users(options.users.read_bytes())
-    except OSError as error:
-        raise CallError(
-            "VALIDATION_ERROR", f"The users cannot be read from {options.users}: {error.strerror}"
-        ) from None
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", f"{options.users}: {error}") from None
-    (stdout or sys.stdout).write(nats_permissions(registry.list(), users))
+def add_nats_options(parser: ArgumentParser) -> None:
+    """What `enfold nats permissions` takes beside its target."""
+    parser.add_argument("--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator}]")
+
+
+def print_permissions(registry: Registry, users: Path, *, stdout: TextIO | None = None) -> int:
+    """An authorization block for the server's configuration, made from what the registry's operations require."""
+    (stdout or sys.stdout).write(nats_permissions(registry.list(), users_in(users)))
     return 0
+
+
+def users_in(file: Path) -> list[NATSUser]:
+    """The users a file lists; whatever is wrong with it is one sentence."""
+    try:
+        return read_users(file.read_bytes())
+    except OSError as error:
+        raise CallError("VALIDATION_ERROR", f"The users cannot be read from {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise CallError("VALIDATION_ERROR", f"{file}: {error}") from None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,6 +23,7 @@ __all__ = ["ConfiguredRegistry", "SourceState", "open_config", "open_sources"]
 log: Final = logging.getLogger("enfold.config")
 
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
+QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0
 LOGIN_WAIT: Final = 600.0  # seconds before a user is asked again to log in
@@ -51,14 +53,21 @@ class ConfiguredRegistry(OperationRegistry):
 
 
 def open_config(
-    path: str | Path, environ: Mapping[str, str], *, patience: float = PATIENCE, logins: Logins | None = None
+    path: str | Path,
+    environ: Mapping[str, str],
+    *,
+    patience: float = PATIENCE,
+    logins: Logins | None = None,
+    operation: str | None = None,
 ) -> AbstractAsyncContextManager[ConfiguredRegistry]:
     """Open every source of a file: `async with open_config("mcp.json", os.environ) as registry`.
 
     A file that is wrong raises at once. Sources that are not up within `patience` seconds come later, by themselves.
-    `logins` says how a user logs in where a server asks for it, and where that is kept.
+    `logins` says how a user logs in where a server asks for it, and where that is kept. With `operation` only the
+    sources are opened that may have it.
     """
-    config = msgspec.structs.replace(read_config(path, environ), logins=logins or Logins())
+    whole = msgspec.structs.replace(read_config(path, environ), logins=logins or Logins())
+    config = whole if operation is None else whole.with_only(operation)
     has_login = any("auth" in source.entry for source in config.sources)
     return open_sources(config, patience=max(patience, config.logins.patience) if has_login else patience)
 
@@ -70,16 +79,27 @@ async def open_sources(config: Config, *, patience: float = PATIENCE) -> AsyncIt
     keepers = registry._keepers
     tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
     try:
-        tries = [asyncio.create_task(keeper.tried.wait()) for keeper in keepers]
-        if tries:
-            await asyncio.wait(tries, timeout=patience)
-        for waiting in tries:
-            waiting.cancel()
+        await _first_tries(keepers, patience)
         yield registry
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
+    """Wait until every source has been tried once, and say which ones take long."""
+    tries = {asyncio.create_task(keeper.tried.wait()): keeper for keeper in keepers}
+    if not tries:
+        return
+    _, slow = await asyncio.wait(tries, timeout=min(QUIET, patience))
+    if slow and patience > QUIET:
+        log.warning("Waiting for %s", ", ".join(keeper.name for trying, keeper in tries.items() if trying in slow))
+        _, slow = await asyncio.wait(slow, timeout=patience - QUIET)
+    for trying in slow:
+        trying.cancel()
+        tries[trying].is_late = True
+        log.warning("%s has not answered yet", tries[trying].name)
 
 
 class _Keeper:
@@ -91,11 +111,16 @@ class _Keeper:
         self._registry = registry
         self._opened: Any = None
         self._why = ""
+        self.is_late = False  # so late that the start did not wait for it
         self.tried = asyncio.Event()
 
     @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
     def state(self) -> SourceState:
-        name = self._source.name
+        name = self.name
         if self._opened is not None and getattr(self._opened, "is_up", True):
             return SourceState(name, "up", "", len(self._opened))
         if not self.tried.is_set():
@@ -108,10 +133,11 @@ class _Keeper:
             try:
                 async with _opened(self._source, self._config, self._registry) as operations:
                     self._opened, wait = operations, FIRST_WAIT
+                    self._tell_misses(operations)
                     self.tried.set()
                     await self._watch(operations)
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
-                self._told(error)
+                self._tell(error)
                 wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
             finally:
                 self._opened = None
@@ -123,21 +149,42 @@ class _Keeper:
         """Connect again to a server that was lost, before somebody calls it."""
         wait = LOOK
         while True:
+            if getattr(operations, "is_up", True):
+                self._tell_return(operations)
+                wait = LOOK
             await asyncio.sleep(wait)
             if getattr(operations, "is_up", True):
-                wait = LOOK
                 continue
             try:
                 await operations.wake()
             except CallError as error:
-                self._told(error)
+                self._tell(error)
                 wait = min(wait * 2, LONGEST_WAIT)
 
-    def _told(self, error: Exception) -> None:
+    def _tell(self, error: Exception) -> None:
         text = str(error) or type(error).__name__
         if text != self._why:
-            log.warning("%s is down and will be tried again: %s", self._source.name, text)
+            log.warning("%s is down: %s", self.name, text)
         self._why = text
+
+    def _tell_return(self, operations: Any) -> None:
+        """Who has read that a source is down or late wants to know when it is there."""
+        if self._why or self.is_late:
+            log.warning("%s is up: %d operations", self.name, len(operations))
+        self._why, self.is_late = "", False
+
+    def _tell_misses(self, operations: Iterable[Operation]) -> None:
+        """A pattern that takes nothing, and a new name for what is not there, are mistakes more often than not."""
+        specs = [operation.spec for operation in operations]
+        texts = {
+            text for spec in specs for text in (spec.name, spec.id, str(spec.meta.get("original_name", spec.name)))
+        }
+        for pattern in patterns(self._source.entry.get("include")):
+            if not any(fnmatchcase(text, pattern) for text in texts):
+                log.warning('%s: include "%s" takes nothing', self.name, pattern)
+        for old, new in self._source.entry.get("rename", {}).items():
+            if new not in texts:
+                log.warning('%s: rename finds no "%s"', self.name, old)
 
 
 def _is_login(error: Exception) -> bool:
@@ -218,8 +265,6 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
 
 @asynccontextmanager
 async def _open_functions(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
-    from fnmatch import fnmatchcase
-
     from enfold.sources.functions import load_target
 
     entry = source.entry
@@ -234,11 +279,18 @@ async def _open_functions(source: SourceEntry, config: Config, registry: Operati
         )
 
     chosen = [operation for operation in found if is_chosen(operation)]
-    renamed = [each.with_spec(each.spec.replace(name=names.get(each.spec.name, each.spec.name))) for each in chosen]
+    renamed = [_renamed(operation, names.get(operation.spec.name)) for operation in chosen]
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, entry) for operation in placed]
     registry.register_all(operations)
     yield operations
+
+
+def _renamed(operation: Operation, name: str | None) -> Operation:
+    spec = operation.spec
+    if name is None:
+        return operation
+    return operation.with_spec(spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
 
 
 def _below(source: SourceEntry, operation: Operation) -> str:

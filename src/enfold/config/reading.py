@@ -43,6 +43,14 @@ class Config(msgspec.Struct, frozen=True):
     policy: dict[str, Any] = {}
     logins: Logins = Logins()
 
+    def with_only(self, operation: str) -> Config:
+        """The file with the sources that may have an operation; a program's functions have namespaces of their own."""
+        near = [source for source in self.sources if operation.startswith(f"{source.namespace}.")]
+        if not near:
+            return self
+        kept = tuple(source for source in self.sources if source in near or source.kind == "functions")
+        return msgspec.structs.replace(self, sources=kept)
+
 
 def is_config(target: str) -> bool:
     """Whether a target of the command is a configuration file and not a program."""
@@ -111,9 +119,17 @@ def _is_command(value: Any) -> bool:
 
 
 def _is_namespace(value: Any) -> bool:
+    return _is_text(value) and _is_id(value, "x")
+
+
+def _is_renaming(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_text(name) and _is_id("", name) for name in value.values())
+
+
+def _is_id(namespace: str, name: str) -> bool:
     try:
-        operation_id(value, "x")
-    except (ValueError, AttributeError):
+        operation_id(namespace, name)
+    except ValueError:
         return False
     return True
 
@@ -130,7 +146,7 @@ _COMMON: Final[dict[str, Rule]] = {
     "namespace": (_is_namespace, "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between"),
     "include": _PATTERNS,
     "exclude": _PATTERNS,
-    "rename": _TEXT_TABLE,
+    "rename": (_is_renaming, "a table of legal names: 1 to 64 of A-Z a-z 0-9 _ -"),
     "normalize": (_is_one_of("repair", "typebox", "off"), "repair, typebox or off"),
     "strict_output": _FLAG,
     "coerce": _FLAG,

@@ -5,27 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import may_list
-from enfold.calls.address import open_transport
-from enfold.calls.command import add_address_options
+from enfold.calls.address import reached
 from enfold.calls.discovery import Announcer
 from enfold.calls.handler import CallHandler, OnceStore, Verify
 from enfold.calls.idempotency import MemoryStore
 from enfold.calls.micro import MicroService
 from enfold.calls.remote import is_reached_over
 from enfold.calls.settings import CallSettings, Limits
-from enfold.calls.transport import Transport, TransportError
+from enfold.calls.transport import Transport, TransportError, peer_name
 from enfold.operation import Identity, OperationSpec, Recording
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from enfold.provenance import Recorder
 
-__all__ = ["Serving", "run_work", "serve_calls", "work"]
+__all__ = ["Serving", "add_work_options", "run_work", "serve_calls", "work"]
 
 _log: Final = logging.getLogger("enfold.calls")
 
@@ -146,20 +149,35 @@ class Serving:
 # --- the command `enfold work` ------------------------------------------------------------------------------------
 
 
-def run_work(registry: Registry, arguments: Sequence[str], *, token: str | None = None) -> int:
-    """Serve a registry to the peers of a server or hub until told to stop, then let calls come to their end."""
-    from argparse import ArgumentParser
+def add_work_options(parser: ArgumentParser) -> None:
+    """What `enfold work` takes beside its target."""
+    from enfold.calls.command import add_address_options
 
-    parser = ArgumentParser("enfold work", description="Serve the operations to other processes.")
     add_address_options(parser)
+    parser.add_argument("--users", type=Path, help="NATS: what each user may do, as for `enfold nats permissions`")
     parser.add_argument("--running", type=int, default=Limits().running, help="calls that run at the same time")
     parser.add_argument("--waiting", type=int, default=Limits().waiting, help="calls that may wait for their turn")
     parser.add_argument("--service", default="enfold", help="the name of the service")
-    options = parser.parse_args(arguments)
-    transport = open_transport(options.nats or options.hub, name=options.name, token=token, insecure=options.insecure)
-    limits = Limits(options.running, options.waiting)
-    asyncio.run(work(registry, transport, service=options.service, limits=limits))
+
+
+def run_work(opened: AbstractAsyncContextManager[Registry], options: Namespace, *, token: str | None = None) -> int:
+    """Serve a registry to the peers of a server or hub until told to stop, then let calls come to their end."""
+    identities = None if options.users is None else _identities(options.users)
+
+    async def run() -> None:
+        place, limits = options.nats or options.hub, Limits(options.running, options.waiting)
+        known = {"name": options.name, "token": token, "insecure": options.insecure, "identities": identities}
+        async with opened as registry, reached(place, **known) as transport:
+            await work(registry, transport, service=options.service, limits=limits)
+
+    asyncio.run(run())
     return 0
+
+
+def _identities(file: Path) -> dict[str, Identity]:
+    from enfold.calls.command import users_in
+
+    return {peer_name(user.identity.id): user.identity for user in users_in(file)}
 
 
 async def work(registry: Registry, transport: Transport, *, service: str = "enfold", limits: Limits) -> None:
@@ -170,13 +188,17 @@ async def work(registry: Registry, transport: Transport, *, service: str = "enfo
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    try:
-        async with serve_calls(registry, transport, service=service, limits=limits) as serving:
-            count = len(serving.handler.offered)
-            sys.stderr.write(f"Enfold serves {count} operations as {transport.name}. Press Ctrl-C to stop.\n")
-            for operation_id, reason in serving.refused.items():
-                sys.stderr.write(f"  not {operation_id}: {reason}\n")
-            sys.stderr.flush()
-            await stopping.wait()
-    finally:
-        await transport.close()
+    async with serve_calls(registry, transport, service=service, limits=limits) as serving:
+        sys.stderr.write("\n".join(_said(serving, transport)) + "\n")
+        sys.stderr.flush()
+        await stopping.wait()
+
+
+def _said(serving: Serving, transport: Transport) -> Iterator[str]:
+    count = len(serving.handler.offered)
+    yield f"Enfold serves {count} operations as {transport.name}. Press Ctrl-C to stop."
+    for operation_id, reason in serving.refused.items():
+        yield f"  not {operation_id}: {reason}"
+    guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
+    if guarded and not transport.capabilities.peer_identity:
+        yield f"  Nobody can call {', '.join(guarded)}: the server does not say who calls. See: enfold nats permissions"

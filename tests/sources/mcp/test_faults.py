@@ -5,11 +5,13 @@ import logging
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import Limits, MCPOperations, from_mcp
@@ -31,6 +33,36 @@ async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_w
     assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", False)
     assert str(caught.value) == "pet has ended with exit code 3: I cannot go on"
     assert caught.value.details == {"reason": "process", "exit_code": 3, "stderr": "first words\nI cannot go on"}
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_server_that_never_listens_tells_its_exit_code_and_its_last_words(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    program = "import os, sys; os.close(0); print('  no   key  ', file=sys.stderr); sys.exit(3)"
+
+    async def open_it() -> None:
+        async with from_mcp([sys.executable, "-c", program], namespace="pet"):
+            pass
+
+    with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(CallError) as caught:
+        runner.run(open_it())
+    assert str(caught.value) == "pet has ended with exit code 3: no key"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        pytest.param({"command": "no-such-program"}, "there is no command no-such-program", id="no program"),
+        pytest.param({"command": "python3", "cwd": "/no/such"}, "there is no folder /no/such", id="no folder"),
+        pytest.param({"command": "/"}, "/: Permission denied", id="no permission"),
+    ],
+)
+async def test_a_server_that_cannot_be_started_tells_why(command: dict[str, str], told: str) -> None:
+    with pytest.raises(CallError) as caught:
+        async with from_mcp(command, namespace="pet"):
+            pass
+    assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", f"pet cannot be started: {told}")
 
 
 @pytest.mark.parametrize(
