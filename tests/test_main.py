@@ -166,6 +166,8 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["interrupted", "terminated"])
 def test_a_reloading_server_takes_up_a_change_and_ends_whole(tmp_path: Path, end: signal.Signals) -> None:
+    # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     app = tmp_path / "app.py"
     app.write_text("def one() -> int:\n    return 1\n")
     command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", "--reload"]

@@ -534,6 +534,17 @@ async def test_operations_come_and_go_with_their_worker(network: Network) -> Non
         await _until(lambda: len(mine) == 0)
 
 
+async def test_what_register_all_took_stays_current(network: Network) -> None:
+    ops, mine = OperationRegistry("shop"), OperationRegistry()
+    ops.register(_add, name="add", type="query")
+    async with serve_calls(ops, network.peer("worker")), from_calls(network.peer("alice"), patience=0.3) as operations:
+        mine.register_all(operations)
+        ops.register(_add, name="echo", type="query")
+        await _until(lambda: "shop.echo" in mine)
+        ops.unregister("shop.add")
+        await _until(lambda: "shop.add" not in mine)
+
+
 async def test_an_id_of_one_s_own_is_never_replaced(imported: CallOperations) -> None:
     mine = OperationRegistry("shop")
     mine.register(lambda: "mine", name="add")

@@ -116,6 +116,10 @@ class CallOperations:
         self._registries.append((registry, set()))
         self._update(*self._registries[-1])
 
+    def keep_current(self, registry: OperationRegistry) -> None:
+        """Keep a registry up to date that has just taken all of these: `register_all` asks for it."""
+        self._registries.append((registry, set(self._operations)))
+
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back whenever the operations are others."""
         self._watchers.append(callback)
