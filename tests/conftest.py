@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 PLACES = [ROOT / ".venv/bin", ROOT / ".parts/node_modules/.bin", ROOT / ".parts/debian/usr/sbin"]
 
 
-def not_run(what: str) -> None:
+def not_run(what: str) -> NoReturn:
     """Leave a test out because a part cannot be had; where everything is required that is a failure."""
     if os.environ.get("REQUIRE_ALL"):
         pytest.fail(f"{what} cannot be had here, and REQUIRE_ALL is set")

@@ -1,18 +1,17 @@
 """A gateway with a little server of each era behind it, and one on the SDK of both."""
 
 import asyncio
-import importlib.util
 import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import pytest
 import uvicorn
+from tests.sources.mcp import sdk_server
 
 from enfold.config import ConfiguredRegistry, open_config
 from enfold.surfaces.http import to_http
@@ -48,7 +47,7 @@ def gateway(tmp_path: Path) -> Open:
     async def opened(*habits: str) -> AsyncIterator[Gateway]:
         marks, config = tmp_path / "marks", tmp_path / "mcp.json"
         little = [str(SERVERS / "little_server.py"), "--marks", str(marks)]
-        async with serve(SDK.make_server().streamable_http_app()) as both:
+        async with serve(sdk_server.make_server().streamable_http_app()) as both:
             servers = {
                 "old": {"command": sys.executable, "args": [*little, *habits]},
                 "new": {"command": sys.executable, "args": [*little, "--era", "stateless"]},
@@ -62,18 +61,6 @@ def gateway(tmp_path: Path) -> Open:
                     yield Gateway(registry, url, marks)
 
     return opened
-
-
-def load_server() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sdk_server", SERVERS / "sdk_server.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SDK = load_server()
 
 
 @asynccontextmanager

@@ -1,15 +1,14 @@
 """A server written on the official SDK, over every transport and in both eras: what it offers, and what calls give."""
 
 import asyncio
-import importlib.util
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.sources.mcp import sdk_server
 
 from enfold import CallError, Context, OperationRegistry, TextContent
 from enfold.operation import LogMessage, Progress
@@ -21,24 +20,12 @@ HERE = Path(__file__).parent
 ERAS = ["2025-11-25", "2026-07-28"]
 
 
-def load_server() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sdk_server", HERE / "sdk_server.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SDK = load_server()
-
-
 @pytest.fixture(params=["stdio", "http"])
 async def target(request: pytest.FixtureRequest, serve: Serve) -> AsyncIterator[Any]:
     if request.param == "stdio":
         yield [sys.executable, str(HERE / "sdk_server.py")]
         return
-    async with serve(SDK.make_server().streamable_http_app(streamable_http_path="/mcp")) as url:
+    async with serve(sdk_server.make_server().streamable_http_app(streamable_http_path="/mcp")) as url:
         yield f"{url}/mcp"
 
 
@@ -71,7 +58,7 @@ async def test_a_tool_keeps_its_schemas_its_hints_and_its_name(target: Any, era:
         add, named = ops.get_spec("add"), ops.get_spec("with_dots_and_spaces")
         assert (await ops.execute("with_dots_and_spaces", {})).data == {"found": True}
     assert (add.type.value, add.title, add.idempotent, add.destructive) == ("query", "Adds", True, False)
-    assert (add.input_schema, add.output_schema) == (SDK.NUMBERS, SDK.SUM)
+    assert (add.input_schema, add.output_schema) == (sdk_server.NUMBERS, sdk_server.SUM)
     assert add.meta["mcp"]["annotations"]["readOnlyHint"] is True
     assert named.meta["original_name"] == "with dots.and spaces"
 
@@ -180,20 +167,20 @@ async def test_many_calls_at_once_share_one_connection(target: Any) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_server_that_was_restarted_is_greeted_anew_and_the_call_is_made(serve: Serve, era: str) -> None:
-    async with serve(SDK.make_server().streamable_http_app()) as url:
+    async with serve(sdk_server.make_server().streamable_http_app()) as url:
         source = from_mcp(f"{url}/mcp", protocol=era)
         ops = registry_of(await source.__aenter__())
         assert (await ops.execute("add", {"x": 1, "y": 1})).data == {"sum": 2}
     with pytest.raises(CallError) as caught:
         await ops.execute("add", {"x": 1, "y": 1})
     assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", True)
-    async with serve(SDK.make_server().streamable_http_app(), int(url.rpartition(":")[2])):
+    async with serve(sdk_server.make_server().streamable_http_app(), int(url.rpartition(":")[2])):
         assert (await ops.execute("add", {"x": 1, "y": 1})).data == {"sum": 2}
         await source.aclose()
 
 
 async def test_the_oldest_transport_is_found_out_and_spoken(serve: Serve) -> None:
-    async with serve(SDK.make_event_stream_app()) as url, from_mcp(f"{url}/sse") as operations:
+    async with serve(sdk_server.make_event_stream_app()) as url, from_mcp(f"{url}/sse") as operations:
         ops = registry_of(operations)
         assert (await ops.execute("add", {"x": 1, "y": 1})).data == {"sum": 2}
 

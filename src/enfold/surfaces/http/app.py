@@ -139,8 +139,8 @@ class HTTPApp:
             else:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
                 envelope = await self._registry.call(route.id, given, Context())
-            if isinstance(envelope.data, msgspec.Struct):  # clean, and asked for by the format `result` alone
-                text, status, headers = encode_result({"result": envelope.data}), 200, ()
+            if isinstance(envelope.data, msgspec.Struct):  # only a clean result of our own comes as one
+                text, status, headers = encode_result(self._format.write(envelope, route.spec)), 200, ()
             else:
                 text, status, headers = answer_of(envelope, route.spec, self._settings.format, self._format)
         except (Exception, CancelledError) as error:  # noqa: BLE001  # it is told, and logged, where all are
