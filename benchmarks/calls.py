@@ -27,7 +27,7 @@ from enfold import OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSTransport
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.transport import Transport
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.surfaces.calls import serve_calls
 

@@ -24,9 +24,9 @@ from tests.serving import Answer, Client, serve
 
 from enfold import CallError, Context, Identity, ResponseEnvelope
 from enfold.calls import PendingRequestMap
-from enfold.calls.address import open_transport
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.addresses import open_transport
 from enfold.calls.websocket import WebSocketHub
 from enfold.formats import find_format
 from enfold.operation import OperationSpec, OperationType

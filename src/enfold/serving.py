@@ -152,7 +152,7 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
     if address is None:
         yield own
         return
-    from enfold.calls.address import reached
+    from enfold.calls.transports.addresses import reached
     from enfold.sources.calls import from_calls
 
     registry = own if isinstance(own, OperationRegistry) else OperationRegistry()

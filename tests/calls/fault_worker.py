@@ -16,13 +16,13 @@ from typing import Any
 from tests.calls.processes import Line, forget_peak_memory, memory, peak_memory
 
 from enfold import Context, OperationRegistry
-from enfold.calls.faulty import Faults, FaultyTransport
-from enfold.calls.handler import OnceStore
 from enfold.calls.nats import NATSTransport
-from enfold.calls.nats_store import NATSStore
-from enfold.calls.settings import CallSettings, Limits
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.websocket import WebSocketTransport
+from enfold.calls.worker.nats_once_store import NATSOnceStore
+from enfold.calls.worker.once_store import OnceStore
 from enfold.surfaces.calls import Serving, serve_calls
 
 PROGRESS = ".progress"  # beside the log: how many items have been produced
@@ -77,10 +77,10 @@ async def serving(options: argparse.Namespace, transport: Transport) -> AsyncIte
     progress = os.open(options.log.with_suffix(PROGRESS), os.O_WRONLY | os.O_CREAT)
     store: OnceStore | None = None
     if options.store and isinstance(transport, NATSTransport):
-        store = NATSStore(transport, replicas=options.store)
+        store = NATSOnceStore(transport, replicas=options.store)
     ops = operations(log, progress)
     wire: Transport = FaultyTransport(transport, Faults(duplicate=1.0), 1) if options.twice else transport
-    limits = Limits(options.running, options.waiting)
+    limits = WorkerLimits(options.running, options.waiting)
     async with serve_calls(ops, wire, limits=limits, settings=CallSettings(), store=store) as serving:
         ops.register(_state_of(serving), name="state", namespace="work", type="query")
         await serving.handler.offer("work.state")

@@ -19,8 +19,8 @@ from tests.conftest import not_run
 from enfold import Identity, OperationRegistry
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSTransport
-from enfold.calls.permissions import NATSUser, nats_permissions
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.tokens import Tokens
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from tests.calls.fault_worker import connect
 
-from enfold.calls.events import Aborted, Requested, write_event
-from enfold.calls.frames import SUBPROTOCOL, Frame, Op, write_frame
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.events import Aborted, Requested, write_event
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, write_frame
 from enfold.operation import new_request_id
 
 AT_ONCE = 4  # frames between two looks at the clock

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.calls.networks import free_port
 
-from enfold.calls.transport import Message, Signal, Transport
+from enfold.calls.protocol.transport import Message, Signal, Transport
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCALE: Final = float(os.environ.get("ENFOLD_FAULTS", "0.05"))

@@ -14,14 +14,14 @@ from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
-from enfold.calls.discovery import Announcer
-from enfold.calls.events import Aborted, Requested, responded, write_event
-from enfold.calls.frames import Frame, Op, write_frame
-from enfold.calls.hub import Hub
 from enfold.calls.nats import NATSTransport
-from enfold.calls.settings import NEVER
-from enfold.calls.transport import DeniedError, Message, Transport, TransportError
+from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.events import Aborted, Requested, responded, write_event
+from enfold.calls.protocol.transport import DeniedError, Message, Transport, TransportError
+from enfold.calls.transports.frames import Frame, Op, write_frame
+from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.calls.worker.announcer import Announcer
 from enfold.envelope import local_envelope
 from enfold.operation import new_request_id
 from enfold.sources.calls import from_calls

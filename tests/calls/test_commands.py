@@ -16,11 +16,11 @@ from tests.calls.networks import PASSWORD, Server, free_port, shop
 
 from enfold import CallError, Identity
 from enfold.calls import PendingRequestMap
-from enfold.calls.address import open_transport
+from enfold.calls.caller.peers import PeerOperation, RunningPeer
 from enfold.calls.command import describe_peers, print_permissions, run_peers
-from enfold.calls.micro import Peer, PeerOperation
 from enfold.calls.nats import NATSTransport
-from enfold.calls.permissions import NATSUser, nats_permissions
+from enfold.calls.transports.addresses import open_transport
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketTransport
 from enfold.surfaces.calls import serve_calls
 
@@ -54,7 +54,7 @@ def test_another_address_is_told() -> None:
 
 
 def test_peers_are_shown_in_a_table() -> None:
-    peers = [Peer("w1", "b", "enfold", "1", "", (PeerOperation("shop.add", "1.0.0", 12, 1, 0.25),))]
+    peers = [RunningPeer("w1", "b", "enfold", "1", "", (PeerOperation("shop.add", "1.0.0", 12, 1, 0.25),))]
     assert describe_peers(peers).splitlines() == [
         "peer  operation  version  calls  errors  average",
         "w1    shop.add   1.0.0    12     1       0.2 ms",

@@ -12,8 +12,8 @@ from tests.calls.networks import PEERS, Network, shop
 
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope, http_envelope, mcp_envelope, to_wire
 from enfold.calls import PendingRequestMap
-from enfold.calls.micro import find_peers
-from enfold.calls.settings import NEVER, CallSettings, Limits
+from enfold.calls.caller.peers import find_peers
+from enfold.calls.protocol.call_settings import NEVER, CallSettings, WorkerLimits
 from enfold.sources.calls import CallOperations, from_calls
 from enfold.surfaces.calls import Serving, serve_calls
 
@@ -261,7 +261,7 @@ async def test_a_handler_that_cancels_itself_ends_nothing_else(network: Network)
 
 
 async def test_what_is_too_much_is_refused_at_once(network: Network) -> None:
-    limits = Limits(running=8, waiting=8)
+    limits = WorkerLimits(running=8, waiting=8)
     async with (
         serve_calls(shop(), network.peer("worker"), limits=limits),
         PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
@@ -275,7 +275,7 @@ async def test_what_is_too_much_is_refused_at_once(network: Network) -> None:
 
 async def test_one_peer_cannot_take_all_the_room(network: Network) -> None:
     async with (
-        serve_calls(shop(), network.peer("worker"), limits=Limits(per_peer=2)),
+        serve_calls(shop(), network.peer("worker"), limits=WorkerLimits(per_peer=2)),
         PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
         PendingRequestMap(network.peer("bob"), retry=NEVER) as bob,
     ):

@@ -12,9 +12,9 @@ from tests.calls.networks import Network
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
-from enfold.calls.delegation import HEADER, signer, verifier
-from enfold.calls.events import Requested
-from enfold.calls.transport import Message
+from enfold.calls.protocol.delegation import HEADER, signer, verifier
+from enfold.calls.protocol.events import Requested
+from enfold.calls.protocol.transport import Message
 from enfold.operation import new_request_id
 from enfold.surfaces.calls import serve_calls
 

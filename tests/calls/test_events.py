@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from enfold import CallError, FormatError, http_envelope, local_envelope, mcp_envelope
 from enfold.calls import CALL_EVENT_SCHEMA, CALL_MESSAGE_SCHEMA
-from enfold.calls.events import (
+from enfold.calls.protocol.events import (
     TYPES,
     Aborted,
     Accepted,

@@ -23,7 +23,7 @@ from tests.calls.processes import CALLS, IS_FULL, RATE, SCALE, SLACK, Line, Work
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.settings import NEVER, CallSettings, Retry
+from enfold.calls.protocol.call_settings import NEVER, CallSettings, Retry
 
 PATIENT = Retry(attempts=50, delay=0.02, max_delay=0.25)
 

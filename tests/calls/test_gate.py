@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from enfold import CallError, OperationSpec
-from enfold.calls.events import Requested
-from enfold.calls.gate import Gate
-from enfold.calls.served import Counts
-from enfold.calls.settings import Limits
-from enfold.calls.transport import Message
+from enfold.calls.protocol.call_settings import WorkerLimits
+from enfold.calls.protocol.events import Requested
+from enfold.calls.protocol.transport import Message
+from enfold.calls.worker.gate import Gate
+from enfold.calls.worker.served import Counts
 
 SPEC = OperationSpec(namespace="shop", name="add")
 MESSAGE = Message("op.alice.shop.add", peer="alice")
@@ -20,7 +20,7 @@ def request(ttl_ms: int) -> Requested:
 
 
 def gate() -> Gate:
-    made = Gate(Limits(remembered=2), Counts())
+    made = Gate(WorkerLimits(remembered=2), Counts())
     made.wake(100.0)
     return made
 
@@ -46,7 +46,7 @@ def test_for_a_moment_after_standing_still_every_message_is_suspect() -> None:
 
 
 def test_before_the_first_moment_nobody_stood_still() -> None:
-    fresh = Gate(Limits(), Counts())
+    fresh = Gate(WorkerLimits(), Counts())
     assert fresh.deadline(MESSAGE, request(300), SPEC, 100.0) == pytest.approx(100.3)
     fresh.wake(107.0)
     assert fresh.deadline(MESSAGE, request(300), SPEC, 107.1) == pytest.approx(107.4)

@@ -22,10 +22,10 @@ from tests.calls.networks import PEERS, shop
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
-from enfold.calls.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
-from enfold.calls.hub import Hub
-from enfold.calls.settings import NEVER
-from enfold.calls.transport import OverloadedError
+from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.transport import OverloadedError
+from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
+from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls

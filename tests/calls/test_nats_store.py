@@ -16,8 +16,8 @@ from tests.calls.processes import Workers
 from enfold import CallError, ResponseEnvelope, local_envelope
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
-from enfold.calls.nats_store import LEASE_MARGIN, NATSStore
-from enfold.calls.settings import NEVER
+from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.worker.nats_once_store import LEASE_MARGIN, NATSOnceStore
 
 TTL = 2.0
 KEY = {"idempotency_key": "order-7", "timeout": TTL}
@@ -92,14 +92,14 @@ async def _until_begun(log: Path) -> None:
 
 
 @pytest.fixture
-async def stores(server: Server) -> AsyncIterator[list[NATSStore]]:
+async def stores(server: Server) -> AsyncIterator[list[NATSOnceStore]]:
     transports = [NATSTransport(server.url, name=f"w{number}") for number in range(2)]
-    yield [NATSStore(transport) for transport in transports]
+    yield [NATSOnceStore(transport) for transport in transports]
     for transport in transports:
         await transport.close()
 
 
-async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATSStore]) -> None:
+async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATSOnceStore]) -> None:
     runs = 0
 
     async def run() -> ResponseEnvelope[Any]:
@@ -113,7 +113,7 @@ async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATS
     assert ({answer.data for answer in answers}, runs) == ({1}, 1)
 
 
-async def test_the_same_key_with_another_input_is_refused(stores: list[NATSStore]) -> None:
+async def test_the_same_key_with_another_input_is_refused(stores: list[NATSOnceStore]) -> None:
     async def run() -> ResponseEnvelope[Any]:
         return local_envelope(1, "shop.pay")
 
@@ -125,7 +125,7 @@ async def test_the_same_key_with_another_input_is_refused(stores: list[NATSStore
 
 @pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
 async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
-    stores: list[NATSStore], code: str, runs: int
+    stores: list[NATSOnceStore], code: str, runs: int
 ) -> None:
     tried = 0
 
@@ -140,7 +140,7 @@ async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
     assert tried == runs
 
 
-async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: list[NATSStore]) -> None:
+async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: list[NATSOnceStore]) -> None:
     release = asyncio.Event()
 
     async def stand_still() -> ResponseEnvelope[Any]:

@@ -36,10 +36,10 @@ from tests.calls.processes import (
 
 from enfold import CallError, Context, ResponseEnvelope
 from enfold.calls import PendingRequestMap
-from enfold.calls.faulty import Faults, FaultyTransport
 from enfold.calls.memory import MemoryTransport
-from enfold.calls.settings import NEVER
-from enfold.calls.transport import Transport
+from enfold.calls.protocol.call_settings import NEVER
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.websocket import WebSocketTransport
 
 NOISE_RATE = 2500.0

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from enfold import Context, OperationRegistry
-from enfold.calls.address import open_transport
+from enfold.calls.transports.addresses import open_transport
 from enfold.provenance import Recorder, RecordStore, options_from_mode, verify_lineage
 from enfold.sources.calls import from_calls
 
 WORKER = """
 import asyncio, sys
 from enfold import OperationRegistry
-from enfold.calls.address import open_transport
+from enfold.calls.transports.addresses import open_transport
 from enfold.provenance import Recorder
 from enfold.surfaces.calls import serve_calls
 

@@ -1,7 +1,7 @@
 """The call protocol: the same operation, called across a process or a machine."""
 
-from enfold.calls.events import CALL_EVENT_SCHEMA, CALL_MESSAGE_SCHEMA
-from enfold.calls.handler import CallHandler
-from enfold.calls.pending import PendingRequestMap
+from enfold.calls.caller.pending import PendingRequestMap
+from enfold.calls.protocol.events import CALL_EVENT_SCHEMA, CALL_MESSAGE_SCHEMA
+from enfold.calls.worker.handler import CallHandler
 
 __all__ = ["CALL_EVENT_SCHEMA", "CALL_MESSAGE_SCHEMA", "CallHandler", "PendingRequestMap"]

@@ -11,9 +11,9 @@ from typing import TextIO
 
 import msgspec
 
-from enfold.calls.address import reached
-from enfold.calls.micro import PATIENCE, Peer, find_peers
-from enfold.calls.permissions import NATSUser, nats_permissions, read_users
+from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
+from enfold.calls.transports.addresses import reached
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -52,7 +52,7 @@ def add_address_options(parser: ArgumentParser) -> None:
     parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
 
 
-def describe_peers(peers: Sequence[Peer]) -> str:
+def describe_peers(peers: Sequence[RunningPeer]) -> str:
     """A table for people."""
     head = ("peer", "operation", "version", "calls", "errors", "average")
     rows = [
@@ -65,7 +65,7 @@ def describe_peers(peers: Sequence[Peer]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-async def _find(options: Namespace, token: str | None) -> list[Peer]:
+async def _find(options: Namespace, token: str | None) -> list[RunningPeer]:
     place = options.nats or options.hub
     async with reached(place, name=options.name, token=token, insecure=options.insecure) as transport:
         return await find_peers(transport, patience=options.patience)

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Self
 
-from enfold.calls.discovery import Listing, Lookout
-from enfold.calls.pending import PendingRequestMap, Sign
-from enfold.calls.remote import remote_operation
-from enfold.calls.settings import CallSettings, Retry
-from enfold.calls.transport import Transport
+from enfold.calls.caller.lookout import Listing, Lookout
+from enfold.calls.caller.pending import PendingRequestMap
+from enfold.calls.caller.remote import remote_operation
+from enfold.calls.protocol.call_settings import CallSettings, Retry
+from enfold.calls.protocol.delegation import Sign
+from enfold.calls.protocol.transport import Transport
 from enfold.operation import Operation, OperationSpec
 from enfold.registry import OperationRegistry
 

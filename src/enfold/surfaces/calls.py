@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import may_list
-from enfold.calls.address import reached
-from enfold.calls.discovery import Announcer
-from enfold.calls.handler import CallHandler, OnceStore, Verify
-from enfold.calls.idempotency import MemoryStore
-from enfold.calls.micro import MicroService
-from enfold.calls.remote import is_reached_over
-from enfold.calls.settings import CallSettings, Limits
-from enfold.calls.transport import Transport, TransportError, peer_name
+from enfold.calls.caller.remote import is_reached_over
+from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
+from enfold.calls.protocol.delegation import Verify
+from enfold.calls.protocol.subjects import peer_name
+from enfold.calls.protocol.transport import Transport, TransportError
+from enfold.calls.transports.addresses import reached
+from enfold.calls.worker.announcer import Announcer
+from enfold.calls.worker.handler import CallHandler
+from enfold.calls.worker.micro import MicroService
+from enfold.calls.worker.once_store import MemoryOnceStore, OnceStore
 from enfold.operation import Identity, OperationSpec, Recording
 from enfold.registry import Registry
 
@@ -40,7 +42,7 @@ def serve_calls(
     service: str = "enfold",
     version: str = "1.0.0",
     settings: CallSettings | None = None,
-    limits: Limits | None = None,
+    limits: WorkerLimits | None = None,
     store: OnceStore | None = None,
     verify: Verify | None = None,
     recorder: Recorder | None = None,
@@ -55,7 +57,7 @@ def serve_calls(
         transport,
         settings=settings,
         limits=limits,
-        store=store or MemoryStore(),
+        store=store or MemoryOnceStore(),
         verify=verify,
         record=None if recorder is None else partial(_begin, recorder),
     )
@@ -155,8 +157,10 @@ def add_work_options(parser: ArgumentParser) -> None:
 
     add_address_options(parser)
     parser.add_argument("--users", type=Path, help="NATS: what each user may do, as for `enfold nats permissions`")
-    parser.add_argument("--running", type=int, default=Limits().running, help="calls that run at the same time")
-    parser.add_argument("--waiting", type=int, default=Limits().waiting, help="calls that may wait for their turn")
+    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="calls that run at the same time")
+    parser.add_argument(
+        "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
+    )
     parser.add_argument("--service", default="enfold", help="the name of the service")
 
 
@@ -165,7 +169,7 @@ def run_work(opened: AbstractAsyncContextManager[Registry], options: Namespace, 
     identities = None if options.users is None else _identities(options.users)
 
     async def run() -> None:
-        place, limits = options.nats or options.hub, Limits(options.running, options.waiting)
+        place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting)
         known = {"name": options.name, "token": token, "insecure": options.insecure, "identities": identities}
         async with opened as registry, reached(place, **known) as transport:
             await work(registry, transport, service=options.service, limits=limits)
@@ -180,7 +184,7 @@ def _identities(file: Path) -> dict[str, Identity]:
     return {peer_name(user.identity.id): user.identity for user in users_in(file)}
 
 
-async def work(registry: Registry, transport: Transport, *, service: str = "enfold", limits: Limits) -> None:
+async def work(registry: Registry, transport: Transport, *, service: str = "enfold", limits: WorkerLimits) -> None:
     """Serve until the process is told to stop."""
     import signal
 

@@ -1,0 +1,171 @@
+"""Keeps the list of what running peers serve: it asks everybody at once, again and again.
+
+A worker whose list we have already answers only that it is the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
+from enfold.calls.protocol.subjects import announcement_subject, ask_subject, lies_in, new_boot
+from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
+from enfold.operation import OperationSpec
+
+__all__ = ["Listing", "Lookout"]
+
+LATECOMERS: Final = 0.1  # how long after an answer others may still come
+MISSED: Final = 2  # how many times in a row a worker may fail to answer
+
+
+class Listing(msgspec.Struct):
+    """What one worker serves, as far as we may see it."""
+
+    worker: str
+    boot: str
+    digest: str
+    may_offer: tuple[str, ...] | None = None  # as the transport says; what lies outside is not believed
+    missed: int = 0
+
+
+class Lookout:
+    """Keeps the list of what running peers serve; `changed` is called whenever it is another."""
+
+    def __init__(self, transport: Transport, changed: Callable[[], None], *, refresh: float, patience: float) -> None:
+        self._transport = transport
+        self._changed = changed
+        self._refresh = refresh
+        self._patience = patience
+        self._prefix = ""
+        self._workers: dict[str, Listing] = {}
+        self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true
+        self._parts: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+        self._answered: set[str] = set()
+        self._heard = asyncio.Event()
+        self._subscriptions: list[Subscription] = []
+        self._task: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+
+    async def start(self) -> None:
+        """Ask, and wait until somebody has answered or it seems that nobody will."""
+        await self._transport.connect()
+        self._prefix = f"{self._transport.inbox()}.d-{new_boot()}"
+        self._subscriptions = [
+            await self._transport.subscribe(self._prefix, self._receive),
+            await self._transport.subscribe(announcement_subject("*"), self._hear),
+        ]
+        await self._ask()
+        self._task = asyncio.create_task(self._keep_asking())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for subscription in self._subscriptions:
+            await subscription.close()
+
+    @property
+    def workers(self) -> list[Listing]:
+        return list(self._workers.values())
+
+    def specs(self) -> dict[str, OperationSpec]:
+        """The operations by id; where workers differ, the one seen first counts until it is gone."""
+        found: dict[str, OperationSpec] = {}
+        for listing in self._workers.values():
+            for spec in self._specs.get(listing.digest, ()):
+                if lies_in(spec.id, listing.may_offer):
+                    found.setdefault(spec.id, spec)
+        return found
+
+    async def _keep_asking(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), self._refresh)
+            self._wanted.clear()
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """One round: everybody is asked, those who answer are there, those who do not may be gone."""
+        self._answered.clear()
+        self._parts.clear()
+        self._heard.clear()
+        data = msgspec.json.encode(Ask(known=list(self._specs)))
+        before = self._digests()
+        try:
+            await self._transport.publish(ask_subject(self._transport.name), data, reply=self._prefix)
+        except TransportError:
+            return  # without a connection nobody can answer, and nobody is gone
+        await self._listen()
+        self._miss()
+        if self._digests() != before:
+            self._changed()
+
+    async def _listen(self) -> None:
+        """Until nobody has answered for a moment, or patience is at its end."""
+        ends_at = time.monotonic() + self._patience
+        pause = self._patience
+        while (left := ends_at - time.monotonic()) > 0:
+            try:
+                await asyncio.wait_for(self._heard.wait(), min(pause, left))
+            except TimeoutError:
+                return
+            self._heard.clear()
+            pause = LATECOMERS
+
+    def _miss(self) -> None:
+        for key, listing in list(self._workers.items()):
+            listing.missed = 0 if key in self._answered else listing.missed + 1
+            if listing.missed >= MISSED:
+                del self._workers[key]
+        used = {listing.digest for listing in self._workers.values()}
+        self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
+
+    def _digests(self) -> list[tuple[str, str]]:
+        return sorted((key, listing.digest) for key, listing in self._workers.items())
+
+    def _receive(self, message: Message) -> None:
+        if message.signal is not None:
+            if message.signal is Signal.RESTORED:
+                self._wanted.set()
+            return
+        try:
+            self._take(msgspec.json.decode(message.data, type=WorkerListing), message)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
+            return
+        self._heard.set()
+
+    def _take(self, answer: WorkerListing, message: Message) -> None:
+        key = f"{message.peer} {answer.boot}"  # nobody can speak for a worker of another name
+        name = answer.digest
+        if answer.parts:
+            parts = self._parts.setdefault((key, answer.digest), {})
+            parts[answer.part] = answer.specs
+            if len(parts) < answer.parts:
+                return
+            wires = [wire for number in sorted(parts) for wire in parts[number]]
+            specs = [OperationSpec.from_dict(wire) for wire in wires]
+            # Workers with the same digest share a list, so it must be true; any other list is its worker's alone.
+            name = answer.digest if answer.digest == specs_digest(specs) else f"{key} {answer.digest}"
+            self._specs[name] = specs
+        if name in self._specs:
+            self._answered.add(key)
+            self._workers[key] = Listing(answer.worker, answer.boot, name, message.may_offer)
+
+    def _hear(self, message: Message) -> None:
+        """Somebody came, went or changed: what is true is found by asking."""
+        if message.signal is not None:
+            return
+        try:
+            news = msgspec.json.decode(message.data, type=Announcement)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        for listing in self._workers.values():
+            if news.state == "down" and listing.boot == news.boot and listing.worker == news.worker:
+                listing.missed = MISSED  # said by itself; one round without an answer is enough
+        self._wanted.set()

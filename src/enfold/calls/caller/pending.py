@@ -1,0 +1,453 @@
+"""The caller's end: requests that wait for their answer, each of which ends exactly once, in its time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from enfold.calls.caller.given_up import GivenUp, may_still_run
+from enfold.calls.caller.waiting import Waiting, WaitingCall, WaitingStream
+from enfold.calls.protocol import outcomes
+from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, Retry, retry_delay
+from enfold.calls.protocol.delegation import Sign
+from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.events import (
+    MAX_CREDITS,
+    Completed,
+    Payload,
+    Requested,
+    event_ids,
+    failed,
+    read_event,
+    responded,
+    write_event,
+)
+from enfold.calls.protocol.subjects import is_token, request_subject
+from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
+from enfold.calls.transports.memory_bus import MemoryTransport
+from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
+from enfold.errors import CallError, FormatError
+from enfold.operation import Context, new_request_id
+
+__all__ = ["PendingRequestMap"]
+
+W = TypeVar("W", bound=Waiting)
+
+MAX_SUBJECTS: Final = 10_000
+MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
+
+
+class Incoming(Protocol):
+    """A call of somebody else, as its answers see it."""
+
+    async def answer(self, payload: Payload) -> None:
+        """Publish an event to whoever made the call."""
+
+
+class PendingRequestMap:
+    """Calls other peers by a transport, and keeps what has not been answered yet."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        settings: CallSettings | None = None,
+        retry: Retry | None = None,
+        sign: Sign | None = None,
+    ) -> None:
+        self._transport = transport
+        self._settings = settings or CallSettings()
+        self._retry = retry or Retry()
+        self._sign = sign
+        self._bus = transport if isinstance(transport, MemoryTransport) and sign is None else None
+        self._ids = event_ids()
+        self._prefix = ""
+        self._waiting: dict[str, Waiting] = {}
+        self._answers: dict[str, Incoming] = {}
+        self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
+        self._subjects: dict[str, str] = {}
+        self._telling: set[asyncio.Task[Any]] = set()
+        self._subscription: Subscription | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost_timer: asyncio.TimerHandle | None = None
+        self.malformed = 0
+
+    async def __aenter__(self) -> Self:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # calling
+
+    async def call(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any],
+        context: Context | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        deadline: float | None = None,
+        idempotent: bool = False,
+        idempotency_key: str | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> ResponseEnvelope[Any]:
+        """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds."""
+        ttl = _ttl(context, timeout, deadline)
+        if self._bus is not None and idempotency_key is None and provenance is None:
+            answer = self._answered_now(operation_id, input, context, DEFAULT_TTL if ttl is None else ttl)
+            if answer is not None:
+                return answer
+        ends_at = time.monotonic() + (DEFAULT_TTL if ttl is None else ttl)
+        repeatable = idempotent or idempotency_key is not None
+        attempt = 0
+        while True:
+            attempt += 1
+            request = Requested(
+                new_request_id(),
+                operation_id,
+                input,
+                max(0, int((ends_at - time.monotonic()) * 1000)),
+                parent_request_id=_parent(context),
+                idempotency_key=idempotency_key,
+                provenance=provenance,
+            )
+            try:
+                return await self._attempt(request, context, repeatable, attempt)
+            except CallError as error:
+                delay = retry_delay(self._retry, attempt, error, idempotent=repeatable)
+                if delay is None or time.monotonic() + delay >= ends_at:
+                    raise
+                await asyncio.sleep(delay)
+
+    def _answered_now(
+        self, operation_id: str, input: Mapping[str, Any], context: Context | None, ttl: float
+    ) -> ResponseEnvelope[Any] | None:
+        """The answer of a worker in this process that has it at once."""
+        bus = self._bus
+        worker = None if bus is None or ttl <= 0 else bus.shortcut(operation_id)
+        if bus is None or worker is None:
+            return None
+        return worker.answer_now(operation_id, input, bus, _parent(context), ttl)
+
+    async def _attempt(
+        self, request: Requested, context: Context | None, idempotent: bool, attempt: int
+    ) -> ResponseEnvelope[Any]:
+        if self._subscription is None:
+            await self._open()
+        waiting = self._made(WaitingCall, request, idempotent)
+        if attempt > 1:
+            # A worker that lives says so at once: a second silence need not be as long as the first.
+            waiting.silence /= 4
+        try:
+            await self._send(request, waiting, context)
+            while waiting.result is None and waiting.error is None:
+                if self._timer is None:
+                    self._tick_soon()
+                await waiting.change()
+        except asyncio.CancelledError:
+            waiting.fail(outcomes.aborted(request.operation_id))
+            raise
+        finally:
+            self._end(waiting)
+        if waiting.result is None:
+            raise waiting.error or outcomes.aborted(request.operation_id)
+        return waiting.result
+
+    async def subscribe(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any],
+        context: Context | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        deadline: float | None = None,
+        window: int | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        """The items of a subscription, in order and without a gap, or the CallError that says otherwise."""
+        ttl = _ttl(context, timeout, deadline)
+        waiting = await self._opened_stream(operation_id, input, context, ttl, window, provenance)
+        try:
+            while True:
+                while waiting.has_items:
+                    envelope = waiting.next_item()
+                    if context is not None:
+                        context.event_id = waiting.event_id
+                    credit = waiting.credit_due()
+                    if credit is not None:
+                        self._tell(waiting, credit)
+                    yield envelope
+                if waiting.error is not None:
+                    raise waiting.error
+                if waiting.is_complete:
+                    return
+                await waiting.change()
+        finally:
+            self._end(waiting)
+
+    async def _opened_stream(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any],
+        context: Context | None,
+        ttl: float | None,
+        window: int | None,
+        provenance: dict[str, Any] | None,
+    ) -> WaitingStream:
+        """A stream whose first sign of life has come; until then it is tried again like a call."""
+        room = min(MAX_CREDITS, self._settings.window if window is None else window)
+        if room < 1:
+            raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
+        attempt = 0
+        while True:
+            attempt += 1
+            request = Requested(
+                new_request_id(),
+                operation_id,
+                input,
+                None if ttl is None else int(ttl * 1000),
+                parent_request_id=_parent(context),
+                credits=room,
+                provenance=provenance,
+                last_event_id=None if context is None else context.last_event_id,
+            )
+            if self._subscription is None:
+                await self._open()
+            waiting = self._made(WaitingStream, request, False, window=room, settings=self._settings)
+            try:
+                await self._send(request, waiting, context)
+                self._tick_soon()
+                while waiting.control is None and not waiting.is_over and not waiting.has_items:
+                    await waiting.change()
+            except BaseException:
+                self._end(waiting)
+                raise
+            if waiting.error is None or waiting.has_items:
+                return waiting
+            self._end(waiting)
+            delay = retry_delay(self._retry, attempt, waiting.error, idempotent=False)
+            if delay is None:
+                raise waiting.error
+            await asyncio.sleep(delay)
+
+    # answering
+
+    def expect_answer(self, request_id: str, call: Incoming) -> None:
+        """Take on an incoming call: its answers are published by `respond`, `emit_error` and `complete`."""
+        self._answers[request_id] = call
+
+    def forget_answer(self, request_id: str) -> None:
+        self._answers.pop(request_id, None)
+
+    def respond(
+        self, request_id: str, output: Any, seq: int | None = None, event_id: str | None = None
+    ) -> Awaitable[None]:
+        """Answer with an envelope, and nothing else; an id nobody waits for is ignored."""
+        if not is_response_envelope(output):
+            raise TypeError(f"Only an envelope is an answer, not {type(output).__name__}")
+        return self._answer(responded(request_id, from_wire(output), seq, event_id))
+
+    def emit_error(self, request_id: str, error: CallError) -> Awaitable[None]:
+        """Answer with a failure."""
+        return self._answer(failed(request_id, error))
+
+    def complete(self, request_id: str, seq: int) -> Awaitable[None]:
+        """Say that a stream has ended after `seq` items."""
+        return self._answer(Completed(request_id, seq))
+
+    async def _answer(self, payload: Payload) -> None:
+        call = self._answers.get(payload.request_id)
+        if call is not None:
+            await call.answer(payload)
+        elif payload.request_id in self._waiting:
+            self._waiting[payload.request_id].hear(payload, None, time.monotonic())
+
+    # giving up
+
+    def abort(self, request_id: str) -> None:
+        """Give up a call: here it ends at once, and its worker is told as soon as it is known."""
+        waiting = self._waiting.get(request_id)
+        if waiting is not None:
+            waiting.fail(outcomes.aborted(waiting.operation_id))
+
+    async def close(self) -> None:
+        """End everything that still waits, and stop listening."""
+        for waiting in list(self._waiting.values()):
+            waiting.fail(outcomes.aborted(waiting.operation_id))
+        for timer in (self._timer, self._lost_timer):
+            if timer is not None:
+                timer.cancel()
+        subscription, self._subscription = self._subscription, None
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=1.0)
+        if subscription is not None:
+            await subscription.close()
+
+    # one request
+
+    def _made(self, kind: type[W], request: Requested, idempotent: bool, **options: Any) -> W:
+        request_id, operation_id = request.request_id, request.operation_id
+        subject = self._subjects.get(operation_id) or self._subject(operation_id)
+        ttl = None if request.ttl_ms is None else request.ttl_ms / 1000
+        silence = self._settings.silence
+        waiting = kind(request_id, operation_id, subject, time.monotonic(), ttl, silence, idempotent, **options)
+        self._waiting[request_id] = waiting
+        return waiting
+
+    def _subject(self, operation_id: str) -> str:
+        """Where calls of an operation go; what could not be an id does not become a subject."""
+        if len(operation_id) > MAX_ID or not all(is_token(token) for token in operation_id.split(".")):
+            raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id[:200]}")
+        if len(self._subjects) >= MAX_SUBJECTS:
+            self._subjects.clear()
+        subject = self._subjects[operation_id] = request_subject(self._transport.name, operation_id)
+        return subject
+
+    async def _send(self, request: Requested, waiting: Waiting, context: Context | None) -> None:
+        if request.ttl_ms == 0:
+            waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
+            return
+        headers = None if self._sign is None or context is None else self._sign(request, context)
+        try:
+            data = write_event(next(self._ids), request)
+            reply = self._prefix + request.request_id
+            await self._transport.send(waiting.subject, data, reply=reply, headers=headers)
+        except FormatError as error:
+            waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
+        except TransportError as error:
+            waiting.fail(outcomes.from_transport(request.operation_id, error))
+
+    def _end(self, waiting: Waiting) -> None:
+        """Forget it; a worker that may still be at it is told that nobody waits."""
+        self._waiting.pop(waiting.request_id, None)
+        finished = waiting.error is None and waiting.is_over
+        if finished or (waiting.error is not None and not may_still_run(waiting.error)):
+            return
+        self._given_up.add(waiting, time.monotonic())
+        self._tick_soon()
+
+    def _tell(self, waiting: Waiting, payload: Payload | None) -> None:
+        """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
+        if waiting.control is not None and payload is not None:
+            self._tell_at(waiting.control, payload)
+
+    def _tell_at(self, control: str, payload: Payload) -> None:
+        task = start(self._publish(control, payload))
+        if task is not None:
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _publish(self, control: str, payload: Payload) -> None:
+        with suppress(TransportError):
+            await self._transport.publish(control, write_event(next(self._ids), payload))
+
+    # listening
+
+    async def _open(self) -> None:
+        """Listen at our inbox, once, however many begin to call at the same time."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.ensure_future(self._listen())
+        try:
+            await asyncio.shield(self._opening)
+        except TransportError as error:
+            raise CallError("UNAVAILABLE", f"Nothing can be called: {error}", {"started": False}) from error
+
+    async def _listen(self) -> None:
+        if self._subscription is None:
+            await self._transport.connect()
+            self._prefix = f"{self._transport.inbox()}."
+            self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
+
+    def _receive(self, message: Message) -> None:
+        if message.signal is not None:
+            self._heed(message.signal, message.subject)
+            return
+        request_id = message.subject[len(self._prefix) :]
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            self._given_up.hear(request_id, message)
+            return
+        try:
+            payload = read_event(message.data).payload
+        except FormatError:
+            self.malformed += 1
+            return
+        if payload.request_id == request_id:
+            waiting.hear(payload, message.reply, time.monotonic(), len(message.data))
+
+    def _heed(self, signal: Signal, subject: str) -> None:
+        if signal is Signal.NO_RESPONDERS:
+            waiting = self._waiting.get(subject[len(self._prefix) :])
+            if waiting is not None:
+                waiting.fail(outcomes.nobody(waiting.operation_id))
+        elif signal is Signal.DENIED:
+            for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
+                waiting.fail(outcomes.denied(waiting.operation_id))
+        elif signal is Signal.LOST:
+            self._lose()
+        else:
+            self._recover()
+
+    def _lose(self) -> None:
+        if self._lost_timer is None:
+            under_way = [waiting for waiting in self._waiting.values() if isinstance(waiting, WaitingCall)]
+            grace = self._settings.lost_grace
+            self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_lost, under_way)
+
+    def _fail_lost(self, under_way: list[WaitingCall]) -> None:
+        self._lost_timer = None
+        for waiting in under_way:
+            waiting.fail(outcomes.lost(waiting.operation_id, idempotent=waiting.idempotent))
+
+    def _recover(self) -> None:
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+            self._lost_timer = None
+        now = time.monotonic()
+        self._given_up.tell_again()
+        for waiting in self._waiting.values():
+            if isinstance(waiting, WaitingStream):
+                self._tell(waiting, waiting.speak(now, at_once=True))
+
+    # time
+
+    def _tick_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.tick, self._tick)
+
+    def _tick(self) -> None:
+        """One clock for all that wait: it stands still when nothing does."""
+        self._timer = None
+        now = time.monotonic()
+        for waiting in list(self._waiting.values()):
+            waiting.check(now)
+            if isinstance(waiting, WaitingStream) and not waiting.is_over:
+                self._tell(waiting, waiting.speak(now))
+        self._given_up.check(now)
+        if self._waiting or self._given_up:
+            self._tick_soon()
+
+
+def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
+    """The time that is left, the shortest of all that was said; a deadline is read by our clock, here and only here."""
+    if context is None and deadline is None:
+        return timeout
+    left = None if deadline is None else deadline / 1000 - time.time()
+    said = [limit for limit in (timeout, left, context.remaining() if context else None) if limit is not None]
+    return max(0.0, min(said)) if said else None
+
+
+def _parent(context: Context | None) -> str | None:
+    return None if context is None else context.request_id

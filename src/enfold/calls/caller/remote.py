@@ -1,0 +1,106 @@
+"""An operation of another process as one of ours: a handler that calls it, and passes its result on as it came."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from enfold.calls.caller.pending import PendingRequestMap
+from enfold.calls.protocol.call_settings import NESTED_MARGIN
+from enfold.calls.protocol.transport import Transport
+from enfold.envelope import ResponseEnvelope
+from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy
+from enfold.pipeline import KEPT_WRONG
+
+__all__ = ["is_reached_over", "remote_operation"]
+
+# The callee's pipeline has run: nothing is changed again.
+_AS_IT_CAME = Policy(normalize="off", strict_output=False)
+
+
+def remote_operation(
+    spec: OperationSpec, shown: OperationSpec, pending: PendingRequestMap, transport: Transport
+) -> Operation:
+    """The operation as `shown` here, which is called as `spec` there."""
+    kind = RemoteStream if spec.type is OperationType.SUBSCRIPTION else RemoteCall
+    return Operation(shown, kind(spec, pending, transport), policy=_AS_IT_CAME)
+
+
+def is_reached_over(operation: Operation, transport: Transport) -> bool:
+    """Whether we call this operation over that transport ourselves."""
+    handler: object = operation.handler
+    return isinstance(handler, _Remote) and handler.transport is transport
+
+
+class _Remote:
+    """What both kinds know of the operation they call."""
+
+    __slots__ = ("_pending", "_spec", "transport")
+
+    def __init__(self, spec: OperationSpec, pending: PendingRequestMap, transport: Transport) -> None:
+        self._spec = spec
+        self._pending = pending
+        self.transport = transport
+
+
+class RemoteCall(_Remote):
+    """Calls a query or mutation of another process."""
+
+    __slots__ = ()
+
+    async def __call__(self, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        envelope = await self._pending.call(
+            self._spec.id,
+            input,
+            context,
+            timeout=_nested(context),
+            idempotent=self._spec.idempotent,
+            idempotency_key=_asked(context, "idempotency_key"),
+            provenance=_provenance(context),
+        )
+        return _without_what_is_found_again(envelope)
+
+
+class RemoteStream(_Remote):
+    """Follows a subscription of another process."""
+
+    __slots__ = ()
+
+    async def __call__(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        return self._items(input, context)
+
+    async def _items(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        stream = self._pending.subscribe(
+            self._spec.id, input, context, timeout=_nested(context), provenance=_provenance(context)
+        )
+        try:
+            async for envelope in stream:
+                yield _without_what_is_found_again(envelope)
+        finally:
+            await stream.aclose()
+
+
+def _nested(context: Context) -> float | None:
+    """The time that is left, less what it takes to answer in time ourselves."""
+    left = context.remaining()
+    return None if left is None else max(0.0, left - NESTED_MARGIN)
+
+
+def _provenance(context: Context) -> Any:
+    """What the callee is asked to record: our run is the parent of its own."""
+    return _asked(context, "provenance") if context.recording is None else context.recording.request()
+
+
+def _asked(context: Context, name: str) -> Any:
+    """What a surface put beside the call."""
+    return None if context.meta is None else context.meta.get(name)
+
+
+def _without_what_is_found_again(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+    """Our registry checks the data once more, and would tell a second time where it does not fit."""
+    if not envelope.warnings:
+        return envelope
+    kept = tuple(warning for warning in envelope.warnings if warning.code not in KEPT_WRONG)
+    return msgspec.structs.replace(envelope, warnings=kept)

@@ -1,0 +1,62 @@
+"""The numbers of the call protocol, and when a call may be tried again. Values and pure functions."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+import msgspec
+
+from enfold.errors import CallError
+
+__all__ = ["DEFAULT_TTL", "NEVER", "CallSettings", "Retry", "WorkerLimits", "retry_delay"]
+
+DEFAULT_TTL: Final = 60.0
+NESTED_MARGIN: Final = 0.005  # what a nested call leaves its caller, to answer in time
+
+
+class CallSettings(msgspec.Struct, frozen=True):
+    """How both ends keep in touch, in seconds; both ends should agree on them."""
+
+    accept_after: float = 0.05  # a call that takes longer says so
+    heartbeat: float = 0.5  # and then speaks up this often
+    silence: float = 2.0  # whoever is not heard for so long is gone
+    lost_grace: float = 0.025  # a connection that comes back sooner costs no call
+    tick: float = 0.025  # how often time is looked at
+    window: int = 64  # items of a stream that may be on the way
+    window_bytes: int = 1024 * 1024
+
+
+class WorkerLimits(msgspec.Struct, frozen=True):
+    """How much a worker takes on; what comes on top is refused at once."""
+
+    running: int = 256
+    waiting: int = 256
+    per_peer: int | None = None
+    remembered: int = 65_536  # requests whose second delivery would be recognized
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often and after how long a call is tried again, where that is safe."""
+
+    attempts: int = 3
+    delay: float = 0.005  # doubled each time, and never quite the same
+    max_delay: float = 0.5
+
+
+NEVER: Final = Retry(attempts=1)
+
+
+def retry_delay(retry: Retry, attempt: int, error: CallError, *, idempotent: bool) -> float | None:
+    """How long to wait before the next attempt; None: there must be none."""
+    if attempt >= retry.attempts or not _is_safe(error, idempotent=idempotent):
+        return None
+    spread = 0.5 + random.random()  # noqa: S311  # only to keep callers from coming back all at once
+    return float(min(retry.max_delay, retry.delay * 2 ** (attempt - 1)) * spread)
+
+
+def _is_safe(error: CallError, *, idempotent: bool) -> bool:
+    """Whether the call surely did not start, or may run twice."""
+    if error.details.get("started") is False:
+        return True
+    return idempotent and error.code in ("UNAVAILABLE", "RESOURCE_EXHAUSTED")

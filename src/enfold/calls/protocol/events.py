@@ -1,0 +1,379 @@
+"""The call protocol as pure functions: events to bytes and back, and their JSON Schemas. No I/O.
+
+An event on the wire is `{"v": 1, "type", "id", "payload"}`; `id` is the event's own, every payload has a `requestId`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Annotated, Any, Final, Protocol, TypeAlias, Union
+
+import msgspec
+
+from enfold.envelope import (
+    RESPONSE_ENVELOPE_SCHEMA,
+    LocalResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    from_wire,
+    to_wire,
+)
+from enfold.errors import CallError, FormatError
+
+__all__ = [
+    "CALL_EVENT_SCHEMA",
+    "CALL_MESSAGE_SCHEMA",
+    "VERSION",
+    "Aborted",
+    "Accepted",
+    "Completed",
+    "Credit",
+    "Event",
+    "Failed",
+    "Heartbeat",
+    "Payload",
+    "Requested",
+    "Responded",
+    "Resume",
+    "call_error",
+    "copied",
+    "departing",
+    "envelope_of",
+    "event_ids",
+    "failed",
+    "input_digest",
+    "is_request_id",
+    "read_event",
+    "responded",
+    "write_event",
+]
+
+VERSION: Final = 1
+MAX_CREDITS: Final = 4096
+MAX_MESSAGE: Final = 2000
+
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{16,64}\Z")
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a text is an id that a caller's library could have made."""
+    if text.isascii() and text.isalnum():  # the quick way for what most are
+        return 16 <= len(text) <= 64
+    return _REQUEST_ID.match(text) is not None
+
+
+def event_ids() -> Iterator[str]:
+    """Ids for the events of one peer: unlike any other peer's, and cheap to make."""
+    prefix = os.urandom(8).hex()
+    return (f"{prefix}{number}" for number in count())
+
+
+# --- payloads -----------------------------------------------------------------------------------------------------
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
+class _Payload(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What every payload has."""
+
+    request_id: str
+
+
+class Requested(_Payload, frozen=True, rename="camel", omit_defaults=True):
+    """Please run this; `ttl_ms` is the time that is left, `deadline` the same by the caller's clock (Unix ms)."""
+
+    operation_id: str
+    input: Any
+    ttl_ms: _Count | None = None
+    deadline: float | None = None
+    parent_request_id: str | None = None
+    credits: _Count | None = None
+    idempotency_key: str | None = None
+    provenance: dict[str, Any] | None = None
+    last_event_id: str | None = None
+
+
+class Accepted(_Payload, frozen=True, rename="camel", omit_defaults=True):
+    """It has come to a worker; the message's reply is where the worker listens, or `control`, where that is lost."""
+
+    worker: str
+    control: str | None = None
+
+
+class Responded(_Payload, frozen=True, rename="camel", omit_defaults=True):
+    """The result of a call, or one item of a stream, which has a `seq`."""
+
+    output: Any
+    seq: _Positive | None = None
+    warnings: list[dict[str, Any]] | None = None
+    provenance: dict[str, Any] | None = None
+    event_id: str | None = None
+
+
+class Completed(_Payload, frozen=True, rename="camel", omit_defaults=True):
+    """The stream has ended after this many items."""
+
+    seq: _Count
+
+
+class Failed(_Payload, frozen=True, rename="camel", omit_defaults=False):
+    """The call or stream has failed."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+    retryable: bool = False
+
+
+class Aborted(_Payload, frozen=True, rename="camel"):
+    """The caller has given up."""
+
+
+class Credit(_Payload, frozen=True, rename="camel"):
+    """The caller has room for this many items more."""
+
+    n: _Positive
+
+
+class Heartbeat(_Payload, frozen=True, rename="camel"):
+    """Still there."""
+
+
+class Resume(_Payload, frozen=True, rename="camel", omit_defaults=True):
+    """Send again from here: what was on the way may be lost, credits too, and `n` is all the room there is now."""
+
+    from_seq: _Positive
+    n: _Positive | None = None
+
+
+Payload: TypeAlias = Requested | Accepted | Responded | Completed | Failed | Aborted | Credit | Heartbeat | Resume
+
+TYPES: Final[dict[type[Any], str]] = {
+    Requested: "call.requested",
+    Accepted: "call.accepted",
+    Responded: "call.responded",
+    Completed: "call.completed",
+    Failed: "call.error",
+    Aborted: "call.aborted",
+    Credit: "call.credit",
+    Heartbeat: "call.heartbeat",
+    Resume: "call.resume",
+}
+
+
+# --- events to bytes and back -------------------------------------------------------------------------------------
+
+
+class Event(Protocol):
+    """A payload and the id of the event that brought it."""
+
+    @property
+    def v(self) -> int: ...
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def payload(self) -> Payload: ...
+
+
+class _Written(msgspec.Struct, frozen=True):
+    v: int
+    type: str
+    id: str
+    payload: Any
+
+
+def _read_class(payload: type[Any], name: str) -> Any:
+    """Each type is a class of its own, so that one pass reads any event."""
+    fields = [("v", int), ("id", str), ("payload", payload)]
+    return msgspec.defstruct(f"_{payload.__name__}", fields, frozen=True, tag_field="type", tag=name)
+
+
+_READ: Final = tuple(_read_class(payload, name) for payload, name in TYPES.items())
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).decode  # noqa: UP007  # of a tuple
+
+
+_copy: Final = msgspec.json.Decoder().decode
+_copy_responded: Final = msgspec.json.Decoder(Responded).decode
+_SCALARS: Final = (str, int, float)
+_NO_ID: Final = "0" * 16
+
+
+def write_event(event_id: str, payload: Payload) -> bytes:
+    """The event as JSON text; what is no JSON data raises a FormatError."""
+    try:
+        return _encode(_Written(VERSION, TYPES[type(payload)], event_id, payload))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FormatError(f"Not JSON data: {error}") from error
+
+
+def read_event(data: bytes) -> Event:
+    """The event that a text holds; anything else, another version included, raises a FormatError."""
+    try:
+        event: Event = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise FormatError(f"Not an event: {error}") from error
+    if event.v != VERSION:
+        raise FormatError(f"Not an event we know: it is of version {event.v}")
+    if not is_request_id(event.payload.request_id):
+        raise FormatError("Not a request id")
+    return event
+
+
+class _LocalMeta(msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local"):
+    operation_id: str
+    timestamp: int
+
+
+class _LocalOutput(msgspec.Struct, frozen=True):
+    """The wire form of a local envelope as values: quicker to make than dictionaries, and the same on the wire."""
+
+    data: Any
+    meta: _LocalMeta
+
+
+# --- results and failures -----------------------------------------------------------------------------------------
+
+
+def responded(
+    request_id: str, envelope: ResponseEnvelope[Any], seq: int | None = None, event_id: str | None = None
+) -> Responded:
+    """The event that carries an envelope; warnings and provenance travel beside it."""
+    warnings = [warning.to_wire() for warning in envelope.warnings] if envelope.warnings else None
+    return Responded(request_id, to_wire(envelope), seq, warnings, envelope.provenance, event_id)
+
+
+def departing(request_id: str, envelope: ResponseEnvelope[Any]) -> Responded:
+    """The same for a result that is only to be written: quicker to make for what most results are."""
+    meta = envelope.meta
+    if type(meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
+        return responded(request_id, envelope)
+    return Responded(request_id, _LocalOutput(envelope.data, _LocalMeta(meta.operation_id, meta.timestamp)))
+
+
+def envelope_of(event: Responded) -> ResponseEnvelope[Any]:
+    """The envelope an event carries, the same as it was sent; what is none raises a FormatError."""
+    envelope = _local_envelope(event.output) or from_wire(_mapping(event.output))
+    if event.warnings is None and event.provenance is None:
+        return envelope
+    warnings = tuple(_warning(wire) for wire in event.warnings or ())
+    return msgspec.structs.replace(envelope, warnings=envelope.warnings + warnings, provenance=event.provenance)
+
+
+def copied(envelope: ResponseEnvelope[Any]) -> tuple[ResponseEnvelope[Any], int]:
+    """The envelope as it would arrive, sharing nothing with the one that was sent, and its size on the way."""
+    if type(envelope.meta) is LocalResponseMeta and not envelope.warnings and envelope.provenance is None:
+        text = _encode(envelope.data)
+        # Numbers and texts cannot be changed by anybody.
+        same = envelope.data is None or isinstance(envelope.data, _SCALARS)
+        return ResponseEnvelope(envelope.data if same else _copy(text), envelope.meta), len(text)
+    text = _encode(responded(_NO_ID, envelope))
+    return envelope_of(_copy_responded(text)), len(text)
+
+
+def _local_envelope(output: Any) -> ResponseEnvelope[Any] | None:
+    """The short way for what most results are; whatever is not exactly so takes the long one."""
+    try:
+        meta = output["meta"]
+        operation_id, timestamp = meta["operationId"], meta["timestamp"]
+        if meta["source"] == "local" and len(output) == 2 and type(operation_id) is str and type(timestamp) is int:
+            return ResponseEnvelope(output["data"], LocalResponseMeta(operation_id, timestamp))
+    except (KeyError, TypeError):
+        pass
+    return None
+
+
+def _mapping(output: Any) -> dict[str, Any]:
+    if not isinstance(output, dict):
+        raise FormatError("The output is not an envelope")
+    return output
+
+
+def _warning(wire: dict[str, Any]) -> ResultWarning:
+    try:
+        return msgspec.convert(wire, ResultWarning)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"Not a warning: {error}") from error
+
+
+def failed(request_id: str, error: CallError) -> Failed:
+    """The event that tells of a failure, with words of bounded length."""
+    return Failed(request_id, error.code, error.message[:MAX_MESSAGE], error.details, error.retryable)
+
+
+def call_error(event: Failed) -> CallError:
+    return CallError(event.code, event.message, event.details, event.retryable)
+
+
+def input_digest(input: Any) -> str:
+    """What tells one input from another, however its keys are ordered."""
+    return hashlib.sha256(msgspec.json.encode(input, order="deterministic")).hexdigest()
+
+
+# --- schemas ------------------------------------------------------------------------------------------------------
+
+_STRING: Final[dict[str, Any]] = {"type": "string"}
+_COUNT: Final[dict[str, Any]] = {"type": "integer", "minimum": 0}
+_NUMBER: Final[dict[str, Any]] = {"type": "integer", "minimum": 1}
+_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+
+
+def _schema(required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    request_id = {"requestId": {"type": "string", "pattern": "^[A-Za-z0-9_-]{16,64}$"}}
+    return {
+        "type": "object",
+        "properties": {**request_id, **required, **(optional or {})},
+        "required": ["requestId", *required],
+    }
+
+
+CALL_EVENT_SCHEMA: Final[dict[str, dict[str, Any]]] = {
+    "call.requested": _schema(
+        {"operationId": _STRING, "input": _OBJECT},
+        {
+            "ttlMs": _COUNT,
+            "deadline": {"type": "number"},
+            "parentRequestId": _STRING,
+            "credits": {"type": "integer", "minimum": 1, "maximum": MAX_CREDITS},
+            "idempotencyKey": _STRING,
+            "provenance": _OBJECT,
+            "lastEventId": _STRING,
+        },
+    ),
+    "call.accepted": _schema({"worker": _STRING}, {"control": _STRING}),
+    "call.responded": _schema(
+        {"output": RESPONSE_ENVELOPE_SCHEMA},
+        {
+            "seq": _NUMBER,
+            "warnings": {"type": "array", "items": _OBJECT},
+            "provenance": _OBJECT,
+            "eventId": _STRING,
+        },
+    ),
+    "call.completed": _schema({"seq": _COUNT}),
+    "call.error": _schema(
+        {"code": _STRING, "message": _STRING, "details": _OBJECT, "retryable": {"type": "boolean"}},
+    ),
+    "call.aborted": _schema({}),
+    "call.credit": _schema({"n": _NUMBER}),
+    "call.heartbeat": _schema({}),
+    "call.resume": _schema({"fromSeq": _NUMBER}, {"n": _NUMBER}),
+}
+
+CALL_MESSAGE_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"v": {"const": VERSION}, "type": {"const": name}, "id": _STRING, "payload": payload},
+            "required": ["v", "type", "id", "payload"],
+        }
+        for name, payload in CALL_EVENT_SCHEMA.items()
+    ]
+}

@@ -1,0 +1,92 @@
+"""The names messages travel under: who may be in them, and what each subject is for. No I/O."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from enfold.operation import legal_name, with_hash
+
+__all__ = [
+    "SERVICES",
+    "WORKERS",
+    "announcement_subject",
+    "ask_subject",
+    "control_subject",
+    "inbox_of",
+    "is_token",
+    "lies_in",
+    "new_boot",
+    "offer_subject",
+    "operation_of",
+    "peer_name",
+    "peer_of",
+    "request_subject",
+]
+
+SERVICES: Final = "$SRV"  # where NATS services are asked who they are
+WORKERS: Final = "workers"  # the queue group of everybody who offers the same operation
+MAX_PEER: Final = 48  # so that the longest id still fits a subject of 255 bytes
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+def is_token(text: str) -> bool:
+    """Whether a text may stand between two dots of a subject."""
+    return _TOKEN.match(text) is not None
+
+
+def peer_name(identity_id: str) -> str:
+    """The name an identity goes by in subjects; one that had to be changed gets a hash, so that no two are the same."""
+    if is_token(identity_id) and len(identity_id) <= MAX_PEER:
+        return identity_id
+    return with_hash(legal_name(identity_id)[: MAX_PEER - 9], identity_id)
+
+
+def new_boot() -> str:
+    """A name for this life of a peer, which a restarted one does not share."""
+    return os.urandom(8).hex()
+
+
+def request_subject(peer: str, operation_id: str) -> str:
+    return f"op.{peer}.{operation_id}"
+
+
+def offer_subject(operation_id: str) -> str:
+    """What a worker listens to: the operation, called by anybody."""
+    return f"op.*.{operation_id}"
+
+
+def operation_of(subject: str) -> str:
+    """The operation that a request's subject names."""
+    return subject[subject.find(".", 3) + 1 :]
+
+
+def peer_of(subject: str) -> str:
+    """The caller that a request's subject names."""
+    return subject.split(".", 2)[1]
+
+
+def inbox_of(peer: str, boot: str) -> str:
+    return f"_INBOX.{peer}.{boot}"
+
+
+def lies_in(operation_id: str, namespaces: tuple[str, ...] | None) -> bool:
+    """Whether an operation is one of those a peer is bound to."""
+    if namespaces is None:
+        return True
+    return any(namespace == "*" or operation_id.startswith(f"{namespace}.") for namespace in namespaces)
+
+
+def control_subject(worker: str, boot: str, request_id: str) -> str:
+    """Where a caller speaks to the worker that runs its call; the id in it is the secret."""
+    return f"ctl.{worker}.{boot}.{request_id}"
+
+
+def ask_subject(peer: str) -> str:
+    """Where a peer asks every worker what it may call."""
+    return f"op.{peer}._enfold.peers"
+
+
+def announcement_subject(worker: str) -> str:
+    return f"evt._enfold.{worker}"

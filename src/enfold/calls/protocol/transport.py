@@ -1,0 +1,144 @@
+"""The port between calls and whatever carries them: messages and five verbs. No I/O.
+
+A transport carries bytes from peer to peer and vouches for who sent them; it knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from enfold.operation import Identity
+
+__all__ = [
+    "Capabilities",
+    "DeniedError",
+    "DisconnectedError",
+    "Message",
+    "OverloadedError",
+    "PayloadTooLargeError",
+    "Receive",
+    "Signal",
+    "Subscription",
+    "Transport",
+    "TransportError",
+    "leads_back",
+]
+
+
+class Signal(StrEnum):
+    """What a transport says of itself, as a message without data."""
+
+    NO_RESPONDERS = "no_responders"  # nobody listens: the subject is the reply that will not come
+    DENIED = "denied"  # the server refuses what we sent to the subject
+    LOST = "lost"  # the connection is gone: what was under way may be lost
+    RESTORED = "restored"  # it is back, and every subscription stands again
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What arrives; `peer` and `identity` come from the transport, never from the sender's own words."""
+
+    subject: str
+    data: bytes = b""
+    reply: str | None = None
+    headers: Mapping[str, str] | None = None
+    peer: str | None = None  # the name the sender goes by on this transport
+    identity: Identity | None = None  # whom the transport vouches for
+    signal: Signal | None = None
+    may_offer: tuple[str, ...] | None = None  # namespaces the sender is bound to; None where nothing binds it
+
+
+def leads_back(message: Message, *, rewritten: bool) -> bool:
+    """Whether the reply address of a message is its sender's own; a rewritten one leads to nobody else."""
+    if message.reply is None or message.peer is None:
+        return False
+    return message.reply.startswith("_R_." if rewritten else f"_INBOX.{message.peer}.")
+
+
+Receive: TypeAlias = Callable[[Message], None]
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a transport can do."""
+
+    max_payload: int = 1024 * 1024  # of data and headers together
+    no_responders: bool = True  # it says when nobody listens
+    peer_identity: bool = True  # it vouches for who sends
+    durable: bool = False
+    rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
+
+
+class Subscription(Protocol):
+    """Messages of one subject, until it is closed."""
+
+    async def close(self, *, drain: bool = False) -> None:
+        """End it; with `drain` everything already sent to us is received first."""
+
+
+class Transport(Protocol):
+    """The five verbs. `receive` is called on the event loop, must not wait, and also gets the transport's signals.
+
+    Sending does not wait for a slow peer: what cannot be taken raises, so that no call outlives its time in a queue.
+    """
+
+    name: str  # under which other peers see us; known once connected
+    capabilities: Capabilities
+
+    async def connect(self) -> None:
+        """Be ready for the verbs; a second time does nothing."""
+
+    def inbox(self) -> str:
+        """The prefix of subjects only we may listen to; the same for the life of the transport."""
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """To everybody who listens; raises a TransportError."""
+
+    async def send(
+        self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """To one member of the queue group; where nobody listens, the reply subject gets a NO_RESPONDERS signal."""
+
+    async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> Subscription:
+        """Listen; when this returns, nothing sent afterwards is missed."""
+
+    async def close(self) -> None: ...
+
+
+# --- what can go wrong --------------------------------------------------------------------------------------------
+
+
+class TransportError(Exception):
+    """The transport could not do what it was asked."""
+
+
+class DisconnectedError(TransportError):
+    """There is no connection; `sent` says whether the message may have left."""
+
+    def __init__(self, *, sent: bool = False) -> None:
+        super().__init__("There is no connection")
+        self.sent = sent
+
+
+class PayloadTooLargeError(TransportError):
+    """The message is larger than the transport carries."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"{size} bytes are more than the {limit} that can be sent")
+        self.size = size
+        self.limit = limit
+
+
+class OverloadedError(TransportError):
+    """Too much waits to be sent already."""
+
+    def __init__(self) -> None:
+        super().__init__("Too much waits to be sent already")
+
+
+class DeniedError(TransportError):
+    """This peer may not do that."""

@@ -1,0 +1,200 @@
+"""A hub's doors: a server of its own, or an ASGI app inside another. `WebSocketTransport` is what spokes have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from enfold.calls.protocol.transport import OverloadedError
+from enfold.calls.transports.frames import SUBPROTOCOL
+from enfold.calls.transports.hub import Hub, Spoke
+from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, listen, server_line
+from enfold.calls.transports.memory_bus import MAX_PAYLOAD
+from enfold.calls.transports.spoke import BOOT_HEADER
+from enfold.errors import CallError
+from enfold.operation import Identity
+from enfold.tokens import Verifier, bearer_token
+
+if TYPE_CHECKING:
+    import ssl
+
+    from websockets.asyncio.server import Server, ServerConnection
+    from websockets.http11 import Request, Response
+
+__all__ = ["WebSocketHub"]
+
+HEADROOM: Final = 64 * 1024  # for a frame's header
+RECHECK: Final = 30.0
+EXPIRED: Final = 4401
+
+Scope = MutableMapping[str, Any]
+ASGIReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+ASGISend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class WebSocketHub:
+    """A hub with its doors: a server of its own, or an ASGI app to be mounted in another.
+
+    `transport` is the hub's own place on the bus: serve a registry there, and import from there what spokes offer.
+    """
+
+    def __init__(
+        self,
+        tokens: Verifier | None = None,
+        *,
+        identity: Identity | None = None,
+        max_payload: int = MAX_PAYLOAD,
+        allowed_origins: Iterable[str] = (),
+        recheck: float = RECHECK,
+    ) -> None:
+        """`tokens` say who a spoke is; `identity` is what the hub itself calls spokes as."""
+        self.hub = Hub(identity, max_payload=max_payload, is_open=tokens is None)
+        self.transport = self.hub.transport
+        self.port = 0
+        self._tokens = tokens
+        self._origins = frozenset(allowed_origins)
+        self._recheck = recheck
+        self._server: Server | None = None
+
+    async def listen(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        tls: ssl.SSLContext | None = None,
+        insecure: bool = False,
+    ) -> None:
+        """Open a door of its own; beyond this machine only with tokens and TLS, unless the user says otherwise."""
+        if not insecure and not _is_loopback(host) and (self._tokens is None or tls is None):
+            message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
+            raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
+        from websockets.asyncio.server import serve
+
+        self._server = await serve(
+            self._serve,
+            host,
+            port,
+            ssl=tls,
+            create_connection=server_line(),
+            process_request=self._admit,
+            subprotocols=[SUBPROTOCOL],  # type: ignore[list-item]  # a NewType of str
+            max_size=self.hub.max_payload + HEADROOM,
+            server_header=None,
+            **LINE_SETTINGS,
+        )
+        self.port = next(iter(self._server.sockets)).getsockname()[1]
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+        await self.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # its own server
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuse whoever does not say who he is, and pages that are not ours."""
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in self._origins:
+            return connection.respond(403, "This origin may not connect\n")
+        token = bearer_token(request.headers.get("Authorization", ""))
+        if self._tokens is not None and self._identity(token) is None:
+            return connection.respond(401, "A token is needed\n")
+        return None
+
+    def _identity(self, token: str | None) -> Identity | None:
+        return None if self._tokens is None or token is None else self._tokens.identify(token)
+
+    async def _serve(self, connection: ServerConnection) -> None:
+        headers = {} if connection.request is None else connection.request.headers
+        token = bearer_token(headers.get("Authorization", ""))
+        spoke = self.hub.attach(Outbox(connection), self._identity(token), headers.get(BOOT_HEADER, ""))
+        checking = asyncio.create_task(self._keep_checking(token, spoke, lambda: connection.close(EXPIRED)))
+        try:
+            await listen(connection, spoke.receive)
+        finally:
+            checking.cancel()
+            self.hub.detach(spoke)
+
+    async def _keep_checking(self, token: str | None, spoke: Spoke, close: Callable[[], Awaitable[None]]) -> None:
+        """A token that is withdrawn ends the connection it opened."""
+        while self._tokens is not None:
+            await asyncio.sleep(self._recheck)
+            if self._identity(token) != spoke.identity:
+                await close()
+                return
+
+    # inside another server
+
+    async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+        """The hub as an ASGI app, to be mounted where an HTTP server is already."""
+        if scope["type"] != "websocket":
+            await send({"type": "http.response.start", "status": 426, "headers": [(b"upgrade", b"websocket")]})
+            await send({"type": "http.response.body", "body": b"This is a place for WebSockets\n"})
+            return
+        await receive()  # websocket.connect
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        token = bearer_token(headers.get("authorization", ""))
+        identity = self._identity(token)
+        is_strange = "origin" in headers and headers["origin"] not in self._origins
+        if is_strange or (self._tokens is not None and identity is None):
+            await send({"type": "websocket.close", "code": EXPIRED})
+            return
+        await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+        await self._serve_asgi(token, identity, headers.get(BOOT_HEADER, ""), receive, send)
+
+    async def _serve_asgi(
+        self, token: str | None, identity: Identity | None, boot: str, receive: ASGIReceive, send: ASGISend
+    ) -> None:
+        wire = _QueuedWire(send)
+        spoke = self.hub.attach(wire, identity, boot)
+        closing = {"type": "websocket.close", "code": EXPIRED}
+        tasks = [
+            asyncio.create_task(wire.run()),
+            asyncio.create_task(self._keep_checking(token, spoke, lambda: send(closing))),
+        ]
+        try:
+            while (event := await receive())["type"] == "websocket.receive":
+                data = event.get("bytes") or b""
+                if len(data) <= self.hub.max_payload + HEADROOM:
+                    spoke.receive(data)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self.hub.detach(spoke)
+
+
+class _QueuedWire:
+    """A connection of another server, which may make us wait: frames stand in line, and the line is not endless."""
+
+    def __init__(self, send: ASGISend) -> None:
+        self._send = send
+        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting = 0
+
+    def write(self, frame: bytes) -> None:
+        if self._waiting > MAX_UNSENT:
+            raise OverloadedError
+        self._waiting += len(frame)
+        self._frames.put_nowait(frame)
+
+    async def run(self) -> None:
+        while True:
+            frame = await self._frames.get()
+            await self._send({"type": "websocket.send", "bytes": frame})
+            self._waiting -= len(frame)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,174 @@
+"""A WebSocket as hub and spokes use it: frames are taken as they come, and those of one turn of the loop leave together."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import _enter_task, _leave_task
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from enfold.calls.protocol.transport import DisconnectedError, OverloadedError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+    from websockets.asyncio.connection import Connection
+    from websockets.asyncio.server import ServerConnection
+
+__all__ = ["LINE_SETTINGS", "MAX_UNSENT", "Outbox", "client_line", "first_message", "listen", "server_line"]
+
+MAX_UNSENT: Final = 8 * 1024 * 1024
+ENOUGH: Final = 16 * 1024  # bytes that leave at once, so that the other end need not wait for the whole turn
+OPEN: Final = 1  # the state of a connection that can be used
+BINARY: Final = 2  # the largest opcode of a frame that carries data
+
+# A peer that is not heard for five seconds is gone; what waits in the library is little, because we take it at once.
+LINE_SETTINGS: Final[dict[str, Any]] = {
+    "compression": None,
+    "max_queue": 16,
+    "write_limit": 32 * 1024,
+    "ping_interval": 5,
+    "ping_timeout": 5,
+}
+
+Take: TypeAlias = Callable[[bytes], None]
+
+
+# --- what comes in ------------------------------------------------------------------------------------------------
+
+
+class _Line:
+    """A connection that hands over messages inside the call that read them, without a queue and a task between.
+
+    Taking is quick and never waits, so that a peer which sends too fast is slowed down by its own socket.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._take: Take | None = None
+        self._listener: asyncio.Task[Any] | None = None
+        self._parts: list[bytes] = []
+        self._early: list[bytes] = []
+        self._arrived = asyncio.Event()
+
+    async def first(self) -> bytes:
+        await self._arrived.wait()
+        if not self._early:
+            raise DisconnectedError
+        return self._early.pop(0)
+
+    def start(self, take: Take) -> None:
+        self._take, self._listener = take, asyncio.current_task()
+        early, self._early = self._early, []
+        for message in early:
+            take(message)
+
+    # what the library calls
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)  # type: ignore[misc]  # of the class it is mixed into, as below
+        self._arrived.set()
+
+    def data_received(self, data: bytes) -> None:
+        listener = self._listener
+        if listener is None:
+            super().data_received(data)  # type: ignore[misc]
+            return
+        # Handlers that never wait run in here, and may ask which task they run in.
+        loop = asyncio.get_running_loop()
+        _enter_task(loop, listener)
+        try:
+            super().data_received(data)  # type: ignore[misc]
+        finally:
+            _leave_task(loop, listener)
+
+    def process_event(self, event: Any) -> None:
+        """Take data; the handshake, pings and the rest are the library's."""
+        opcode = getattr(event, "opcode", None)
+        if opcode is None or opcode > BINARY:
+            super().process_event(event)  # type: ignore[misc]
+        elif event.fin and not self._parts:
+            self._hand_over(event.data)
+        else:
+            if event.data:  # empty ones could go on without end, within any limit of size
+                self._parts.append(event.data)
+            if event.fin:
+                parts, self._parts = self._parts, []
+                self._hand_over(b"".join(parts))
+
+    def _hand_over(self, data: Any) -> None:
+        message = data if type(data) is bytes else bytes(data)
+        if self._take is not None:
+            self._take(message)
+        else:
+            self._early.append(message)
+            self._arrived.set()
+
+
+@cache
+def server_line() -> type[ServerConnection]:
+    """The hub's end of a line."""
+    from websockets.asyncio.server import ServerConnection
+
+    return type("ServerLine", (_Line, ServerConnection), {})
+
+
+@cache
+def client_line() -> type[ClientConnection]:
+    """The spoke's end of a line."""
+    from websockets.asyncio.client import ClientConnection
+
+    return type("ClientLine", (_Line, ClientConnection), {})
+
+
+async def first_message(connection: Connection) -> bytes:
+    """The first message of a line, before anybody listens."""
+    line: Any = connection
+    message: bytes = await line.first()
+    return message
+
+
+async def listen(connection: Connection, take: Take) -> None:
+    """Hand over every message of a line, those that came before included, until it is closed."""
+    line: Any = connection
+    line.start(take)
+    await connection.wait_closed()
+
+
+# --- what goes out ------------------------------------------------------------------------------------------------
+
+
+class Outbox:
+    """What leaves by a connection: all frames of one turn of the loop together, because each write costs a system call.
+
+    Sending does not wait for a slow reader: a frame is taken at once, or there is too much before it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._frames: list[bytes] = []
+        self._size = 0
+
+    def write(self, frame: bytes) -> None:
+        connection = self._connection
+        if connection.protocol.state != OPEN:
+            raise DisconnectedError
+        if self._size + connection.transport.get_write_buffer_size() > MAX_UNSENT:
+            raise OverloadedError
+        if not self._frames:
+            connection.loop.call_soon(self._flush)
+        self._frames.append(frame)
+        self._size += len(frame)
+        if self._size >= ENOUGH:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write by the library's own protocol, whose `send` would write each frame alone and wait for each."""
+        frames, self._frames, self._size = self._frames, [], 0
+        if not frames:
+            return
+        protocol = self._connection.protocol
+        if protocol.state == OPEN:  # else they are lost with the connection, and those who wait are told
+            for frame in frames:
+                protocol.send_binary(frame)
+            self._connection.transport.write(b"".join(protocol.data_to_send()))

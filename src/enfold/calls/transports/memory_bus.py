@@ -1,0 +1,117 @@
+"""The transport of one process: messages go straight from sender to listener, on the event loop of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from enfold.calls.protocol.subjects import inbox_of, new_boot, peer_name
+from enfold.calls.protocol.transport import (
+    Capabilities,
+    DisconnectedError,
+    Message,
+    PayloadTooLargeError,
+    Receive,
+    Signal,
+)
+from enfold.calls.transports.router import Listener, Router
+from enfold.envelope import ResponseEnvelope
+from enfold.operation import Identity
+
+__all__ = ["MAX_PAYLOAD", "MemoryTransport", "Shortcut"]
+
+MAX_PAYLOAD: Final = 1024 * 1024
+
+
+class Shortcut(Protocol):
+    """A worker of this process: an operation that never waits is answered by it without a message."""
+
+    def answer_now(
+        self, operation_id: str, input: Mapping[str, Any], sender: MemoryTransport, parent: str | None, ttl: float
+    ) -> ResponseEnvelope[Any] | None:
+        """The answer, or None where messages are needed after all."""
+
+
+class MemoryTransport:
+    """One peer on a bus; the bus vouches for its identity, because whoever made the peer gave it."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        identity: Identity | None = None,
+        *,
+        max_payload: int = MAX_PAYLOAD,
+        router: Router | None = None,
+        shortcuts: dict[str, list[Shortcut]] | None = None,
+    ) -> None:
+        """A bus of its own, or, given a router, another peer on the bus that has it."""
+        self.name = name or peer_name("local" if identity is None else identity.id)
+        self.identity = identity
+        self.capabilities = Capabilities(max_payload)
+        self.shortcuts = {} if shortcuts is None else shortcuts
+        self._router = router or Router()
+        self._inbox = inbox_of(self.name, new_boot())
+        self._listeners: set[Listener] = set()
+        self._is_closed = False
+
+    def join(self, name: str, identity: Identity | None = None) -> MemoryTransport:
+        """Another peer on the same bus."""
+        limit = self.capabilities.max_payload
+        return MemoryTransport(name, identity, max_payload=limit, router=self._router, shortcuts=self.shortcuts)
+
+    def shortcut(self, operation_id: str) -> Shortcut | None:
+        """Who answers calls of an operation in this process at once, if there is one and no other to share with."""
+        found = self.shortcuts.get(operation_id)
+        return found[0] if found is not None and len(found) == 1 else None
+
+    async def connect(self) -> None:
+        """There is nothing to connect."""
+
+    def inbox(self) -> str:
+        return self._inbox
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._route(subject, data, reply, headers)
+
+    async def send(
+        self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        if not self._route(subject, data, reply, headers) and reply is not None:
+            self._router.route(Message(reply, signal=Signal.NO_RESPONDERS))
+
+    async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
+        listener = Listener(subject, receive, queue, self)
+        self._router.add(listener)
+        self._listeners.add(listener)
+        return MemorySubscription(self, listener)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for listener in list(self._listeners):
+            self._forget(listener)
+
+    def _route(self, subject: str, data: bytes, reply: str | None, headers: Mapping[str, str] | None) -> int:
+        if self._is_closed:
+            raise DisconnectedError
+        size = len(data) if headers is None else len(data) + sum(len(key) + len(text) for key, text in headers.items())
+        if size > self.capabilities.max_payload:
+            raise PayloadTooLargeError(size, self.capabilities.max_payload)
+        return self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
+
+    def _forget(self, listener: Listener) -> None:
+        self._router.remove(listener)
+        self._listeners.discard(listener)
+
+
+class MemorySubscription:
+    """Nothing is ever on the way in memory, so draining is ending."""
+
+    def __init__(self, transport: MemoryTransport, listener: Listener) -> None:
+        self._transport = transport
+        self._listener = listener
+
+    async def close(self, *, drain: bool = False) -> None:
+        del drain
+        self._transport._forget(self._listener)

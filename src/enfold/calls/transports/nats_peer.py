@@ -1,0 +1,392 @@
+"""The transport of many machines: NATS core with nats-py, set so that nothing is sent late and nothing fails in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from enfold.calls.protocol.subjects import inbox_of, is_token, new_boot, peer_of, request_subject
+from enfold.calls.protocol.transport import (
+    Capabilities,
+    DeniedError,
+    DisconnectedError,
+    Message,
+    OverloadedError,
+    PayloadTooLargeError,
+    Receive,
+    Signal,
+    TransportError,
+)
+from enfold.errors import CallError
+from enfold.operation import Identity
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription as ClientSubscription
+
+__all__ = ["Identify", "NATSTransport"]
+
+HEADROOM: Final = 4096  # the server counts headers, the client's own check does not: stay clear of the limit
+MAX_UNSENT: Final = 8 * 1024 * 1024
+MAX_VIOLATIONS: Final = 1000
+REBUILD_PAUSE: Final = 0.25
+
+Identify = Callable[[str], Identity | None]
+
+_log: Final = logging.getLogger("enfold.calls.nats")
+_VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "?([^"\s]+)"?', re.IGNORECASE)
+
+
+class NATSTransport:
+    """One peer on a NATS server or cluster.
+
+    Who sends is read from the subject's second token, which the server's permissions bind to the user. A server that
+    would let us speak for somebody else binds nothing: then no identity is claimed for anybody.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str] = "nats://127.0.0.1:4222",
+        *,
+        name: str | None = None,
+        identities: Mapping[str, Identity] | Identify | None = None,
+        identity_from: Literal["subject", "account"] = "subject",
+        insecure: bool = False,
+        ping_interval: float = 4.0,
+        **options: Any,
+    ) -> None:
+        """`name` is the NATS user, if there is one; `options` are those of nats-py: user, password, tls, credentials…
+
+        `identities` says what each peer may do; `identity_from="account"` reads the account the server stamps on
+        requests that come by a shared service import; `insecure` admits a distant server that asks for no credentials.
+        """
+        self._servers = [servers] if isinstance(servers, str) else list(servers)
+        self.name = name or options.get("user") or urlsplit(self._servers[0]).username or f"peer-{new_boot()}"
+        if not is_token(self.name):
+            raise ValueError(f"{self.name!r} cannot be a name on NATS: use 1 to 64 of A-Z a-z 0-9 _ -")
+        self.capabilities = Capabilities(peer_identity=False)
+        self.slow = 0  # messages the client dropped because we were too slow
+        self._identify = identities.get if isinstance(identities, Mapping) else identities or Identity
+        self._by_account = identity_from == "account"
+        self._insecure = insecure
+        self._options = {"ping_interval": ping_interval, **options}
+        self._inbox = inbox_of(self.name, new_boot())
+        self._client: Client | None = None
+        self._failures: tuple[type[Exception], ...] = (OSError,)
+        self._subscriptions: set[NATSSubscription] = set()
+        self._violations: set[str] = set()
+        self._connecting: asyncio.Task[None] | None = None
+        self._rebuilding: asyncio.Task[None] | None = None
+        self._is_lost = False
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def connect(self) -> None:
+        """Connect, once; the verbs do so by themselves."""
+        if self._client is not None:
+            return
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+        await asyncio.shield(self._connecting)
+
+    @property
+    def client(self) -> Client:
+        """The nats-py client of the moment, for what the port does not have: streams and buckets."""
+        return self._connected()
+
+    def inbox(self) -> str:
+        return self._inbox
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        client = self._client
+        if client is None:
+            await self.connect()
+            client = self._connected()
+        size = len(data) if headers is None else len(data) + _header_size(headers)
+        if size > self.capabilities.max_payload:
+            raise PayloadTooLargeError(size, self.capabilities.max_payload)
+        if not client.is_connected:
+            raise DisconnectedError
+        if client.pending_data_size > MAX_UNSENT:
+            raise OverloadedError
+        try:
+            await client.publish(subject, data, reply or "", dict(headers) if headers else None)
+        except self._failures as error:
+            raise DisconnectedError from error
+
+    # The server itself says when nobody listens, so sending is publishing.
+    send = publish
+
+    async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> NATSSubscription:
+        await self.connect()
+        subscription = NATSSubscription(self, subject, receive, queue)
+        client = self._connected()
+        self._violations.discard(subject)
+        await subscription.open(client)
+        await _flushed(client)
+        if subject in self._violations:
+            await subscription.close()
+            raise DeniedError(f"The server does not let {self.name} listen to {subject}")
+        self._subscriptions.add(subscription)
+        return subscription
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for task in (self._connecting, self._rebuilding):
+            if task is not None:
+                task.cancel()
+        if self._client is not None and not self._client.is_closed:
+            await self._client.close()
+
+    # connecting
+
+    async def _connect(self) -> None:
+        client = await self._new_client()
+        try:
+            self._check_server(client)
+            limit = client.max_payload - HEADROOM
+            is_guarded = await self._is_guarded(client)
+            self.capabilities = Capabilities(limit, peer_identity=is_guarded, rewrites_replies=self._by_account)
+        except BaseException:
+            await client.close()
+            raise
+        self._client = client
+
+    async def _new_client(self) -> Client:
+        try:
+            from nats.aio.client import Client
+            from nats.errors import Error
+        except ImportError:
+            raise CallError("UNAVAILABLE", "NATS needs nats-py: pip install 'enfold[nats]'") from None
+        self._failures = (Error, OSError)
+        client = Client()
+        settings: dict[str, Any] = {
+            "pending_size": 0,  # while there is no connection nothing is kept: it would be sent after its time
+            "max_outstanding_pings": 2,
+            "reconnect_time_wait": 0.25,
+            "max_reconnect_attempts": -1,
+            "connect_timeout": 2,
+            **self._options,
+        }
+
+        async def lost() -> None:
+            _drop_unsent(client)
+            if self._client is client:
+                self._lose()
+
+        async def closed() -> None:
+            if self._client is client:
+                self._rebuild()
+
+        try:
+            await client.connect(
+                servers=self._servers,
+                name=f"enfold {self.name}",
+                inbox_prefix=f"_INBOX.{self.name}",
+                error_cb=self._hear_error,
+                disconnected_cb=lost,
+                reconnected_cb=self._recover,
+                closed_cb=closed,
+                allow_reconnect=True,
+                **settings,
+            )
+        except Exception as error:
+            raise CallError("UNAVAILABLE", f"NATS at {_shown(self._servers)} cannot be reached: {error}") from error
+        return client
+
+    def _check_server(self, client: Client) -> None:
+        """Refuse a distant server that lets everybody in, unless the user said so."""
+        if self._insecure or _asks_for_credentials(client) or _is_loopback(client):
+            return
+        message = f"NATS at {_shown(self._servers)} asks for no credentials: give it some, or say insecure=True"
+        raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
+
+    async def _is_guarded(self, client: Client) -> bool:
+        """Whether the server keeps peers from speaking for others: we try to, and hope to be refused."""
+        if self._by_account:
+            return True
+        if not _asks_for_credentials(client):
+            return False
+        subject = request_subject(f"not-{new_boot()}", "_enfold.probe")
+        await client.publish(subject, b"")
+        await _flushed(client)
+        return subject in self._violations
+
+    def _connected(self) -> Client:
+        if self._client is None or self._is_closed:
+            raise DisconnectedError
+        return self._client
+
+    # the connection's life
+
+    def _lose(self) -> None:
+        if not self._is_lost and not self._is_closed:
+            self._is_lost = True
+            self._signal(Message("", signal=Signal.LOST))
+
+    async def _recover(self) -> None:
+        if self._is_lost:
+            self._is_lost = False
+            self._signal(Message("", signal=Signal.RESTORED))
+
+    def _rebuild(self) -> None:
+        """The client has given up for good, as it does when the server cuts it off: make another."""
+        if not self._is_closed and (self._rebuilding is None or self._rebuilding.done()):
+            self._lose()
+            self._rebuilding = asyncio.create_task(self._build_again())
+
+    async def _build_again(self) -> None:
+        while not self._is_closed:
+            try:
+                client = await self._new_client()
+                for subscription in list(self._subscriptions):
+                    await subscription.open(client)
+                await _flushed(client)
+            except (CallError, TransportError) as error:
+                _log.warning("%s", error)
+                await asyncio.sleep(REBUILD_PAUSE)
+            else:
+                self._client = client
+                await self._recover()
+                return
+
+    async def _hear_error(self, error: Exception) -> None:
+        """What the server and the client complain about: a missing permission must not look like a slow answer."""
+        from nats.errors import SlowConsumerError
+
+        found = _VIOLATION.search(str(error))
+        if found is not None:
+            if len(self._violations) >= MAX_VIOLATIONS:
+                self._violations.clear()
+            self._violations.add(found[2])
+            if found[1].lower() == "publish":
+                self._signal(Message(found[2], signal=Signal.DENIED))
+        elif isinstance(error, SlowConsumerError):
+            self.slow += 1
+            _log.warning("A message on %s was dropped: we are too slow", error.subject)
+        else:
+            _log.debug("nats: %s", error)
+
+    def _signal(self, message: Message) -> None:
+        for subscription in list(self._subscriptions):
+            subscription.receive(message)
+
+    # messages
+
+    def _message(self, wire: Msg) -> Message:
+        headers = wire.headers
+        reply = wire.reply or None
+        if headers is not None and not wire.data and headers.get("Status") == "503":
+            return Message(wire.subject, signal=Signal.NO_RESPONDERS)
+        if not wire.subject.startswith("op."):
+            return Message(wire.subject, wire.data, reply, headers)
+        peer = _account(headers) if self._by_account else peer_of(wire.subject)
+        identity = self._identify(peer) if peer is not None and self.capabilities.peer_identity else None
+        return Message(wire.subject, wire.data, reply, headers, peer, identity)
+
+
+class NATSSubscription:
+    """One subject; it outlives the client it was opened on."""
+
+    def __init__(self, transport: NATSTransport, subject: str, receive: Receive, queue: str | None) -> None:
+        self.receive = receive
+        self._transport = transport
+        self._subject = subject
+        self._queue = queue
+        self._inner: ClientSubscription | None = None
+
+    async def open(self, client: Client) -> None:
+        receive, read = self.receive, self._transport._message
+
+        async def deliver(wire: Msg) -> None:
+            receive(read(wire))
+
+        self._inner = await client.subscribe(self._subject, queue=self._queue or "", cb=deliver)
+
+    async def close(self, *, drain: bool = False) -> None:
+        from nats.errors import Error
+
+        self._transport._subscriptions.discard(self)
+        inner, client = self._inner, self._transport._client
+        self._inner = None
+        if inner is None or client is None:
+            return
+        try:
+            if drain:
+                await _drained(client, inner)
+            else:
+                await inner.unsubscribe()
+        except (Error, OSError, TimeoutError, DisconnectedError) as error:
+            _log.debug("%s was not closed: %s", self._subject, error)
+
+
+async def _drained(client: Client, subscription: Any) -> None:
+    """End a subscription when everything sent to it is here: its own way of draining may stop one message too early."""
+    await client._send_unsubscribe(subscription._id)
+    await _flushed(client)
+    await subscription.drain()
+
+
+def _drop_unsent(client: Client) -> None:
+    """Throw away what waits in the client: it would be sent after the reconnection, to callers who have given up."""
+    client._pending.clear()
+    client._pending_data_size = 0
+
+
+async def _flushed(client: Client) -> None:
+    """Wait until the server has seen everything we sent, and said what it had to say about it."""
+    from nats.errors import Error
+
+    try:
+        # The first ping may overtake what the client still holds back; the second cannot.
+        await client.flush(timeout=5)
+        await client.flush(timeout=5)
+    except (Error, OSError, TimeoutError) as error:
+        raise DisconnectedError from error
+
+
+def _asks_for_credentials(client: Client) -> bool:
+    return bool(client._server_info.get("auth_required"))
+
+
+def _is_loopback(client: Client) -> bool:
+    host = client.connected_url.hostname if client.connected_url is not None else None
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _account(headers: Mapping[str, str] | None) -> str | None:
+    """The account the server stamped on a request, read from its exact header: a twin in other letters is a forgery."""
+    try:
+        info = msgspec.json.decode((headers or {}).get("Nats-Request-Info", ""), type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None
+    account = info.get("acc")
+    return account if isinstance(account, str) and is_token(account) else None
+
+
+def _header_size(headers: Mapping[str, str]) -> int:
+    return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+
+
+def _shown(servers: Sequence[str]) -> str:
+    """Addresses without the credentials in them."""
+    return ", ".join(re.sub(r"//[^@/]*@", "//", server) for server in servers)

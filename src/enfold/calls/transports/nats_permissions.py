@@ -1,0 +1,116 @@
+"""The server's permissions for NATS, made from what operations require. Pure: specs and users in, a file's text out.
+
+The server's rule is coarse (who may send to which operation); the worker checks scopes and resources again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from enfold.access import may_list
+from enfold.calls.protocol.subjects import (
+    WORKERS,
+    announcement_subject,
+    ask_subject,
+    offer_subject,
+    peer_name,
+    request_subject,
+)
+from enfold.operation import Identity, OperationSpec
+
+__all__ = ["NATSUser", "nats_permissions", "read_users"]
+
+BUCKET: Final = "enfold_idempotency"
+
+
+class NATSUser(msgspec.Struct, frozen=True):
+    """A user of the server: what it may call follows from its identity; the rest is said here."""
+
+    identity: Identity
+    serves: tuple[str, ...] = ()  # ids or namespaces it offers; `*` is everything
+    is_operator: bool = False  # may ask every worker how it is
+    password: str | None = None  # as the server should have it; else a variable of the server's environment
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a file of users."""
+
+    id: str
+    scopes: frozenset[str] = frozenset()
+    resources: dict[str, list[str]] | None = None
+    serves: tuple[str, ...] = ()
+    operator: bool = False
+    password: str | None = None
+
+
+def read_users(text: bytes) -> list[NATSUser]:
+    """Users from JSON: `[{"id": "ann", "scopes": […], "resources": {…}, "serves": ["shop"], "operator": false}]`."""
+    return [
+        NATSUser(Identity(entry.id, entry.scopes, entry.resources), entry.serves, entry.operator, entry.password)
+        for entry in msgspec.json.decode(text, type=list[_Entry])
+    ]
+
+
+def nats_permissions(specs: Iterable[OperationSpec], users: Iterable[NATSUser], *, bucket: str | None = BUCKET) -> str:
+    """An `authorization` block for the server's configuration; `bucket` is where workers keep first results."""
+    known = list(specs)
+    blocks = [_user(user, known, bucket) for user in users]
+    return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
+
+
+def _user(user: NATSUser, specs: Sequence[OperationSpec], bucket: str | None) -> str:
+    name = peer_name(user.identity.id)
+    password = f"${_variable(name)}" if user.password is None else _quoted(user.password)
+    publish, subscribe = _may_publish(user, name, specs, bucket), _may_subscribe(user, name, specs)
+    return (
+        f"    {{ user: {_quoted(name)}, password: {password}, permissions: {{\n"
+        f"        publish: {{ allow: [{_listed(publish)}] }}\n"
+        f"        subscribe: {{ allow: [{_listed(subscribe)}] }}\n"
+        "    } }\n"
+    )
+
+
+def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec], bucket: str | None) -> list[str]:
+    """As itself to what it may call; a worker to inboxes, by name and not as a response, which would fit any subject."""
+    callable_ = [spec.id for spec in specs if may_list(spec.access_control, user.identity)]
+    subjects = [request_subject(name, operation_id) for operation_id in callable_]
+    subjects += [ask_subject(name), "ctl.>"]
+    if user.serves:
+        subjects += ["_INBOX.*.>", announcement_subject(name)]
+        subjects += [] if bucket is None else _store_subjects(bucket)
+    return [*subjects, "$SRV.>"] if user.is_operator else subjects
+
+
+def _may_subscribe(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
+    subjects = [f"_INBOX.{name}.>", announcement_subject("*")]
+    if user.serves:
+        served = [spec.id for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
+        subjects += [f"{offer_subject(operation_id)} {WORKERS}" for operation_id in served]
+        subjects += [ask_subject("*"), f"ctl.{name}.>", "$SRV.>"]
+    return subjects
+
+
+def _store_subjects(bucket: str) -> list[str]:
+    stream = f"KV_{bucket}"
+    verbs = [f"STREAM.INFO.{stream}", f"STREAM.CREATE.{stream}", f"STREAM.MSG.GET.{stream}", f"DIRECT.GET.{stream}.>"]
+    return [f"$KV.{bucket}.>", *(f"$JS.API.{verb}" for verb in verbs)]
+
+
+def _lies_in(operation_id: str, place: str) -> bool:
+    return place in ("*", operation_id) or operation_id.startswith(f"{place}.")
+
+
+def _variable(name: str) -> str:
+    return f"NATS_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+
+
+def _listed(subjects: Sequence[str]) -> str:
+    return ", ".join(_quoted(subject) for subject in subjects)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,137 @@
+"""Subjects to listeners inside one process: the whole of the memory transport, and the heart of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Final, TypeAlias
+
+import msgspec
+
+from enfold.calls.protocol.transport import Message, Receive
+
+__all__ = ["Listener", "Router"]
+
+ANY: Final = "*"  # one token
+REST: Final = ">"  # one token or more
+MAX_CACHED: Final = 4096
+
+
+class Listener(msgspec.Struct, frozen=True, eq=False):
+    """Somebody who listens to a subject, alone or as one of a group."""
+
+    pattern: str
+    receive: Receive
+    queue: str | None
+    owner: object = None  # for whom it was made
+
+
+class _Node:
+    """One token of the patterns; `here` are the listeners whose pattern ends in it."""
+
+    __slots__ = ("below", "here")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node] = {}
+        self.here: dict[int, Listener] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.below and not self.here
+
+
+# Those who get every message, and groups of which one does.
+_Route: TypeAlias = tuple[tuple[Listener, ...], tuple[tuple[Listener, ...], ...]]
+
+
+class Router:
+    """Finds who listens, and hands each message to all of them, or to one of a group in turn."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+        self._turn = count()
+        self._routes: dict[str, _Route] = {}
+
+    def add(self, listener: Listener) -> None:
+        node = self._root
+        for token in listener.pattern.split("."):
+            node = node.below.setdefault(token, _Node())
+        node.here[id(listener)] = listener
+        self._routes.clear()
+
+    def remove(self, listener: Listener) -> None:
+        path = [self._root]
+        for token in listener.pattern.split("."):
+            if token not in path[-1].below:
+                return
+            path.append(path[-1].below[token])
+        path[-1].here.pop(id(listener), None)
+        self._prune(path, listener.pattern.split("."))
+        self._routes.clear()
+
+    def route(self, message: Message) -> int:
+        """Hand the message over; how many have got it."""
+        everyone, groups = self._route(message.subject)
+        for listener in everyone:
+            listener.receive(message)
+        for group in groups:
+            group[next(self._turn) % len(group)].receive(message)
+        return len(everyone) + len(groups)
+
+    def listeners(self, pattern: str) -> list[Listener]:
+        """Those who listen to exactly this pattern."""
+        node: _Node | None = self._root
+        for token in pattern.split("."):
+            node = node.below.get(token) if node is not None else None
+        return [] if node is None else list(node.here.values())
+
+    def _prune(self, path: list[_Node], tokens: list[str]) -> None:
+        for depth in range(len(tokens), 0, -1):
+            if not path[depth].is_empty:
+                return
+            del path[depth - 1].below[tokens[depth - 1]]
+
+    def _route(self, subject: str) -> _Route:
+        """The route of a subject; one that does not depend on the last token is kept for all that share the rest.
+
+        Replies come on subjects that are used once: keeping each would be all cost.
+        """
+        found = self._routes.get(subject) or self._routes.get(subject.rpartition(".")[0] + ".")
+        if found is not None:
+            return found
+        listeners, by_last_token = self._find(subject.split("."))
+        route = _as_route(listeners)
+        if len(self._routes) >= MAX_CACHED:
+            self._routes.clear()
+        self._routes[subject if by_last_token else subject.rpartition(".")[0] + "."] = route
+        return route
+
+    def _find(self, tokens: list[str]) -> tuple[list[Listener], bool]:
+        """Who listens, and whether another last token could have led to others."""
+        found: list[Listener] = []
+        nodes = [self._root]
+        for token in tokens[:-1]:
+            found += _rest(nodes)
+            nodes = [node.below[key] for node in nodes for key in (token, ANY) if key in node.below]
+        found += _rest(nodes)
+        by_last_token = any(node.below.keys() - {ANY, REST} for node in nodes)
+        for node in nodes:
+            for key in (tokens[-1], ANY):
+                if key in node.below:
+                    found += node.below[key].here.values()
+        return found, by_last_token
+
+
+def _rest(nodes: list[_Node]) -> Iterator[Listener]:
+    for node in nodes:
+        if REST in node.below:
+            yield from node.below[REST].here.values()
+
+
+def _as_route(listeners: list[Listener]) -> _Route:
+    groups: dict[str, list[Listener]] = {}
+    for listener in listeners:
+        if listener.queue is not None:
+            groups.setdefault(listener.queue, []).append(listener)
+    everyone = tuple(listener for listener in listeners if listener.queue is None)
+    return everyone, tuple(tuple(group) for group in groups.values())

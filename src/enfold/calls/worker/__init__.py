@@ -1,0 +1,1 @@
+"""The worker's end: requests are let in, run under limits and answered."""

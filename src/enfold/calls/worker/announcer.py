@@ -1,0 +1,94 @@
+"""Tells callers which operations they may call here, and everybody when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
+from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.subjects import announcement_subject, ask_subject
+from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError, leads_back
+from enfold.operation import Identity, OperationSpec
+
+__all__ = ["Announcer"]
+
+PART_BYTES: Final = 256 * 1024
+
+Visible: TypeAlias = Callable[[Identity | None], Iterable[OperationSpec]]
+
+
+class Announcer:
+    """Tells askers what they may call here, and everybody when that changes."""
+
+    def __init__(self, transport: Transport, boot: str, visible: Visible) -> None:
+        self._transport = transport
+        self._boot = boot
+        self._visible = visible
+        self._subscription: Subscription | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._subscription = await self._transport.subscribe(ask_subject("*"), self._receive)
+
+    async def announce(self, state: Literal["up", "changed", "down"]) -> None:
+        name = self._transport.name
+        data = msgspec.json.encode(Announcement(name, self._boot, state))
+        try:
+            await self._transport.publish(announcement_subject(name), data)
+        except TransportError:
+            return  # whoever is not told now finds out when he asks
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+        await self.announce("down")
+
+    def _receive(self, message: Message) -> None:
+        reply, rewritten = message.reply, self._transport.capabilities.rewrites_replies
+        if message.signal is not None or reply is None or not leads_back(message, rewritten=rewritten):
+            return
+        try:
+            ask = msgspec.json.decode(message.data, type=Ask)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return
+        task = start(self._answer(reply, message.identity, frozenset(ask.known)))
+        if task is not None:
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, reply: str, identity: Identity | None, known: frozenset[str]) -> None:
+        specs = list(self._visible(identity))
+        digest = specs_digest(specs)
+        name = self._transport.name
+        answers = (
+            [WorkerListing(name, self._boot, digest)]
+            if digest in known
+            else [
+                WorkerListing(name, self._boot, digest, part=number, parts=len(parts), specs=part)
+                for parts in [_parts(specs)]
+                for number, part in enumerate(parts)
+            ]
+        )
+        try:
+            for answer in answers:
+                await self._transport.publish(reply, msgspec.json.encode(answer, enc_hook=str))
+        except TransportError:
+            return  # he will ask again
+
+
+def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:
+    """The specs in parts that any transport carries; there is always one, if an empty one."""
+    parts: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for spec in specs:
+        wire = spec.to_dict()
+        size += len(msgspec.json.encode(wire, enc_hook=str))
+        if size > PART_BYTES and parts[-1]:
+            parts.append([])
+            size = 0
+        parts[-1].append(wire)
+    return parts

@@ -1,0 +1,114 @@
+"""How a worker's answers leave: at once, or when the connection is back, as long as somebody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from enfold.calls.protocol import outcomes
+from enfold.calls.protocol.call_settings import CallSettings
+from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.events import Completed, Failed, Payload, event_ids, failed, write_event
+from enfold.calls.protocol.transport import (
+    DisconnectedError,
+    OverloadedError,
+    PayloadTooLargeError,
+    Signal,
+    Transport,
+    TransportError,
+)
+from enfold.errors import CallError, FormatError
+from enfold.operation import Context
+
+__all__ = ["Answers"]
+
+_log: Final = logging.getLogger("enfold.calls")
+
+
+class Answers:
+    """Everything a worker says to its callers."""
+
+    def __init__(self, transport: Transport, settings: CallSettings) -> None:
+        self._transport = transport
+        self._pause = settings.tick
+        self._ids = event_ids()
+        self._connected = asyncio.Event()
+        self._connected.set()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def reply(self, subject: str, operation_id: str, payload: Payload, context: Context | None) -> None:
+        """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""
+        while True:
+            try:
+                await self._transport.publish(subject, self.written(payload))
+            except PayloadTooLargeError as error:
+                too_large = failed(payload.request_id, outcomes.too_large(operation_id, error, "result"))
+                payload = _in_short(payload) if isinstance(payload, Failed) else too_large
+            except CallError as error:
+                payload = failed(payload.request_id, error)
+            except (DisconnectedError, OverloadedError):
+                if context is None or context.cancelled:
+                    return
+                await self._back_again(context.remaining())
+            except TransportError as error:
+                _log.warning("The answer of %s could not be sent: %s", operation_id, error)
+                return
+            else:
+                return
+
+    async def tell(self, subject: str, payload: Payload, control: str | None = None) -> None:
+        """Publish an event that may get lost without harm."""
+        try:
+            await self._transport.publish(subject, self.written(payload), reply=control)
+        except (TransportError, CallError) as error:
+            _log.debug("An event was not sent: %s", error)
+
+    def written(self, payload: Payload) -> bytes:
+        try:
+            return write_event(next(self._ids), payload)
+        except FormatError as error:
+            if isinstance(payload, Failed):  # its details are no JSON data
+                return write_event(next(self._ids), _in_short(payload))
+            raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+
+    def written_end(self, payload: Completed | Failed) -> bytes:
+        """The end of a stream, in a size that leaves in any case."""
+        frame = self.written(payload)
+        if isinstance(payload, Failed) and len(frame) > self._transport.capabilities.max_payload:
+            return self.written(_in_short(payload))
+        return frame
+
+    def say(self, publishing: Coroutine[Any, Any, None]) -> None:
+        """Let something be published without waiting for it."""
+        task = start(publishing)
+        if task is not None:
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    def heed(self, signal: Signal) -> None:
+        if signal is Signal.LOST:
+            self._connected.clear()
+        elif signal is Signal.RESTORED:
+            self._connected.set()
+
+    async def close(self) -> None:
+        """Give what is on its way a moment to leave."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=1.0)
+
+    async def _back_again(self, left: float | None) -> None:
+        """Wait for the connection, as long as the caller does.
+
+        It may be gone before the transport has said so: the pause keeps us from trying without end.
+        """
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._connected.wait(), left)
+        await asyncio.sleep(self._pause)
+
+
+def _in_short(payload: Failed) -> Failed:
+    """A failure without its details: the sentence must do."""
+    return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)

@@ -1,0 +1,120 @@
+"""What a worker lets in: requests that are well addressed, new, in time, and not too many."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from enfold.calls.protocol import outcomes
+from enfold.calls.protocol.call_settings import WorkerLimits
+from enfold.calls.protocol.events import Requested
+from enfold.calls.protocol.subjects import operation_of
+from enfold.calls.protocol.transport import Message, leads_back
+from enfold.calls.worker.served import Counts, ServedCall
+from enfold.errors import CallError
+from enfold.operation import OperationSpec, OperationType
+
+__all__ = ["FROZEN", "Gate", "is_addressed"]
+
+FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long messages have waited
+
+
+def is_addressed(message: Message, request: Requested, *, rewritten: bool) -> bool:
+    """Whether the answer would go to the sender's own inbox: to send it anywhere else would be to lend our hand."""
+    if rewritten:
+        return leads_back(message, rewritten=True)
+    reply, peer = message.reply, message.peer
+    return (
+        reply is not None
+        and peer is not None
+        and reply.startswith(f"_INBOX.{peer}.")
+        and reply.endswith(f".{request.request_id}")
+    )
+
+
+class Gate:
+    """Remembers what has come, how much is under way, and whether the loop stood still."""
+
+    def __init__(self, limits: WorkerLimits, counts: Counts) -> None:
+        self.limits = limits
+        self._counts = counts
+        self._remembered: set[tuple[str | None, str]] = set()
+        self._remembered_longer: set[tuple[str | None, str]] = set()
+        self._of_peer: dict[str | None, int] = {}
+        self._alive_at = float("inf")  # until the first `wake` nobody can say that we stood still
+        self._frozen_for = 0.0
+        self._suspect_until = 0.0
+
+    def is_new(self, peer: str | None, request_id: str) -> bool:
+        """Whether a request has not come before: a second delivery must not run it again."""
+        key = (peer, request_id)
+        if key in self._remembered or key in self._remembered_longer:
+            self._counts.duplicates += 1
+            return False
+        self._remembered.add(key)
+        if len(self._remembered) >= self.limits.remembered:
+            self._remembered, self._remembered_longer = set(), self._remembered
+        return True
+
+    def deadline(self, message: Message, request: Requested, spec: OperationSpec, now: float) -> float | None:
+        """Until when a request may run; raises what can be said against it besides what the registry checks."""
+        if operation_of(message.subject) != request.operation_id:
+            raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")
+        if request.credits is not None:
+            _check_credits(spec, request.credits)
+        ttl = _ttl(request)
+        if ttl is None:
+            return None
+        deadline = now + ttl - self._waited(now)
+        if deadline <= now:
+            self._counts.expired += 1
+            details = {"reason": "late", "started": False}
+            raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
+        return deadline
+
+    def check_load(self, call: ServedCall, running: int, waiting: int, *, is_taken: bool) -> None:
+        """Raise where there is too much, or where another peer's call has the same id."""
+        if is_taken:
+            raise CallError("VALIDATION_ERROR", "Another call has this request id")
+        limits = self.limits
+        is_full = running >= limits.running and waiting >= limits.waiting
+        if is_full or (limits.per_peer is not None and self._of_peer.get(call.peer, 0) >= limits.per_peer):
+            self._counts.shed += 1
+            raise outcomes.overloaded(f"There are too many calls to take {call.spec.id} on")
+
+    def enter(self, call: ServedCall) -> None:
+        if self.limits.per_peer is not None:
+            self._of_peer[call.peer] = self._of_peer.get(call.peer, 0) + 1
+
+    def leave(self, call: ServedCall) -> None:
+        if self.limits.per_peer is not None:
+            left = self._of_peer.pop(call.peer, 1) - 1
+            if left:
+                self._of_peer[call.peer] = left
+
+    def wake(self, now: float) -> None:
+        """Called again and again; whether it was not for long is how the loop knows that it stood still."""
+        if now - self._alive_at > FROZEN:
+            self._frozen_for, self._suspect_until = now - self._alive_at, now + FROZEN
+        self._alive_at = now
+
+    def _waited(self, now: float) -> float:
+        """How long a message may have waited for us while we stood still: no clock of another machine can tell."""
+        stood_still = now - self._alive_at
+        if stood_still > FROZEN:
+            return stood_still
+        return self._frozen_for if now < self._suspect_until else 0.0
+
+
+def _check_credits(spec: OperationSpec, room: int) -> None:
+    if spec.type is not OperationType.SUBSCRIPTION:
+        raise CallError("INVALID_OPERATION_TYPE", f"{spec.id} is a {spec.type.value}: call it")
+    if room < 1:
+        raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
+
+
+def _ttl(request: Requested) -> float | None:
+    """The time a request leaves us; a deadline by the caller's clock counts only where he gave no remaining time."""
+    if request.ttl_ms is not None:
+        return request.ttl_ms / 1000
+    return None if request.deadline is None else request.deadline / 1000 - time.time()
