@@ -253,6 +253,7 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
         namespace=source.namespace,
         timeout=entry.get("timeout", "default"),
         allow_hosts=tuple(patterns(entry.get("allow_hosts"))),
+        allow_files=[_located(each, config) for each in patterns(entry.get("allow_files"))],
         private_headers=tuple(patterns(entry.get("private_headers"))),
         limits=limits,
         **options,

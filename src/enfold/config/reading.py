@@ -180,6 +180,7 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
         "base_url": _TEXT,
         "credentials": (_is_text_table, "a table of security schemes"),
         "allow_hosts": _PATTERNS,
+        "allow_files": _PATTERNS,
         "server_variables": _TEXT_TABLE,
         "private_headers": _PATTERNS,
         "max_bytes": (_is_number, "a number of bytes"),

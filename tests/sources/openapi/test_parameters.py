@@ -31,7 +31,6 @@ TABLE: list[tuple[str, dict[str, Any], Any, str]] = [
     ("path", {"style": "label", "explode": True}, COLORS, ".blue.black.brown"),
     ("path", {"style": "label", "explode": True}, RGB, ".R=100.G=200.B=150"),
     ("path", {"style": "simple"}, "a b/c", "a%20b%2Fc"),
-    ("path", {"style": "simple"}, "..", "%2E%2E"),
     ("path", {"style": "simple", "explode": True}, COLORS, "blue,black,brown"),
     ("path", {"allowReserved": True}, "a:b@c/d", "a:b@c%2Fd"),
     ("path", {}, 2.0, "2"),

@@ -282,3 +282,71 @@ def test_a_file_refers_to_files_beside_it_but_only_to_documents(tmp_path: Path, 
     assert found["properties"] == {"pet": {"$ref": "#/$defs/pet"}, "secret": {}}
     assert found["$defs"]["pet"]["properties"]["owner"] == {"$ref": "#/$defs/own_Owner"}
     assert "secret is no .json, .yaml or .yml file" in str(imported.report)
+
+
+OUTSIDE = {
+    "up": "../outside/part.json",
+    "up and back": "sub/../../outside/part.json",
+    "encoded dots": "%2e%2e/outside/part.json",
+    "encoded slash": "..%2Foutside%2Fpart.json",
+    "absolute path": "{outside}/part.json",
+    "file address": "file://{outside}/part.json",
+    "file address of a host": "file://localhost{outside}/part.json",
+    "file address with dots": "file://{folder}/../outside/part.json",
+    "link to a file": "link.json",
+    "link to a folder": "folder/part.json",
+    "another host": "file://evil.test{folder}/part.json",
+    "no file name": "part%00.json",
+    "a sibling that begins alike": "../docs-private/part.json",
+}
+
+
+def folder_with_neighbours(root: Path) -> Path:
+    """A folder for a document, with links that lead out of it and a neighbour it must not reach."""
+    folder, outside, alike = root / "docs", root / "outside", root / "docs-private"
+    for each in (folder, outside, alike):
+        each.mkdir()
+        (each / "part.json").write_text('{"type": "string", "description": "secret"}')
+    (folder / "link.json").symlink_to(outside / "part.json")
+    (folder / "folder").symlink_to(outside)
+    return folder
+
+
+def referring(http: Words, reference: str) -> bytes:
+    return msgspec.json.encode(http.document({"responses": http.json_response({"$ref": reference})}))
+
+
+@pytest.mark.parametrize("reference", OUTSIDE.values(), ids=OUTSIDE)
+def test_a_reference_does_not_leave_the_documents_folder(tmp_path: Path, http: Words, reference: str) -> None:
+    folder = folder_with_neighbours(tmp_path)
+    (folder / "openapi.json").write_bytes(
+        referring(http, reference.format(outside=tmp_path / "outside", folder=folder))
+    )
+    imported = from_openapi(folder / "openapi.json")
+    assert next(iter(imported)).spec.output_schema == {}
+    assert "secret" not in str(imported.report)
+    assert any(each.where.startswith("#/paths") for each in imported.report.degraded)
+
+
+@pytest.mark.parametrize(
+    "reference", [each for name, each in OUTSIDE.items() if name not in ("another host", "no file name")]
+)
+def test_a_folder_that_is_allowed_may_be_referred_to(tmp_path: Path, http: Words, reference: str) -> None:
+    folder = folder_with_neighbours(tmp_path)
+    (folder / "openapi.json").write_bytes(
+        referring(http, reference.format(outside=tmp_path / "outside", folder=folder))
+    )
+    imported = from_openapi(folder / "openapi.json", allow_files=[tmp_path / "outside", str(tmp_path / "docs-private")])
+    assert next(iter(imported)).spec.output_schema["description"] == "secret"
+
+
+def test_a_document_that_is_a_link_refers_to_what_lies_beside_it_and_beside_its_target(
+    tmp_path: Path, http: Words
+) -> None:
+    folder = folder_with_neighbours(tmp_path)
+    (tmp_path / "outside" / "openapi.json").write_bytes(referring(http, "part.json"))
+    (folder / "openapi.json").symlink_to(tmp_path / "outside" / "openapi.json")
+    assert next(iter(from_openapi(folder / "openapi.json"))).spec.output_schema["description"] == "secret"
+    (folder / "part.json").unlink()
+    (folder / "part.json").symlink_to(tmp_path / "outside" / "part.json")
+    assert next(iter(from_openapi(folder / "openapi.json"))).spec.output_schema["description"] == "secret"

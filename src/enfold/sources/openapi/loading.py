@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from enfold.sources.openapi.document import BrokenReferenceError, read_document
+from enfold.sources.openapi.files import Folders, referred_file
 from enfold.sources.openapi.servers import Reach, origin
 
-_SUFFIXES: Final = (".json", ".yaml", ".yml")
 _MAX_REDIRECTS: Final = 5
 _TIMEOUT: Final = 30.0
 
@@ -28,10 +28,13 @@ class Loaded(msgspec.Struct, frozen=True):
 class Loader:
     """Reads what documents refer to: files beside a file, addresses of the same origin or allowed hosts."""
 
-    def __init__(self, allow_hosts: Iterable[str], max_bytes: int, base_url: str | None = None) -> None:
+    def __init__(
+        self, allow_hosts: Iterable[str], max_bytes: int, base_url: str | None = None, allow_files: Folders = ()
+    ) -> None:
         """`base_url` is the server the user gave: its origin is as good as the document's own."""
         base = origin(base_url or "")
         self._allow_hosts = (*allow_hosts, *([f"{base[0]}://{base[1]}:{base[2]}"] if base else []))
+        self._allow_files = allow_files
         self._max_bytes = max_bytes
         self._home = ""
 
@@ -58,9 +61,7 @@ class Loader:
             if refusal is not None:
                 raise BrokenReferenceError(refusal)
             return self._fetch(uri)
-        if scheme == "file" and self._home.startswith("file:"):
-            return self._read(_local_path(uri))
-        raise BrokenReferenceError("only a document that is a file itself may refer to files")
+        return self._read(referred_file(uri, self._home, self._allow_files))
 
     def _read(self, path: Path) -> bytes:
         with path.open("rb") as file:
@@ -105,11 +106,3 @@ class Loader:
 def _is_text(source: str) -> bool:
     """Whether a string is a document and no path: no path has several lines, or begins like JSON."""
     return "\n" in source or source.lstrip().startswith("{")
-
-
-def _local_path(uri: str) -> Path:
-    path = Path(unquote(urlsplit(uri).path))
-    # Documents are often not our own: what they can make us read is documents.
-    if path.suffix.lower() not in _SUFFIXES:
-        raise BrokenReferenceError(f"{path.name} is no .json, .yaml or .yml file")
-    return path

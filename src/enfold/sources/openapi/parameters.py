@@ -190,9 +190,7 @@ def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) 
         put = styles.encode_path_rest
     if parameter.content_type is not None:
         return put(content_text(parameter.content_type, value))
-    text = styles.expand_path(parameter.name, value, parameter.style, parameter.explode, put)
-    # As a whole segment these would mean another path.
-    return text.replace(".", "%2E") if text in (".", "..") and parameter.style == "simple" else text
+    return styles.expand_path(parameter.name, value, parameter.style, parameter.explode, put)
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.openapi import media, parameters
+from enfold.sources.openapi import media, parameters, segments
 from enfold.sources.openapi.bodies import FilePart, write_body
 from enfold.sources.openapi.inputs import Inputs, Kind
 from enfold.sources.openapi.parameters import Parameter
@@ -67,10 +67,10 @@ class RequestBuilder:
 
     def build(self, arguments: Mapping[str, Any]) -> Outgoing:
         """The request for these arguments; a CallError says what cannot be sent."""
-        query = self._filled(self._query, arguments)
-        request = Outgoing(
-            self._method, self._origin, self._filled(self._path, arguments), [query] if query else [], [], []
-        )
+        query = "".join(self._filled(self._query, arguments))
+        path = self._filled(self._path, arguments)
+        self._check_path(path, arguments)
+        request = Outgoing(self._method, self._origin, "".join(path), [query] if query else [], [], [])
         for name, location, parameter in self._others:
             value = arguments.get(name)
             if value is not None:
@@ -79,9 +79,16 @@ class RequestBuilder:
             self._write_body(request, arguments)
         return request
 
-    def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> str:
-        """A template with its placeholders filled in."""
-        return "".join(self._piece(name, text, arguments) for name, text in template)
+    def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> list[str]:
+        """The pieces of a template, its placeholders filled in."""
+        return [self._piece(name, text, arguments) for name, text in template]
+
+    def _check_path(self, pieces: list[str], arguments: Mapping[str, Any]) -> None:
+        """Refuse an argument by which the request would leave its place in the path."""
+        named = [self._in_path[name][0] if name else None for name, _ in self._path]
+        for argument in segments.leaving(pieces, named, arguments):
+            details = {"argument": argument, "reason": "constraint", "expected": segments.EXPECTED}
+            raise CallError("VALIDATION_ERROR", f'Argument "{argument}" must be {segments.EXPECTED}', details)
 
     def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
         if not name:

@@ -11,6 +11,7 @@ from enfold.sources.filters import Filter, chooser
 from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
 from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
+from enfold.sources.openapi.files import Folders
 from enfold.sources.openapi.loading import Loader
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
@@ -62,6 +63,7 @@ def from_openapi(
     exclude: Filter | None = None,
     rename: Mapping[str, str] | None = None,
     allow_hosts: str | Iterable[str] = (),
+    allow_files: Folders = (),
     normalize: Normalize | None = None,
     timeout: float | Literal["default"] | None = "default",
     limits: Limits | None = None,
@@ -77,7 +79,7 @@ def from_openapi(
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or Limits()
-    loader = Loader(allowed, bounds.document_bytes, base_url)
+    loader = Loader(allowed, bounds.document_bytes, base_url, allow_files)
     loaded = loader.load(document)
     version = read_version(loaded.root)
     library = Library(loaded.root, loaded.uri, loader.part, version)
