@@ -2,7 +2,7 @@
 
 import sys
 
-from enfold.main import main
+from enfold.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,26 +1,43 @@
-"""Our log. The logging module is loaded when the first line is written: most programs that start never write one."""
+"""Our log, the one way to write to it. `logging` is loaded with the first line: most programs that start write none."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-__all__ = ["log", "silence"]
+__all__ = ["Log", "silence"]
 
-_is_silent = False
-
-
-def log(
-    name: str, level: Literal["warning", "error"], message: str, *facts: Any, error: BaseException | None = None
-) -> None:
-    """Write a line, with the stack of an error where there is one."""
-    if _is_silent:
-        return
-    import logging
-
-    getattr(logging.getLogger(name), level)(message, *facts, exc_info=error)
+_silent: set[str] = set()
 
 
-def silence() -> None:
-    """Write nothing any more: for a command whose user is told everything in one sentence."""
-    global _is_silent  # noqa: PLW0603  # one log for the process
-    _is_silent = True
+class Log:
+    """The log of one room, under its name in the standard `logging`."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def debug(self, message: str, *facts: Any) -> None:
+        self._write("debug", message, facts)
+
+    def info(self, message: str, *facts: Any) -> None:
+        self._write("info", message, facts)
+
+    def warning(self, message: str, *facts: Any) -> None:
+        self._write("warning", message, facts)
+
+    def error(self, message: str, *facts: Any, error: BaseException | None = None) -> None:
+        """What should not have happened, with the stack of an exception where there is one."""
+        self._write("error", message, facts, error)
+
+    def _write(self, level: str, message: str, facts: tuple[Any, ...], error: BaseException | None = None) -> None:
+        if self._name in _silent:
+            return
+        import logging
+
+        getattr(logging.getLogger(self._name), level)(message, *facts, exc_info=error, stacklevel=3)
+
+
+def silence(*names: str) -> None:
+    """Write nothing of these logs any more: for a command whose user is told the same in one sentence."""
+    _silent.update(names)

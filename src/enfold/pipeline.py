@@ -25,7 +25,7 @@ from enfold.envelope import (
     mcp_envelope,
 )
 from enfold.errors import CallError
-from enfold.log import log
+from enfold.log import Log
 from enfold.operation import OperationSpec, Policy
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.plain import is_plain, to_plain
@@ -198,4 +198,4 @@ def _has_own_schema(data: Any) -> bool:
 
 def _log(operation_id: str, warnings: tuple[ResultWarning, ...]) -> None:
     places = ", ".join(f"{warning.code} {warning.path or '/'}" for warning in warnings)
-    log("enfold.pipeline", "warning", "%s: %s", operation_id, places)
+    Log("enfold.pipeline").warning("%s: %s", operation_id, places)

@@ -11,7 +11,7 @@ from enfold.access import check_access, may_list
 from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_wire
 from enfold.errors import CallError
-from enfold.log import log
+from enfold.log import Log
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -334,7 +334,7 @@ class OperationRegistry(Registry):
     def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
         """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`."""
         # The one import upwards: the command knows every surface, and a registry must not.
-        from enfold.main import run
+        from enfold.commands.main import run
 
         run(self, arguments)
 
@@ -487,7 +487,7 @@ class View(Registry):
 
     def _leave_out(self, problem: str) -> None:
         """What is registered later and has no place in the view must not take the others' away."""
-        log("enfold.registry", "warning", "%s: left out", problem)
+        Log("enfold.registry").warning("%s: left out", problem)
 
     def _derive(self, told: Callable[[str], None]) -> dict[str, Runner]:
         entries: dict[str, Runner] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.log import log
+from enfold.log import Log
 from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy
 from enfold.schema.refusal import DecodeError
 
@@ -288,7 +288,7 @@ class Runner:
         context = context or Context()
         request_id = context.request_id
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
-        log("enfold", "error", "%s failed (request %s%s)", self.spec.id, request_id, of, error=error)
+        Log("enfold").error("%s failed (request %s%s)", self.spec.id, request_id, of, error=error)
         told = CallError("EXECUTION_ERROR", self._message(error))
         told.request_id = request_id
         return told

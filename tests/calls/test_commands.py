@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import signal
 import subprocess
@@ -17,11 +16,13 @@ from tests.calls.networks import PASSWORD, Server, free_port, shop
 from enfold import CallError, Identity
 from enfold.calls import PendingRequestMap
 from enfold.calls.caller.peers import PeerOperation, RunningPeer
-from enfold.calls.command import describe_peers, print_permissions, run_peers
 from enfold.calls.nats import NATSTransport
 from enfold.calls.transports.addresses import open_transport
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketTransport
+from enfold.commands import nats as nats_command
+from enfold.commands.main import main
+from enfold.commands.peers import describe_peers
 from enfold.surfaces.calls import serve_calls
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +67,9 @@ def start_worker(url: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-async def test_a_worker_serves_until_it_is_told_to_stop(nats_program: str, tmp_path: Path) -> None:
+async def test_a_worker_serves_until_it_is_told_to_stop(
+    nats_program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = Server(nats_program, tmp_path)
     server.wait_until_ready()
     worker = start_worker(server.url, "--name", "w1")
@@ -79,10 +82,9 @@ async def test_a_worker_serves_until_it_is_told_to_stop(nats_program: str, tmp_p
             assert (await caller.call("shop.add", {"x": 1, "y": 2})).data == 3
             call = asyncio.create_task(caller.call("shop.wait", {"seconds": 0.5}))
             await asyncio.sleep(0.1)
-            shown = io.StringIO()
-            arguments = ["--nats", server.url, "--patience", "0.3"]
-            assert await asyncio.to_thread(run_peers, arguments, stdout=shown) == 0
-            assert re.search(r"w1 +shop\.add +1\.0\.0 +1 +0", shown.getvalue())
+            arguments = ["peers", "--nats", server.url, "--patience", "0.3"]
+            assert await asyncio.to_thread(main, arguments) == 0
+            assert re.search(r"w1 +shop\.add +1\.0\.0 +1 +0", capsys.readouterr().out)
             worker.send_signal(signal.SIGTERM)
             assert (await call).data == "done"
         assert await asyncio.to_thread(worker.wait, 20) == 0
@@ -137,12 +139,11 @@ def start_command(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def test_permissions_are_printed_from_a_file_of_users(tmp_path: Path) -> None:
+def test_permissions_are_printed_from_a_file_of_users(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     users = tmp_path / "users.json"
     users.write_text('[{"id": "alice", "scopes": ["pay"]}, {"id": "bob"}, {"id": "w", "serves": ["shop"]}]')
-    shown = io.StringIO()
-    assert print_permissions(shop(), users, stdout=shown) == 0
-    text = shown.getvalue()
+    assert nats_command.run(["permissions", "--users", str(users)], shop()) == 0
+    text = capsys.readouterr().out
     assert '"op.alice.shop.pay"' in text
     assert '"op.bob.shop.pay"' not in text
     assert '"op.*.shop.pay workers"' in text
@@ -154,7 +155,7 @@ def test_a_file_of_users_that_is_none_is_told(tmp_path: Path, content: str) -> N
     users = tmp_path / "users.json"
     users.write_text(content)
     with pytest.raises(CallError) as raised:
-        print_permissions(shop(), users)
+        nats_command.run(["permissions", "--users", str(users)], shop())
     assert raised.value.code == "VALIDATION_ERROR"
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 from enfold.envelope import ResultWarning, http_envelope, local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS
-from enfold.formats.command import run_convert
 from enfold.formats.conversion import convert
 
 PAIRS = [(source, target) for source in FORMATS for target in FORMATS]
@@ -94,28 +90,3 @@ def test_any_value_survives_the_tour_through_all_formats(value: Any) -> None:
 def test_what_is_not_of_the_source_format_is_refused() -> None:
     with pytest.raises(FormatError):
         convert({"nothing": 1}, FORMATS["mcp_envelope_v0_1"], FORMATS["result"])
-
-
-# --- the command --------------------------------------------------------------------------------------------------
-
-
-def test_the_command_converts_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "answer.json"
-    file.write_text('{"data": 3, "meta": {"source": "local", "operationId": "shop.add", "timestamp": 1}}')
-    assert run_convert(["--from", "envelope", "--to", "result", str(file)]) == 0
-    told = capsys.readouterr()
-    assert json.loads(told.out) == {"result": 3}
-    assert "result has no place for /meta/operationId" in told.err
-
-
-def test_the_command_reads_standard_input_and_a_bare_block() -> None:
-    text = FORMATS["tool_envelope_v1"].write(local_envelope({"n": 1}, ""))["content"][1]["text"]
-    out = io.StringIO()
-    assert run_convert(["--from", "tool_envelope_v1", "--to", "result"], io.StringIO(text + "\n"), out) == 0
-    assert json.loads(out.getvalue()) == {"result": {"n": 1}}
-
-
-@pytest.mark.parametrize("text", ["{", '{"a": 1}'], ids=["not JSON", "another format"])
-def test_the_command_refuses_what_it_cannot_read(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_convert(["--from", "mcp_envelope_v0_1", "--to", "result"], io.StringIO(text)) == 2
-    assert capsys.readouterr().err.startswith("VALIDATION_ERROR: ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fnmatch import fnmatchcase
@@ -15,12 +14,13 @@ import msgspec
 from enfold.config.logins import Logins, auth_of
 from enfold.config.reading import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.operation import Operation
 from enfold.registry import OperationRegistry
 
 __all__ = ["ConfiguredRegistry", "SourceState", "open_config", "open_sources"]
 
-log: Final = logging.getLogger("enfold.config")
+log: Final = Log("enfold.config")
 
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
 QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_text
+from enfold.log import Log
 from enfold.provenance.artifacts import bytes_artifact, json_artifact, referred_artifact
 from enfold.provenance.building import build_record, seal
 from enfold.provenance.evidence import JSON_POINTER_METHOD, anchor_fault, coerce_evidence, json_pointer_evidence
@@ -347,6 +348,4 @@ def _scrub_evidence(evidence: Evidence, secrets: frozenset[str]) -> Evidence:
 
 
 def _log(message: str, error: Exception) -> None:
-    import logging
-
-    logging.getLogger("enfold.provenance").warning("%s: %s", message, error)
+    Log("enfold.provenance").warning("%s: %s", message, error)

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Generator, Iterable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import may_list
 from enfold.calls.caller.remote import is_reached_over
 from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
-from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport, TransportError
-from enfold.calls.transports.addresses import reached
 from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
 from enfold.calls.worker.micro import MicroService
 from enfold.calls.worker.once_store import MemoryOnceStore, OnceStore
+from enfold.log import Log
 from enfold.operation import Identity, OperationSpec, Recording
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
     from enfold.provenance import Recorder
 
-__all__ = ["Serving", "add_work_options", "run_work", "serve_calls", "work"]
+__all__ = ["Serving", "serve_calls"]
 
-_log: Final = logging.getLogger("enfold.calls")
+_log: Final = Log("enfold.calls")
 
 
 def serve_calls(
@@ -146,63 +139,3 @@ class Serving:
     def _visible(self, identity: Identity | None) -> list[OperationSpec]:
         offered = set(self.handler.offered)
         return [spec for spec in self._own() if spec.id in offered and may_list(spec.access_control, identity)]
-
-
-# --- the command `enfold work` ------------------------------------------------------------------------------------
-
-
-def add_work_options(parser: ArgumentParser) -> None:
-    """What `enfold work` takes beside its target."""
-    from enfold.calls.command import add_address_options
-
-    add_address_options(parser)
-    parser.add_argument("--users", type=Path, help="NATS: what each user may do, as for `enfold nats permissions`")
-    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="calls that run at the same time")
-    parser.add_argument(
-        "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
-    )
-    parser.add_argument("--service", default="enfold", help="the name of the service")
-
-
-def run_work(opened: AbstractAsyncContextManager[Registry], options: Namespace, *, token: str | None = None) -> int:
-    """Serve a registry to the peers of a server or hub until told to stop, then let calls come to their end."""
-    identities = None if options.users is None else _identities(options.users)
-
-    async def run() -> None:
-        place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting)
-        known = {"name": options.name, "token": token, "insecure": options.insecure, "identities": identities}
-        async with opened as registry, reached(place, **known) as transport:
-            await work(registry, transport, service=options.service, limits=limits)
-
-    asyncio.run(run())
-    return 0
-
-
-def _identities(file: Path) -> dict[str, Identity]:
-    from enfold.calls.command import users_in
-
-    return {peer_name(user.identity.id): user.identity for user in users_in(file)}
-
-
-async def work(registry: Registry, transport: Transport, *, service: str = "enfold", limits: WorkerLimits) -> None:
-    """Serve until the process is told to stop."""
-    import signal
-
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with serve_calls(registry, transport, service=service, limits=limits) as serving:
-        sys.stderr.write("\n".join(_said(serving, transport)) + "\n")
-        sys.stderr.flush()
-        await stopping.wait()
-
-
-def _said(serving: Serving, transport: Transport) -> Iterator[str]:
-    count = len(serving.handler.offered)
-    yield f"Enfold serves {count} operations as {transport.name}. Press Ctrl-C to stop."
-    for operation_id, reason in serving.refused.items():
-        yield f"  not {operation_id}: {reason}"
-    guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
-    if guarded and not transport.capabilities.peer_identity:
-        yield f"  Nobody can call {', '.join(guarded)}: the server does not say who calls. See: enfold nats permissions"

@@ -14,7 +14,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
-from enfold.log import log
+from enfold.log import Log
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
 from enfold.surfaces import reading
@@ -157,7 +157,7 @@ def answer(
     except CallError as error:
         found = _failure(error, spec, request, chosen, name)
     except Exception as error:  # noqa: BLE001  # whatever went wrong, the caller gets the format's error and no stack
-        log("enfold.cgi", "error", "The answer failed (request %s)", request_id, error=error)
+        Log("enfold.cgi").error("The answer failed (request %s)", request_id, error=error)
         found = _failure(CallError("UNKNOWN_ERROR", "The server failed to answer"), spec, request, chosen, name)
     found.headers.append(("X-Request-Id", request_id))
     return found

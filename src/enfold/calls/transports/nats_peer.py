@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -25,6 +24,7 @@ from enfold.calls.protocol.transport import (
     TransportError,
 )
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.operation import Identity
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ REBUILD_PAUSE: Final = 0.25
 
 Identify = Callable[[str], Identity | None]
 
-_log: Final = logging.getLogger("enfold.calls.nats")
+_log: Final = Log("enfold.calls.nats")
 _VIOLATION: Final = re.compile(r'permissions violation for (publish|subscription) to "?([^"\s]+)"?', re.IGNORECASE)
 
 

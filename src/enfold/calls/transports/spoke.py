@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +22,7 @@ from enfold.calls.protocol.transport import (
 from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
 from enfold.calls.transports.line import LINE_SETTINGS, Outbox, client_line, first_message, listen
 from enfold.errors import CallError, FormatError
+from enfold.log import Log
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -34,7 +34,7 @@ LONGEST_PAUSE: Final = 5.0
 PATIENCE: Final = 5.0
 BOOT_HEADER: Final = "enfold-boot"  # by which a spoke without a token is known again
 
-_log: Final = logging.getLogger("enfold.calls.websocket")
+_log: Final = Log("enfold.calls.websocket")
 
 
 class WebSocketTransport:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -21,11 +20,12 @@ from enfold.calls.protocol.transport import (
     TransportError,
 )
 from enfold.errors import CallError, FormatError
+from enfold.log import Log
 from enfold.operation import Context
 
 __all__ = ["Answers"]
 
-_log: Final = logging.getLogger("enfold.calls")
+_log: Final = Log("enfold.calls")
 
 
 class Answers:

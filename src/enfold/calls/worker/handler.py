@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
@@ -43,6 +42,7 @@ from enfold.calls.worker.quick import Lanes, Quick, as_started
 from enfold.calls.worker.served import Counts, ServedCall, Tally, context_of
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
+from enfold.log import Log
 from enfold.operation import Context, Identity, Recording
 from enfold.registry import Registry
 
@@ -50,7 +50,7 @@ __all__ = ["CallHandler"]
 
 DRAIN: Final = 30.0
 
-_log: Final = logging.getLogger("enfold.calls")
+_log: Final = Log("enfold.calls")
 
 
 Record: TypeAlias = Callable[[dict[str, Any], Identity | None], Recording | None]
@@ -182,8 +182,9 @@ class CallHandler:
             self._gate.check_load(call, self._running, len(self._queue), is_taken=is_taken)
         except CallError as error:
             self._refuse(message, request, error)
-        except Exception:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
-            _log.exception("A request of %s could not be taken (request %s)", request.operation_id, request.request_id)
+        except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
+            facts = (request.operation_id, request.request_id)
+            _log.error("A request of %s could not be taken (request %s)", *facts, error=fault)
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
             self._take_on(call)
@@ -224,8 +225,8 @@ class CallHandler:
                 error = CallError("UNAVAILABLE", f"The worker stopped before {call.spec.id} had ended")
                 self._answers.say(self._answers.tell(call.reply, failed(request_id, error)))
                 raise
-        except Exception:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
-            _log.exception("The answer of %s failed (request %s)", call.spec.id, request_id)
+        except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
+            _log.error("The answer of %s failed (request %s)", call.spec.id, request_id, error=fault)
             error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.spec.id}")
             await self._pending.emit_error(request_id, error)
         finally:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.mcp.messages import ProtocolError
 from enfold.sources.mcp.failures import LostError, protocol_failure
 from enfold.sources.mcp.session import Session
@@ -17,7 +17,7 @@ __all__ = ["Following"]
 
 PARTING: Final = 2.0  # seconds in which a server may take in that nobody follows a resource any more
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 
 class Following:

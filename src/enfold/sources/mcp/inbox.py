@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from collections.abc import Callable, Coroutine
 from itertools import count
@@ -14,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.mcp.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
@@ -33,7 +33,7 @@ __all__ = ["LISTEN", "UNCANCELLED", "Call", "Inbox", "Listener", "Notice", "Send
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 # These may not be given up by a message: a server that does not know them yet could take it amiss.
 UNCANCELLED: Final = frozenset({"initialize", "server/discover"})

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.sources.mcp.inbox import Listener, Notice
 from enfold.sources.mcp.session import Session, Way, open_session
 
 __all__ = ["Link"]
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 
 class Link:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.mcp.levels import place_of
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
@@ -31,7 +31,7 @@ from enfold.sources.mcp.web import Headers
 
 __all__ = ["Connection", "Dialect", "Session", "Way", "open_session"]
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 SETTLING: Final = 2.0  # seconds that a server may take to answer what it need not know
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.operation import AccessControl, Normalize, Operation, OperationSpec, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
 from enfold.sources.filters import Filter, chooser
@@ -32,7 +32,7 @@ __all__ = ["MCPOperations", "from_mcp"]
 # A bearer token, a user and his password, or a function that gives the value of `Authorization`.
 Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 
 def from_mcp(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.mcp.messages import encode, notification, request
 from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.failures import LostError
@@ -20,7 +20,7 @@ from enfold.sources.mcp.targets import Command
 
 __all__ = ["StdioConnection", "start_process"]
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 GRACE: Final = 0.5  # between a process's end and the end of its output, or the reverse
 PATIENCE: Final = 0.5  # for a process whose input was closed, which ends one that behaves

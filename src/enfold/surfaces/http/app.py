@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from asyncio import CancelledError, current_task
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from itertools import count
@@ -13,6 +12,7 @@ import msgspec
 from enfold.access import check_access, may_list
 from enfold.errors import CallError
 from enfold.formats import find_format
+from enfold.log import Log
 from enfold.operation import Context, OperationSpec, Policy, Recording, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
@@ -40,7 +40,7 @@ HEARTBEAT: Final = 15.0
 
 _NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 
-_log: Final = logging.getLogger("enfold.http")
+_log: Final = Log("enfold.http")
 
 
 def to_http(
@@ -200,7 +200,7 @@ class HTTPApp:
         if isinstance(error, CallError):
             await exchange.fail(error)
             return
-        _log.error("The answer failed (request %s)", exchange.request_id, exc_info=error)
+        _log.error("The answer failed (request %s)", exchange.request_id, error=error)
         await exchange.fail(CallError("UNKNOWN_ERROR", "The server failed to answer"))
 
     async def _answer(self, exchange: Exchange) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.operation import Context
 from enfold.registry import Registry
 
@@ -112,6 +113,4 @@ def _changed(change: ResponseEnvelope[Any], followed: str) -> str:
 
 
 def _tell(uri: str, error: CallError) -> None:
-    import logging
-
-    logging.getLogger("enfold.mcp").warning("%s cannot be followed: %s", uri, error.message)
+    Log("enfold.mcp").warning("%s cannot be followed: %s", uri, error.message)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from enfold.log import Log
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
@@ -26,7 +26,7 @@ __all__ = ["MCPApp", "to_mcp"]
 
 MAX_BODY: Final = 8 * 1024 * 1024
 
-_log: Final = logging.getLogger("enfold.mcp")
+_log: Final = Log("enfold.mcp")
 
 
 def to_mcp(
@@ -75,8 +75,8 @@ class MCPApp:
                 await self._answer(scope, headers, receive, send)
         except RefusalError as refusal:
             await respond(send, refusal.status, refusal.body, refusal.headers)
-        except Exception:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
-            _log.exception("The answer failed")
+        except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
+            _log.error("The answer failed", error=fault)
             error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
             await respond(send, 500, encode(error_message(None, error)), [JSON])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from enfold.log import Log
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.messages import (
     INTERNAL_ERROR,
@@ -161,9 +162,7 @@ def _lacking(exchange: Exchange, missing: MissingCapability) -> ProtocolError:
 
 
 def _failed(request_id: RequestId, method: str, error: Exception) -> dict[str, Any]:
-    import logging
-
-    logging.getLogger("enfold.mcp").error("%s failed", method, exc_info=error)
+    Log("enfold.mcp").error("%s failed", method, error=error)
     return error_message(request_id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
 
 

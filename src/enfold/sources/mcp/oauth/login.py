@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
@@ -12,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from enfold.errors import CallError
+from enfold.log import Log
 from enfold.sources.mcp.oauth.challenge import Challenge, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
@@ -24,7 +24,7 @@ __all__ = ["Login"]
 
 T = TypeVar("T")
 
-log: Final = logging.getLogger("enfold.mcp")
+log: Final = Log("enfold.mcp")
 
 MARGIN: Final = 30.0  # seconds before its end that a token is renewed
 PAUSE: Final = 60.0  # seconds before a login that was refused is tried again

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TOKEN",
-    "SaidError",
+    "ToldError",
     "first_is_target",
     "is_config",
     "load",
@@ -30,6 +30,7 @@ __all__ = [
     "on_target",
     "opened",
     "parse",
+    "parsed",
     "with_config",
 ]
 
@@ -44,6 +45,7 @@ def parse(
     description: str,
     add: Callable[[ArgumentParser], None],
 ) -> Namespace:
+    """The options of a command that takes a target, unless a script's registry is the target."""
     from argparse import ArgumentParser
 
     parser = ArgumentParser(prog=f"enfold {command}", description=description, allow_abbrev=False)
@@ -52,14 +54,19 @@ def parse(
         count = "?" if command == "serve" else None
         parser.add_argument("target", nargs=count, help="app.py, app.py:ops, package.module:ops, or a configuration")
     add(parser)
+    return parsed(parser, words)
+
+
+def parsed(parser: ArgumentParser, words: list[str]) -> Namespace:
+    """The options that the words give; argparse itself prints the help, and what is wrong."""
     try:
         return parser.parse_args(words)
     except SystemExit as error:
-        raise SaidError(error.code) from None  # argparse has printed the help, or what is wrong
+        raise ToldError(error.code) from None
 
 
-class SaidError(Exception):
-    """The command ends here, and everything has been said."""
+class ToldError(Exception):
+    """The command ends here, and its user has been told why."""
 
     def __init__(self, code: object) -> None:
         super().__init__()
@@ -84,7 +91,7 @@ def _where(error: BaseException) -> str:
     """What an exception says, and the last line of the user's code it came through."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
-    own = str(Path(__file__).parent)
+    own = str(Path(__file__).parent.parent)
     text = f"{type(error).__name__}: {error}"
     trace, place = error.__traceback__, ""
     while trace is not None:

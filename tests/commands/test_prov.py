@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from enfold.commands.main import main
 from enfold.provenance import RecordStore, build_record, capabilities, generate_key, seal
-from enfold.provenance.command import run_prov
 from enfold.provenance.records import Tool
 
 KEY = generate_key()
@@ -30,8 +31,9 @@ def store(tmp_path: Path) -> str:
 
 
 def answer(*arguments: str, stdin: str = "") -> tuple[int, str]:
-    out = io.StringIO()
-    return run_prov(list(arguments), io.StringIO(stdin), out), out.getvalue()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+        patch.setattr("sys.stdin", io.StringIO(stdin))
+        return main(["prov", *arguments]), out.getvalue()
 
 
 def test_show_prints_the_record(store: str) -> None:

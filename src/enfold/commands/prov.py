@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import msgspec
 
+from enfold.commands.targets import parsed
 from enfold.errors import FormatError
 from enfold.provenance.drawing import to_mermaid, to_svg
 from enfold.provenance.lineage import build_graph, verify_lineage
@@ -16,8 +18,9 @@ from enfold.provenance.manifest import capabilities
 from enfold.provenance.signing import load_public_keys
 from enfold.provenance.store import RecordStore
 from enfold.provenance.verification import Verdict, verify, verify_envelope
+from enfold.registry import Registry
 
-__all__ = ["run_prov"]
+__all__ = ["run"]
 
 OK: Final = 0
 NOT_VERIFIED: Final = 1
@@ -25,10 +28,10 @@ WRONG: Final = 2
 NOT_FOUND: Final = 3
 
 
-def run_prov(arguments: list[str], stdin: TextIO | None = None, stdout: TextIO | None = None) -> int:
-    """Do what the arguments say; the answer is the exit code: 1 not verified, 2 no record, 3 not found."""
-    options = _parser().parse_args(arguments)
-    options.stdin, options.stdout = stdin or sys.stdin, stdout or sys.stdout
+def run(words: list[str], registry: Registry | None) -> int:
+    """Do what the words say; the answer is the exit code: 1 not verified, 2 no record, 3 not found."""
+    del registry
+    options = parsed(_parser(), words)
     try:
         code: int = _COMMANDS[options.command](options)
     except ValueError as error:
@@ -38,9 +41,7 @@ def run_prov(arguments: list[str], stdin: TextIO | None = None, stdout: TextIO |
     return code
 
 
-def _parser() -> Any:
-    from argparse import ArgumentParser
-
+def _parser() -> ArgumentParser:
     parser = ArgumentParser("enfold prov", description="Records of which tool ran, on what, from which parents.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, words in (("show", "print a record"), ("verify", "verify a record"), ("graph", "draw its lineage")):
@@ -55,13 +56,13 @@ def _parser() -> Any:
 
 
 def _show(options: Any) -> int:
-    return _print(options, _pretty(_load(options)))
+    return _print(_pretty(_load(options)))
 
 
 def _verify(options: Any) -> int:
     keys = load_public_keys(options.key) if options.key else None
     verdicts = _verdicts(options, keys)
-    _print(options, "\n".join(str(verdict) for verdict in verdicts))
+    _print("\n".join(str(verdict) for verdict in verdicts))
     return OK if all(verdict.ok for verdict in verdicts) else NOT_VERIFIED
 
 
@@ -81,11 +82,12 @@ def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
 def _graph(options: Any) -> int:
     found = _lineage(options) if options.store is not None else _records(_load(options))
     graph = build_graph(found)
-    return _print(options, (to_mermaid if options.format == "mermaid" else to_svg)(graph).rstrip("\n"))
+    return _print((to_mermaid if options.format == "mermaid" else to_svg)(graph).rstrip("\n"))
 
 
 def _capabilities(options: Any) -> int:
-    return _print(options, _pretty(capabilities()))
+    del options
+    return _print(_pretty(capabilities()))
 
 
 _COMMANDS: Final[dict[str, Callable[[Any], int]]] = {
@@ -107,7 +109,7 @@ def _load(options: Any) -> Any:
         if record is None:
             raise LookupError(f"there is no record of run {options.target}")
         return record
-    text = options.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
+    text = sys.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -136,11 +138,11 @@ def _pretty(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def _print(options: Any, text: str) -> int:
-    options.stdout.write(text + "\n")
+def _print(text: str) -> int:
+    print(text)
     return OK
 
 
 def _tell(sentence: str, code: int) -> int:
-    sys.stderr.write(sentence + "\n")
+    print(sentence, file=sys.stderr)
     return code

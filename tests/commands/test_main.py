@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHOP = str(ROOT / "examples" / "shop" / "app.py")
 
 

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from errno import EADDRINUSE
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from enfold.commands.recording import make_recorder
+from enfold.commands.targets import TOKEN, opened, parse
 from enfold.errors import CallError
 from enfold.operation import Policy
 from enfold.registry import OperationRegistry, Registry
-from enfold.targets import TOKEN, opened, parse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
     from enfold.config import SourceState
-    from enfold.provenance import Recorder
     from enfold.surfaces.http import HTTPApp
     from enfold.tokens import Tokens
 
-__all__ = ["run_serve"]
-
-MakeRecorder: TypeAlias = "Callable[[Mapping[str, str]], Recorder]"
+__all__ = ["run"]
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -39,14 +37,14 @@ class _Terms(msgspec.Struct, frozen=True):
     is_local: bool
 
 
-def run_serve(words: list[str], registry: Registry | None, make_recorder: MakeRecorder) -> int:
-    """Serve until somebody ends it; `make_recorder` is asked where provenance is wanted."""
+def run(words: list[str], registry: Registry | None) -> int:
+    """Serve until somebody ends it."""
     options = parse("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
     if options.reload:
-        from enfold.reload import run_reloading
+        from enfold.commands.reload import run_reloading
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
-    terms = _terms(options, make_recorder)
+    terms = _terms(options)
     return _Serving(OperationRegistry(), terms).run(_serve(_own(options, registry), terms))
 
 
@@ -67,7 +65,7 @@ def _peers(options: Namespace) -> str | None:
     return place
 
 
-def _terms(options: Namespace, make_recorder: MakeRecorder) -> _Terms:
+def _terms(options: Namespace) -> _Terms:
     tokens = _tokens(options.tokens)
     is_local = _is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
+from enfold.commands.targets import parsed
 from enfold.errors import FormatError
 from enfold.formats import FORMATS
 from enfold.formats.conversion import convert
+from enfold.registry import Registry
 
-__all__ = ["run_convert"]
+__all__ = ["run"]
 
 
-def run_convert(arguments: list[str], stdin: TextIO | None = None, stdout: TextIO | None = None) -> int:
-    """Convert what the arguments name; exit code 0, or 2 where the input is not of the format it is said to be."""
-    options = _parser().parse_args(arguments)
-    text = (stdin or sys.stdin).read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
+def run(words: list[str], registry: Registry | None) -> int:
+    """Convert what the words name; exit code 0, or 2 where the input is not of the format it is said to be."""
+    del registry
+    options = parsed(_parser(), words)
+    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
     try:
         converted = convert(_wire_value(text), FORMATS[options.source], FORMATS[options.target])
     except FormatError as error:
-        print(f"VALIDATION_ERROR: {error}", file=sys.stderr)  # noqa: T201  # a command speaks to its user
+        print(f"VALIDATION_ERROR: {error}", file=sys.stderr)
         return 2
     for warning in converted.lost:
-        print(f"{options.target} has no place for {warning.path}", file=sys.stderr)  # noqa: T201  # as above
-    (stdout or sys.stdout).write(msgspec.json.encode(converted.wire).decode() + "\n")
+        print(f"{options.target} has no place for {warning.path}", file=sys.stderr)
+    print(msgspec.json.encode(converted.wire).decode())
     return 0
 
 
-def _parser() -> Any:
-    from argparse import ArgumentParser
-
+def _parser() -> ArgumentParser:
     parser = ArgumentParser("enfold convert", description="Convert a result from one format to another.")
     parser.add_argument("--from", dest="source", required=True, choices=list(FORMATS))
     parser.add_argument("--to", dest="target", required=True, choices=list(FORMATS))

@@ -1,0 +1,5 @@
+"""The `enfold` command, one module per command; the one room that reads the environment for itself.
+
+Each module named in `main.COMMANDS` has a function `run(words, registry)` that gives the exit code: `words` are what
+stands after the command's name, `registry` is that of a user's own script (`ops.run()`), else None.
+"""

@@ -1,0 +1,56 @@
+"""The command `enfold inspect`: operations in full, or what the import of an OpenAPI document gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enfold.commands.printing import print_json
+from enfold.commands.targets import is_config, on_target, parse
+from enfold.errors import CallError
+from enfold.registry import OperationRegistry, Registry
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Show one operation, or all."""
+
+    def add(parser: ArgumentParser) -> None:
+        parser.add_argument("operation", nargs="?", help="an id, or a name that only one operation has")
+        parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
+
+    options = parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
+    is_document = registry is None and options.target.endswith((".json", ".yaml", ".yml"))
+    if is_document and not is_config(options.target):
+        return _inspect_document(options)
+    return on_target(options, registry, lambda found: _print_specs(found, options), options.operation)
+
+
+def _print_specs(found: Registry, options: Namespace) -> int:
+    specs = found.list() if options.operation is None else [found.find(options.operation)]
+    print_json([spec.to_dict() for spec in specs] if options.operation is None else specs[0].to_dict())
+    return 0
+
+
+def _inspect_document(options: Namespace) -> int:
+    """What an OpenAPI document gives: the operations, what was left out and why."""
+    try:
+        from enfold.sources.openapi import from_openapi
+    except ImportError as error:
+        raise CallError("UNAVAILABLE", f"This needs {error.name}: pip install 'enfold[openapi]'") from None
+    try:
+        imported = from_openapi(options.target)
+    except (OSError, ValueError) as error:
+        raise CallError("VALIDATION_ERROR", f"{options.target} cannot be read: {error}") from None
+    if options.operation is not None:
+        chosen = OperationRegistry()
+        chosen.register_all(imported)
+        print_json(chosen.find(options.operation).to_dict())
+    elif options.json:
+        print_json(imported.report.to_dict())
+    else:
+        print(imported.report)
+    return 0

@@ -1,0 +1,97 @@
+"""Where the `enfold` command starts: it finds the command that is named, and tells what went wrong in one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Final, NoReturn
+
+from enfold.commands.printing import version
+from enfold.commands.targets import ToldError
+from enfold.errors import CallError, code_row
+from enfold.registry import Registry
+
+__all__ = ["COMMANDS", "main", "run"]
+
+# Each is the module of its name in this folder, imported when it is asked for: `call` and `cgi` have to start fast.
+COMMANDS: Final = {
+    "serve": "serve the operations over HTTP, and as an MCP server at /mcp",
+    "mcp": "serve the operations as an MCP server on the standard streams",
+    "cgi": "answer one request as a CGI program",
+    "call": "run one operation from the shell",
+    "list": "list the operations",
+    "openapi": "print the OpenAPI document",
+    "inspect": "show one operation, or all, in full",
+    "work": "serve the operations to peers, over NATS or a hub",
+    "peers": "list who serves what, with counts and latencies",
+    "nats": "make the permissions of a NATS server",
+    "convert": "convert a result from one format to another",
+    "prov": "show, verify and draw records of provenance",
+    "doctor": "say what is installed and what is missing",
+}
+
+USAGE: Final = """\
+usage: enfold COMMAND TARGET [options]
+
+{commands}
+
+A target is app.py, app.py:ops, package.module, package.module:ops, or a configuration: enfold.toml, or the mcpServers
+JSON of an editor. `enfold COMMAND --help` says more."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and give its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return _guarded(lambda: _dispatch(words, None))
+
+
+def run(registry: Registry, arguments: Sequence[str] | None = None) -> NoReturn:
+    """The same commands for a user's own script, whose registry is the target: `ops.run()`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_guarded(lambda: _dispatch(words, registry)))
+
+
+def _dispatch(words: list[str], registry: Registry | None) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())))
+        return 0 if words else code_row("VALIDATION_ERROR").exit_code
+    if words[0] in ("-V", "--version"):
+        print(version())
+        return 0
+    if words[0] not in COMMANDS:
+        raise CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: use {', '.join(COMMANDS)}")
+    exit_code: int = import_module(f"enfold.commands.{words[0]}").run(words[1:], registry)
+    return exit_code
+
+
+def _guarded(command: Callable[[], int]) -> int:
+    """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
+    try:
+        return _with_all_written(command)
+    except ToldError as ended:
+        return ended.exit_code
+    except CallError as error:
+        print(f"{error.code}: {error.message}", file=sys.stderr)
+        return code_row(error.code).exit_code
+    except KeyboardInterrupt:
+        return code_row("ABORTED").exit_code
+    except BrokenPipeError:
+        _forget_output()  # Whoever read it has had enough.
+        return 0
+    except OSError as error:
+        _forget_output()
+        print(f"EXECUTION_ERROR: {error.strerror or error}", file=sys.stderr)
+        return code_row("EXECUTION_ERROR").exit_code
+
+
+def _with_all_written(command: Callable[[], int]) -> int:
+    code = command()
+    sys.stdout.flush()  # At the end of the program it would be too late to say what went wrong.
+    return code
+
+
+def _forget_output() -> None:
+    """What has not been written never will be: Python must not try it again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,31 @@
+"""The command `enfold openapi`: the OpenAPI document of the HTTP surface."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enfold.commands.printing import print_json
+from enfold.commands.targets import on_target, parse
+from enfold.registry import Registry
+from enfold.surfaces.openapi import to_openapi
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+__all__ = ["run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Print the document, with every operation in it."""
+    options = parse("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", _add_options)
+
+    def show(found: Registry) -> int:
+        print_json(to_openapi(found, format=options.format, title=options.title, everything=True))
+        return 0
+
+    return on_target(options, registry, show)
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", default="result", help="the format whose answers are described")
+    parser.add_argument("--title", default="Enfold")

@@ -1,0 +1,61 @@
+"""The command `enfold peers`: who serves what, with counts, latencies and versions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+import msgspec
+
+from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
+from enfold.calls.transports.addresses import reached
+from enfold.commands.targets import TOKEN, parsed
+from enfold.registry import Registry
+
+__all__ = ["add_address_options", "describe_peers", "run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """List everybody who serves."""
+    del registry
+    parser = ArgumentParser("enfold peers", description="List who serves what, with counts, latencies and versions.")
+    add_address_options(parser)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="how long answers may take, in seconds")
+    options = parsed(parser, words)
+    peers = asyncio.run(_find(options))
+    if not peers:
+        print("Nobody answers: nobody serves there, or you may not ask.", file=sys.stderr)
+    print(msgspec.json.encode(peers).decode() if options.json else describe_peers(peers))
+    return 0
+
+
+def add_address_options(parser: ArgumentParser) -> None:
+    """The options by which a command finds its peers."""
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--nats", metavar="URL", help="servers of NATS, with commas between them")
+    place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// address of a hub")
+    parser.add_argument("--name", help="the name to be known by (NATS: the user)")
+    parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
+
+
+async def _find(options: Namespace) -> list[RunningPeer]:
+    place, token = options.nats or options.hub, os.environ.get(TOKEN)
+    async with reached(place, name=options.name, token=token, insecure=options.insecure) as transport:
+        return await find_peers(transport, patience=options.patience)
+
+
+def describe_peers(peers: Sequence[RunningPeer]) -> str:
+    """A table for people."""
+    head = ("peer", "operation", "version", "calls", "errors", "average")
+    rows = [
+        (peer.name, found.id, found.version, str(found.requests), str(found.errors), f"{found.average_ms:.1f} ms")
+        for peer in peers
+        for found in sorted(peer.operations, key=lambda found: found.id)
+    ]
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    lines = ["  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)) for row in (head, *rows)]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,79 @@
+"""The command `enfold work`: serve a registry to the peers of a NATS server or a hub until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from enfold.access import may_list
+from enfold.calls.protocol.call_settings import WorkerLimits
+from enfold.calls.protocol.subjects import peer_name
+from enfold.calls.protocol.transport import Transport
+from enfold.calls.transports.addresses import reached
+from enfold.commands.nats import users_in
+from enfold.commands.peers import add_address_options
+from enfold.commands.targets import TOKEN, opened, parse
+from enfold.operation import Identity
+from enfold.registry import Registry
+from enfold.surfaces.calls import Serving, serve_calls
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Serve until SIGTERM or Ctrl-C, then let running calls come to their end."""
+    options = parse("work", words, registry, "Serve the operations to other processes.", _add_options)
+    asyncio.run(_work(options, registry))
+    return 0
+
+
+def _add_options(parser: ArgumentParser) -> None:
+    add_address_options(parser)
+    parser.add_argument("--users", type=Path, help="NATS: what each user may do, as for `enfold nats permissions`")
+    parser.add_argument("--running", type=int, default=WorkerLimits().running, help="calls that run at the same time")
+    parser.add_argument(
+        "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
+    )
+    parser.add_argument("--service", default="enfold", help="the name of the service")
+
+
+async def _work(options: Namespace, registry: Registry | None) -> None:
+    own = nullcontext(registry) if registry is not None else opened(options.target)
+    place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting)
+    identities = None if options.users is None else _identities(options.users)
+    known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
+    async with own as found, reached(place, identities=identities, **known) as transport:
+        await _serve(found, transport, options.service, limits)
+
+
+def _identities(file: Path) -> dict[str, Identity]:
+    return {peer_name(user.identity.id): user.identity for user in users_in(file)}
+
+
+async def _serve(registry: Registry, transport: Transport, service: str, limits: WorkerLimits) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with serve_calls(registry, transport, service=service, limits=limits) as serving:
+        print("\n".join(_report(serving, transport)), file=sys.stderr, flush=True)
+        await stopping.wait()
+
+
+def _report(serving: Serving, transport: Transport) -> Iterator[str]:
+    count = len(serving.handler.offered)
+    yield f"Enfold serves {count} operations as {transport.name}. Press Ctrl-C to stop."
+    for operation_id, reason in serving.refused.items():
+        yield f"  not {operation_id}: {reason}"
+    guarded = [spec.id for spec in serving.handler.registry.list() if not may_list(spec.access_control, None)]
+    if guarded and not transport.capabilities.peer_identity:
+        yield f"  Nobody can call {', '.join(guarded)}: the server does not say who calls. See: enfold nats permissions"
