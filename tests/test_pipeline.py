@@ -150,8 +150,11 @@ async def test_an_mcp_error_result_is_neither_normalized_nor_validated() -> None
 
 
 async def test_binary_bodies_stay_bytes() -> None:
-    envelope = await finish(http_envelope(b"\x00", content_type="image/png"))
-    assert (envelope.data, envelope.warnings) == (b"\x00", ())
+    body = http_envelope(b"\x00", content_type="image/png")
+    for schema in ({}, {"type": "string"}, {"type": ["string", "null"], "contentEncoding": "base64"}):
+        assert await finish(body, schema) == body
+    envelope = await finish(body)
+    assert (envelope.data, [warning.code for warning in envelope.warnings]) == (b"\x00", ["root_mismatch"])
 
 
 async def test_content_blocks_become_an_mcp_result() -> None:

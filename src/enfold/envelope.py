@@ -5,17 +5,24 @@ from __future__ import annotations
 import binascii
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_origin
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError, FormatError
+from enfold.self_named import described_failure, is_encoded_block
 
 T = TypeVar("T")
 M = TypeVar("M")
 
-SOURCES: Final = ("local", "http", "mcp")
+RESPONSE_SOURCES: Final = ("local", "http", "mcp")
+
+# The warning that says that a result as a whole is not what its schema describes.
+ROOT_MISMATCH: Final = "root_mismatch"
+
+_MOST_WARNINGS: Final = 50
+_LONGEST_NAME: Final = 200
 
 # What an upstream says to its own client is not for ours.
 PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authenticate"})
@@ -129,7 +136,8 @@ def _read_block(value: Mapping[str, Any]) -> ContentBlock:
     if kind is EmbeddedResource and not isinstance(value["resource"]["uri"], str):
         raise TypeError("a resource has an address")
     fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
-    block: Any = msgspec.convert({key: item for key, item in value.items() if key in fields}, kind)
+    known = {key: item for key, item in value.items() if key in fields and item is not None}
+    block: Any = msgspec.convert(known, kind)
     extra = {key: item for key, item in value.items() if key not in fields}
     return cast(ContentBlock, msgspec.structs.replace(block, extra=extra) if extra else block)
 
@@ -187,19 +195,39 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether this result tells of a failure: an MCP error result, or an HTTP error status."""
+        """Whether this result tells of a failure: an MCP error result, an HTTP error status, or not what was promised."""
         meta = self.meta
-        if isinstance(meta, MCPResponseMeta):
-            return meta.is_error
-        return isinstance(meta, HTTPResponseMeta) and meta.status_code >= 400
+        if isinstance(meta, LocalResponseMeta):
+            return False
+        if meta.is_error if isinstance(meta, MCPResponseMeta) else meta.status_code >= 400:
+            return True
+        return bool(self.warnings) and self._is_something_else()
+
+    def _is_something_else(self) -> bool:
+        """Whether the root does not fit its schema; that an answer without a body gives nothing is no mistake."""
+        if isinstance(self.meta, HTTPResponseMeta) and self.meta.status_code in _BODILESS and self.data is None:
+            return False
+        return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
 
     def as_(self, model: type[M]) -> M:
         """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
         try:
             return msgspec.convert(self.data, model, strict=True, dec_hook=_build_model)
         except (ValueError, TypeError) as error:
-            name = getattr(model, "__name__", str(model))
+            name = model if get_origin(model) else getattr(model, "__qualname__", model)
             raise FormatError(f"The data is not a {name}: {error}") from error
+
+    def text(self) -> str:
+        """The text blocks of an MCP result, joined with newlines; otherwise the data as text, or as its JSON."""
+        if isinstance(self.meta, MCPResponseMeta):
+            return "\n".join(_texts(self.meta))
+        if isinstance(self.data, bytes):
+            return self.data.decode("utf-8", "replace")
+        return self.data if isinstance(self.data, str) else _json_text(self.data)
+
+    def json(self) -> Any:
+        """The JSON value that `text()` holds; FormatError, which is a ValueError, where it holds none."""
+        return _parse(self.text())
 
     def to_wire(self) -> dict[str, Any]:
         return to_wire(self)
@@ -207,6 +235,16 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
     def to_bytes(self) -> bytes:
         """The wire form as JSON text."""
         return msgspec.json.encode(to_wire(self))
+
+
+# A service that says so has no body to send.
+_BODILESS: Final = (204, 205)
+
+
+def _texts(meta: MCPResponseMeta) -> list[str]:
+    """The text blocks that are for people: the encoded block of a ToolEnvelope is not."""
+    texts = [block.text for block in meta.content if isinstance(block, TextContent)]
+    return [text for text in texts if not is_encoded_block(text)]
 
 
 def _build_model(model: Any, value: Any) -> Any:
@@ -258,14 +296,24 @@ def mcp_envelope(
     _meta: dict[str, Any] | UnsetType = UNSET,
 ) -> ResponseEnvelope[T]:
     """Wrap the result of an MCP tool; blocks may be our types or their wire form."""
-    blocks = tuple(content_block(block) for block in content)
-    return ResponseEnvelope(data, MCPResponseMeta(is_error, blocks, structured_content, _meta))
+    given = content if isinstance(content, list) else list(content)
+    blocks = tuple(map(content_block, given))
+    meta = MCPResponseMeta(is_error, blocks, structured_content, _meta)
+    return ResponseEnvelope(_mapped_data(data, given, blocks), meta)
 
 
-def is_response_envelope(value: object) -> bool:
+def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
+    """The data; where it is the content itself, it holds the same mapped blocks as the meta."""
+    is_content = data is given or (isinstance(data, list) and data == given)
+    return [block.to_wire() for block in blocks] if is_content and blocks else data
+
+
+def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
     """Whether a value is an envelope: an instance, or a mapping with `data` and a `meta` of a known source."""
-    if isinstance(value, ResponseEnvelope):
-        return True
+    return isinstance(value, ResponseEnvelope) or _is_wire_form(value)
+
+
+def _is_wire_form(value: object) -> TypeGuard[Mapping[str, Any]]:
     if not isinstance(value, Mapping) or "data" not in value:
         return False
     meta = value.get("meta")
@@ -273,7 +321,7 @@ def is_response_envelope(value: object) -> bool:
 
 
 def _is_source(source: object) -> bool:
-    return isinstance(source, str) and source in SOURCES
+    return isinstance(source, str) and source in RESPONSE_SOURCES
 
 
 def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error: bool = False) -> T:
@@ -281,24 +329,55 @@ def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error:
     if not isinstance(envelope, ResponseEnvelope):
         envelope = cast(ResponseEnvelope[T], from_wire(envelope))
     if raise_on_error and envelope.is_error:
-        raise CallError("EXECUTION_ERROR", error_text(envelope), _error_details(envelope))
+        error = error_of(envelope)
+        if not error.details and isinstance(envelope.meta, MCPResponseMeta):
+            error.details["content"] = [block.to_wire() for block in envelope.meta.content]
+        raise error
     return envelope.data
 
 
 def error_text(envelope: ResponseEnvelope[Any]) -> str:
     """What a failed result says, as a sentence for people."""
-    meta = envelope.meta
-    if isinstance(meta, HTTPResponseMeta):
-        return f"HTTP {meta.status_code}"
-    texts = [block.text for block in getattr(meta, "content", ()) if isinstance(block, TextContent)]
-    return "\n".join(texts) or "The tool reported an error"
+    return error_of(envelope).message
 
 
-def _error_details(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
+    """The error that a failed result tells of: its own code and details where it names itself as an envelope."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
-        return {"status": meta.status_code, "content_type": meta.content_type}
-    return {"content": [block.to_wire() for block in getattr(meta, "content", ())]}
+        details = {"status": meta.status_code, "content_type": meta.content_type}
+        is_status = meta.status_code >= 400
+        sentence = f"HTTP {meta.status_code}" if is_status else _broken_promise(envelope, "The service")
+        return CallError("EXECUTION_ERROR", sentence, details)
+    if isinstance(meta, MCPResponseMeta) and meta.is_error:
+        return _failed_tool(meta)
+    return CallError("EXECUTION_ERROR", _broken_promise(envelope, "The tool"))
+
+
+def _failed_tool(meta: MCPResponseMeta) -> CallError:
+    texts = [block.text for block in meta.content if isinstance(block, TextContent)]
+    described = described_failure(meta.structured_content, texts)
+    return described or CallError("EXECUTION_ERROR", "\n".join(_texts(meta)) or "The tool reported an error")
+
+
+def _broken_promise(envelope: ResponseEnvelope[Any], who: str) -> str:
+    """The sentence for a result that is something else than was promised."""
+    kind = envelope.meta.content_type.partition(";")[0] if isinstance(envelope.meta, HTTPResponseMeta) else ""
+    if kind and "json" not in kind.lower():
+        return f"{who} answered {kind[:_LONGEST_NAME]} where application/json was promised"
+    if any(warning.code == "invalid_json" for warning in envelope.warnings):
+        return f"{who} answered with broken JSON"
+    found = next((each.type for each in envelope.warnings if each.code == ROOT_MISMATCH), "null")
+    return f"{who} answered {_FOUND.get(found, 'a number')} where its schema describes something else"
+
+
+_FOUND: Final = {
+    "object": "an object without any of the promised fields",
+    "array": "an array",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "nothing",
+}
 
 
 # --- wire form ----------------------------------------------------------------------------------------------------
@@ -358,17 +437,30 @@ def _write_mcp(meta: MCPResponseMeta) -> dict[str, Any]:
 _META_WRITERS: Final[dict[str, Any]] = {"local": _write_local, "http": _write_http, "mcp": _write_mcp}
 
 
-def from_wire(wire: Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
+def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> ResponseEnvelope[Any]:
     """The envelope a wire form describes; missing or malformed meta fields get the factory's defaults."""
     value = _parse(wire) if isinstance(wire, bytes | str) else wire
     if isinstance(value, ResponseEnvelope):
         return value
-    if not is_response_envelope(value):
+    if not _is_wire_form(value):
         raise FormatError("Not an envelope: it needs `data` and a `meta` whose `source` is local, http or mcp")
     fields = dict(value["meta"])
-    meta, malformed = _read_meta(fields)
-    data = _read_data(value["data"], fields, malformed)
-    return ResponseEnvelope(data, meta, _read_warnings(value, malformed))
+    meta, warned = _read_meta(fields)
+    data = _read_data(value["data"], meta, fields, warned)
+    extra = [_found("envelope_extra", key) for key in value if key not in ("data", "meta")]
+    return ResponseEnvelope(data, meta, _bounded([*extra, *warned]))
+
+
+def _found(code: str, *path: Any) -> ResultWarning:
+    names = (str(name)[:_LONGEST_NAME].replace("~", "~0").replace("/", "~1") for name in path)
+    return ResultWarning(code, "".join(f"/{name}" for name in names))
+
+
+def _bounded(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
+    if len(warnings) <= _MOST_WARNINGS:
+        return tuple(warnings)
+    shown = warnings[: _MOST_WARNINGS - 1]
+    return (*shown, ResultWarning("more", "", count=len(warnings) - len(shown)))
 
 
 def _parse(text: bytes | str) -> Any:
@@ -378,24 +470,22 @@ def _parse(text: bytes | str) -> Any:
         raise FormatError(f"Not JSON: {error}") from error
 
 
-def _read_data(data: Any, meta: Mapping[str, Any], malformed: list[str]) -> Any:
-    if meta.get("source") != "http" or meta.get("dataEncoding") != "base64" or not isinstance(data, str):
+def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned: list[ResultWarning]) -> Any:
+    if isinstance(meta, MCPResponseMeta):
+        return _mapped_data(data, fields.get("content", []), meta.content)
+    if meta.source != "http" or fields.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        malformed.append("dataEncoding")  # It only says so: the text stays as it came.
+        warned.append(_found("envelope_meta", "meta", "dataEncoding"))  # It only says so: the text stays as it came.
         return data
 
 
-def _read_warnings(value: Mapping[str, Any], malformed: list[str]) -> tuple[ResultWarning, ...]:
-    extra = [ResultWarning("envelope_extra", f"/{key}") for key in value if key not in ("data", "meta")]
-    return (*extra, *(ResultWarning("envelope_meta", f"/meta/{name}") for name in malformed))
-
-
-def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[str]]:
-    """The meta of a mapping, and the names of fields whose value was of another type and gave way to the default."""
-    malformed: list[str] = []
+def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
+    """The meta of a mapping; warnings name the fields nobody knows, and those that gave way to the default."""
+    source = fields["source"]
+    warned: list[ResultWarning] = []
 
     def take(name: str, expected: Any, default: Any) -> Any:
         if name not in fields:
@@ -403,10 +493,13 @@ def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[str]]:
         try:
             return msgspec.convert(fields[name], expected)
         except msgspec.ValidationError:
-            malformed.append(name)
+            warned.append(_found("envelope_meta", "meta", name))
             return default
 
-    return _META_READERS[fields["source"]](take), malformed
+    meta = _META_READERS[source](take)
+    if not fields.keys() <= _META_FIELDS[source]:
+        warned += [_found("meta_extra", "meta", name) for name in fields if name not in _META_FIELDS[source]]
+    return meta, warned
 
 
 def _read_local(take: Any) -> LocalResponseMeta:
@@ -528,4 +621,10 @@ RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = {
     "properties": {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA},
     "required": ["data", "meta"],
     "additionalProperties": False,
+}
+
+_META_FIELDS: Final = {
+    "local": LOCAL_RESPONSE_META_SCHEMA["properties"].keys(),
+    "http": HTTP_RESPONSE_META_SCHEMA["properties"].keys(),
+    "mcp": MCP_RESPONSE_META_SCHEMA["properties"].keys(),
 }

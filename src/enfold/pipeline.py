@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.envelope import (
+    ROOT_MISMATCH,
     HTTPResponseMeta,
     LocalResponseMeta,
     MCPResponseMeta,
@@ -122,6 +123,8 @@ class _SlowPath:
         return msgspec.structs.replace(envelope, data=data, warnings=(*envelope.warnings, *warnings))
 
     def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
+        if isinstance(data, bytes):
+            return data, self._bytes_mismatch(len(data))
         policy = "off" if _has_own_schema(data) else self._policy.normalize
         if policy == "off":
             return data, self._schema().mismatches(data)
@@ -129,6 +132,11 @@ class _SlowPath:
             return self._cast(data)
         repaired = self._schema().repair(data, self._policy.extras or "strip")
         return repaired.data, repaired.warnings
+
+    def _bytes_mismatch(self, size: int) -> tuple[ResultWarning, ...]:
+        """A body's raw bytes, which are text on every wire, are wrong only where no text was promised."""
+        is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema().mismatches(""))
+        return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
     def _cast(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
         from enfold.schema.cast import CastError, cast
@@ -188,8 +196,8 @@ def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
 
 
 def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
-    """An MCP result that tells of a failure is not what the schema speaks of; nor are a body's raw bytes."""
-    return (isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error) or isinstance(envelope.data, bytes)
+    """An MCP result that tells of a failure is not what the schema speaks of."""
+    return isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
 
 
 def _has_own_schema(data: Any) -> bool:

@@ -151,13 +151,6 @@ def test_advice_comes_from_the_details() -> None:
     assert raised.value.details == details
 
 
-def test_advice_comes_from_the_error_schemas_of_the_spec() -> None:
-    properties = {"suggested_action": {"const": "Order less"}, "next_tool": {"default": "shop_stock"}}
-    spec = OperationSpec(name="buy", error_schemas=[{"code": "OUT_OF_STOCK", "schema": {"properties": properties}}])
-    payload = content_of(fmt.write_error(CallError("OUT_OF_STOCK", "None left"), "buy", spec))["payload"]
-    assert (payload["suggestedAction"], payload["nextTool"]) == ("Order less", "shop_stock")
-
-
 def test_a_failed_mcp_result_is_an_execution_error_that_keeps_its_data() -> None:
     wire = fmt.write(mcp_envelope({"at": "disk"}, is_error=True, content=[TextContent(text="disk full")]))
     payload = content_of(wire)["payload"]

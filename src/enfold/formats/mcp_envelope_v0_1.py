@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_text, local_envelope
-from enfold.errors import CallError, FormatError, code_row
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, TextContent, error_of, local_envelope
+from enfold.errors import CallError, FormatError
 from enfold.provenance.records import Evidence, Record
+from enfold.self_named import ENVELOPE_VERSION as VERSION
+from enfold.self_named import names_itself, own_code, parse_envelope
 
 if TYPE_CHECKING:
     from enfold.operation import OperationSpec
 
-__all__ = ["read", "write", "write_error"]
-
-VERSION: Final = "mcp.envelope.v0.1"
+__all__ = ["VERSION", "own_wire", "read", "write", "write_error"]
 
 MAX_CODE: Final = 200
 MAX_MESSAGE: Final = 2000
@@ -31,15 +31,14 @@ MAX_DETAIL: Final = 2000
 
 _PREFIX: Final = "ENFOLD."
 _REPAIR_PREFIX: Final = "ENFOLD.REPAIR."
-_EXECUTION_FAILED: Final = code_row("EXECUTION_ERROR").envelope_code
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
-    """The data as `result`; an envelope of this kind that is the data already is given back as it is."""
-    data = envelope.data
-    if _names_itself(data):
-        return dict(data)
-    wire: dict[str, Any] = {"schema_version": VERSION, "result": _json(data)}
+    """The data as `result`; what a tool gave as an envelope of this kind is given back as it is."""
+    own = own_wire(envelope)
+    if own is not None:
+        return own
+    wire: dict[str, Any] = {"schema_version": VERSION, "result": _json(envelope.data)}
     had = envelope if isinstance(envelope, _ReadEnvelope) else None
     errors = _result_errors(envelope) if had is None else had.errors
     if errors or (had and "errors" in had._fields):
@@ -54,15 +53,30 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
     """The failure as the one entry of `errors`, with `result` null or the output there was before it."""
-    if isinstance(error, _ReadError) and error.wire is not None:
-        return error.wire
+    own = own_wire(error)
+    if own is not None:
+        return own
     partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else None
     return {
         "schema_version": VERSION,
-        "result": None if _names_itself(partial) else _json(partial),
+        "result": None if names_itself(partial) else _json(partial),
         "errors": [_write_failure(error)],
         "provenance": getattr(error, "provenance", None),
     }
+
+
+def own_wire(outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any] | None:
+    """The `mcp.envelope.v0.1` that a tool gave itself, which nobody may change; None where it gave something else."""
+    if isinstance(outcome, CallError):
+        return outcome.wire if isinstance(outcome, _ReadError) else None
+    if names_itself(outcome.data):
+        return dict(outcome.data)
+    meta = outcome.meta
+    if not isinstance(meta, MCPResponseMeta):
+        return None
+    if names_itself(meta.structured_content):
+        return dict(meta.structured_content)
+    return parse_envelope(block.text for block in meta.content if isinstance(block, TextContent))
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
@@ -113,24 +127,20 @@ class _ReadError(CallError):
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def _names_itself(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("schema_version") == VERSION
-
-
 def _json(data: Any) -> Any:
     return b64encode(data).decode() if isinstance(data, bytes | bytearray | memoryview) else data
 
 
 def _result_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:
-    """A result of an MCP server that tells of a failure is a result still: its error stands beside it."""
-    if not (isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error):
+    """A failed result is a result still: its error stands beside it."""
+    if not envelope.is_error:
         return []
-    return [_entry(_EXECUTION_FAILED, error_text(envelope), retryable=False)]
+    error = _write_failure(error_of(envelope))
+    return [{name: value for name, value in error.items() if name != "details" or value}]
 
 
 def _write_failure(error: CallError) -> dict[str, Any]:
-    code = code_row(error.code).envelope_code
-    return _entry(code, error.message, details=_flat(error.details), retryable=error.retryable)
+    return _entry(error.row.envelope_code, error.message, details=_flat(error.details), retryable=error.retryable)
 
 
 def _entry(code: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -223,7 +233,7 @@ def _check(wire: Any) -> _Envelope:
         checked = msgspec.convert(wire, _Envelope)
     except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
         raise FormatError(f"Not an {VERSION}: {error}") from error
-    if _names_itself(checked.result):
+    if names_itself(checked.result):
         raise FormatError(f"Not an {VERSION}: its result is an envelope of the same kind, wrapped twice")
     return checked
 
@@ -232,7 +242,7 @@ def _read_warning(wire: Mapping[str, Any]) -> ResultWarning:
     facts = wire.get("details", {})
     path, type_, size = facts.get("path"), facts.get("type"), facts.get("size")
     return _ReadWarning(
-        _own_code(wire["code"]).lower() if wire["code"].startswith(_PREFIX) else wire["code"],
+        _read_warning_code(wire["code"]),
         path if isinstance(path, str) else "",
         type=type_ if isinstance(type_, str) else "null",
         size=size if isinstance(size, int) else 0,
@@ -242,14 +252,12 @@ def _read_warning(wire: Mapping[str, Any]) -> ResultWarning:
 
 def _read_error(error: _Error, wire: dict[str, Any], envelope: ResponseEnvelope[Any]) -> CallError:
     details: dict[str, Any] = {} if error.details is UNSET else dict(error.details)
-    told = _ReadError(_own_code(error.code), error.message, details, error.retryable)
+    told = _ReadError(own_code(error.code), error.message, details, error.retryable)
     told.wire = wire
     told.partial = envelope
     return told
 
 
-def _own_code(code: str) -> str:
-    """Our code for one of the wire: `ENFOLD.X` is X, a tool's own stays as it is."""
-    if code == _EXECUTION_FAILED:
-        return "EXECUTION_ERROR"
-    return code.removeprefix(_REPAIR_PREFIX).removeprefix(_PREFIX)
+def _read_warning_code(code: str) -> str:
+    """Our code for a warning of the wire: `ENFOLD.REPAIR.STRIP` is strip, a tool's own stays as it is."""
+    return code.removeprefix(_REPAIR_PREFIX).removeprefix(_PREFIX).lower() if code.startswith(_PREFIX) else code

@@ -5,25 +5,32 @@ The wire value is `{"content": [block, block], "isError": bool}`, as an MCP resu
 
 from __future__ import annotations
 
-import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from enfold.envelope import (
     LocalResponseMeta,
     MCPResponseMeta,
     ResponseEnvelope,
     ResultWarning,
-    error_text,
+    error_of,
     local_envelope,
 )
-from enfold.errors import CODES, CallError, FormatError, code_row
+from enfold.errors import CallError, FormatError
 from enfold.formats.summary import summarize
+from enfold.self_named import BLOCK_VERSION as VERSION
+from enfold.self_named import (
+    ErrorPayload,
+    ToolEnvelope,
+    UnknownVersionError,
+    failure_of_payload,
+    parse_block,
+    read_error_payload,
+)
 
 if TYPE_CHECKING:
     from enfold.operation import OperationSpec
@@ -40,30 +47,28 @@ __all__ = [
     "write_error",
 ]
 
-VERSION: Final = 1
 PREFIX: Final = "__ENVELOPE_V1__:"
 
-_ANY_PREFIX: Final = re.compile(r"__ENVELOPE_V([0-9]{1,9})__:")
 _ERROR_TOOL: Final = "mcp"
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
-    """The data as a summary and as a payload; a result that is two such blocks already is passed on."""
+    """The data as words and as a payload; a result that is two such blocks already is passed on."""
     own = _own_wire(envelope)
     if own is not None:
         return own
-    if isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error:
-        return _write_failure(_failed_result(envelope), None)
+    if envelope.is_error:
+        return _write_failure(_failed_result(envelope))
     payload = b64encode(envelope.data).decode() if isinstance(envelope.data, bytes) else envelope.data
-    meta = _meta(_tool(envelope, operation), envelope)
-    return _wire(summarize(payload, _title(payload, operation)), payload, meta, is_error=False)
+    words = _own_words(envelope, operation) or summarize(payload, _title(payload, operation))
+    return _wire(words, payload, _meta(_tool(envelope, operation), envelope), is_error=False)
 
 
-def write_error(error: CallError, operation_id: str, operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
-    """The failure as a sentence with an icon and as an error payload; a spec's `error_schemas` may add advice."""
+def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
+    """The failure as a sentence with an icon and as an error payload."""
     if isinstance(error, _ReadError) and error.payload is not None:
         return _wire(error.summary, error.payload, error.wire_meta, is_error=True)
-    return _write_failure(error, operation)
+    return _write_failure(error)
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
@@ -76,31 +81,10 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
     is_error = flag if isinstance(flag, bool) else None
     try:
         return _read_payload(parse_block(texts[1]), is_error, texts[0])
-    except _UnknownVersionError:
+    except UnknownVersionError:
         raise
     except FormatError:
         return _read_summary(texts[0], is_error=is_error is True)
-
-
-def parse_block(text: str) -> ToolEnvelope:
-    """The payload and meta of the second block; FormatError for another text, bad base64, an unknown version."""
-    found = _ANY_PREFIX.match(text)
-    if found is None:
-        raise FormatError("Not a ToolEnvelope block: it does not begin with __ENVELOPE_V1__:")
-    if int(found[1]) != VERSION:
-        raise _UnknownVersionError(f"ToolEnvelope version {int(found[1])} is not known: this reader knows 1")
-    return _checked(_decode(text[found.end() :].strip()))
-
-
-class ToolEnvelope(msgspec.Struct, frozen=True):
-    """What the second block holds; fields nobody knows are kept in both."""
-
-    payload: Any
-    meta: dict[str, Any]
-
-
-class _UnknownVersionError(FormatError):
-    """An envelope of a version this reader does not know: nothing of it may be guessed."""
 
 
 # --- payloads with a type of their own ----------------------------------------------------------------------------
@@ -130,18 +114,6 @@ class WorkflowPayload(msgspec.Struct, frozen=True, rename="camel"):
     steps: list[WorkflowStep] = []
     recommendations: list[dict[str, Any]] = []
     artifacts: list[dict[str, Any]] = []
-
-
-class ErrorPayload(msgspec.Struct, frozen=True, rename="camel"):
-    """What a failed tool returns; a category nobody knows is no mistake."""
-
-    category: str
-    code: str
-    message: str
-    recoverable: bool
-    details: str | UnsetType = UNSET
-    suggested_action: str | UnsetType = UNSET
-    next_tool: str | UnsetType = UNSET
 
 
 # --- what is carried along, so that what was read can be written again as it was ----------------------------------
@@ -202,16 +174,44 @@ def _title(payload: Any, operation: OperationSpec | None) -> str:
     return "" if operation is None else operation.title or operation.id
 
 
+def _own_words(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
+    """What the author says of the result: its text content, or the summary of the operation; JSON is no words."""
+    if isinstance(envelope.meta, MCPResponseMeta):
+        text = envelope.text()
+        return "" if text.lstrip()[:1] in ("{", "[") and _is_json(text) else text
+    summary = None if operation is None else operation.meta.get("summary")
+    return summary if isinstance(summary, str) else ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True
+
+
 def _own_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any] | None:
-    """The wire value of a result that is a ToolEnvelope V1 already: wrapping it again would hide its payload."""
+    """The wire value of a result that is a ToolEnvelope already, of any version: wrapping it would hide its payload."""
     data = envelope.data
     wire = data if isinstance(data, Mapping) and data.keys() <= {"content", "isError"} else {"content": data}
-    try:
-        content = wire.get("content")
-        parse_block(_texts(content)[1])
-    except FormatError:
+    found = [wire.get("content")]
+    if isinstance(envelope.meta, MCPResponseMeta):
+        found.append([block.to_wire() for block in envelope.meta.content])
+    content = next(filter(_is_tool_envelope, found), None)
+    if content is None:
         return None
     return {"content": content, "isError": envelope.is_error or wire.get("isError") is True}
+
+
+def _is_tool_envelope(content: Any) -> bool:
+    try:
+        parse_block(_texts(content)[1])
+    except UnknownVersionError:
+        return True
+    except FormatError:
+        return False
+    return True
 
 
 def _texts(content: Any) -> list[str]:
@@ -232,37 +232,6 @@ def _encode(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _decode(text: str) -> Any:
-    try:
-        content = b64decode(text, validate=True)
-    except ValueError as error:
-        raise FormatError(f"Not a ToolEnvelope block: bad base64 ({error})") from error
-    import json
-
-    try:
-        return json.loads(content.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"Not a ToolEnvelope block: its content is not JSON ({error})") from error
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _checked(value: Any) -> ToolEnvelope:
-    meta = value.get("meta") if isinstance(value, Mapping) else None
-    if not isinstance(meta, Mapping) or "payload" not in value:
-        raise FormatError("Not a ToolEnvelope block: it has `payload` and `meta`")
-    version = meta.get("version")
-    if not isinstance(version, int | float) or isinstance(version, bool):
-        raise FormatError("Not a ToolEnvelope block: its meta has no version")
-    if version != VERSION:
-        raise _UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
-    if not isinstance(meta.get("tool"), str) or not isinstance(meta.get("ts"), str):
-        raise FormatError("Not a ToolEnvelope block: its meta has `tool` and `ts`")
-    return ToolEnvelope(value["payload"], dict(meta))
-
-
 # --- failures -----------------------------------------------------------------------------------------------------
 
 _ICONS: Final[dict[str, str]] = {
@@ -281,38 +250,41 @@ _ICONS: Final[dict[str, str]] = {
 _ADVICE: Final = {"suggested_action": "suggestedAction", "next_tool": "nextTool"}
 
 
-def _write_failure(error: CallError, operation: OperationSpec | None) -> dict[str, Any]:
-    payload = _error_payload(error, operation)
+def _write_failure(error: CallError) -> dict[str, Any]:
+    payload = _error_payload(error)
     return _wire(_error_summary(payload, retry_is_safe=error.retryable), payload, _meta(_ERROR_TOOL), is_error=True)
 
 
 def _failed_result(envelope: ResponseEnvelope[Any]) -> CallError:
-    """The failure that a result of an MCP server tells of; its data stays in the details."""
-    return CallError("EXECUTION_ERROR", error_text(envelope), {"data": envelope.data})
+    """The failure that a result tells of; data that says more than the sentence stays in the details."""
+    error = error_of(envelope)
+    if not error.details:
+        error.details["data"] = envelope.data
+    return error
 
 
-def _error_payload(error: CallError, operation: OperationSpec | None) -> dict[str, Any]:
-    row = code_row(error.code)
-    details = {**_declared_advice(error.code, operation), **error.details}
+def _error_payload(error: CallError) -> dict[str, Any]:
+    details = {**_advice(error.details), **error.details}
     advice = {_ADVICE[name]: text for name in _ADVICE if isinstance(text := details.get(name), str)}
     rest = {name: value for name, value in details.items() if _ADVICE.get(name) not in advice}
-    payload: dict[str, Any] = {"category": row.category, "code": error.code, "message": error.message}
+    payload: dict[str, Any] = {"category": error.row.category, "code": error.code, "message": error.message}
     if rest:
         payload["details"] = msgspec.json.encode(rest, enc_hook=str).decode()
-    return {**payload, "recoverable": row.recoverable or error.retryable, **advice}
+    return {**payload, "recoverable": error.row.recoverable or error.retryable, **advice}
 
 
-def _declared_advice(code: str, operation: OperationSpec | None) -> dict[str, str]:
-    """What the spec says to do about a code: a `const` or `default` in the schema of its details."""
-    for declared in () if operation is None else operation.error_schemas:
-        properties = declared.schema.get("properties") if declared.code == code else None
-        if isinstance(properties, Mapping):
-            found = {name: properties.get(name) for name in _ADVICE}
-            texts = {
-                name: each.get("const", each.get("default")) for name, each in found.items() if isinstance(each, dict)
-            }
-            return {name: text for name, text in texts.items() if isinstance(text, str)}
-    return {}
+def _advice(details: Mapping[str, Any]) -> dict[str, str]:
+    """What to do about an argument that was refused."""
+    name, expected = details.get("argument"), details.get("expected")
+    what = f'"{name}"' if name else "the input"
+    sentences = {
+        "missing": f"Give {what} ({expected}) and call again.",
+        "unknown": f"Leave out {what} and call again.",
+        "type": f"Give {what} as {expected} and call again.",
+        "constraint": f"Give {what} as {expected} and call again.",
+    }
+    sentence = sentences.get(str(details.get("reason"))) if "argument" in details else None
+    return {} if sentence is None else {"suggested_action": sentence}
 
 
 def _error_summary(payload: Mapping[str, Any], *, retry_is_safe: bool) -> str:
@@ -330,19 +302,12 @@ def _error_summary(payload: Mapping[str, Any], *, retry_is_safe: bool) -> str:
 
 def _read_payload(block: ToolEnvelope, is_error: bool | None, summary: str | None) -> ResponseEnvelope[Any]:
     """The payload's envelope, or its error raised: `isError` decides, and where it is not known, the payload's form."""
-    payload = _as_error(block.payload)
+    payload = read_error_payload(block.payload)
     if is_error is True or (is_error is None and payload is not None):
         raise _read_error(block, payload, summary)
     meta = LocalResponseMeta(block.meta["tool"], _milliseconds(block.meta["ts"]))
     more = {name: value for name, value in block.meta.items() if name not in ("tool", "ts", "version")}
     return _ReadEnvelope(block.payload, meta, more_meta=more, _stamp=block.meta["ts"])
-
-
-def _as_error(payload: Any) -> ErrorPayload | None:
-    try:
-        return msgspec.convert(payload, ErrorPayload)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # the second for a lone surrogate, which is no field's name
-        return None
 
 
 def _milliseconds(text: str) -> int:
@@ -355,32 +320,14 @@ def _milliseconds(text: str) -> int:
 
 
 def _read_error(block: ToolEnvelope, payload: ErrorPayload | None, summary: str | None) -> CallError:
-    told = _failure(payload) if payload is not None else _ReadError("EXECUTION_ERROR", summary or "The tool failed")
+    told = _ReadError("EXECUTION_ERROR", summary or "The tool failed")
+    if payload is not None:
+        found = failure_of_payload(payload)
+        told = _ReadError(found.code, found.message, found.details, found.retryable)
+        told.row = found.row
     told.payload, told.wire_meta = block.payload, block.meta
     told.summary = summary if summary is not None else _error_summary(block.payload, retry_is_safe=told.retryable)
     return told
-
-
-def _failure(payload: ErrorPayload) -> _ReadError:
-    details = _read_details(payload.details)
-    if payload.suggested_action is not UNSET:
-        details["suggested_action"] = payload.suggested_action
-    if payload.next_tool is not UNSET:
-        details["next_tool"] = payload.next_tool
-    # Of our own codes the table knows whether a retry is safe; `recoverable` there says that the caller can do something.
-    retryable = None if payload.code in CODES else payload.recoverable
-    return _ReadError(payload.code, payload.message, details, retryable)
-
-
-def _read_details(text: str | UnsetType) -> dict[str, Any]:
-    """Details that are JSON text of an object, as ours are; any other text stays one."""
-    if text is UNSET:
-        return {}
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) else {"details": text}
 
 
 def _read_summary(text: str, *, is_error: bool) -> ResponseEnvelope[Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_text
+from enfold.envelope import ResponseEnvelope, ResultWarning, error_text
 from enfold.log import Log
 from enfold.provenance.artifacts import bytes_artifact, json_artifact, referred_artifact
 from enfold.provenance.building import build_record, seal
@@ -279,8 +279,7 @@ def _is_envelope(data: Any) -> bool:
 
 
 def _envelope_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, str]]:
-    failed = isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
-    return [{"code": "EXECUTION_ERROR", "message": error_text(envelope)}] if failed else []
+    return [{"code": "EXECUTION_ERROR", "message": error_text(envelope)}] if envelope.is_error else []
 
 
 def _output_artifact(made: Redacted, algorithm: Algorithm) -> Artifact:

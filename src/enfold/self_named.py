@@ -1,0 +1,206 @@
+"""Results that name themselves as an envelope of another format, and the failure such a result describes.
+
+`__ENVELOPE_V1__:` begins the second block of a ToolEnvelope V1, `schema_version` names an `mcp.envelope.v0.1`. Pure
+functions on JSON values: the formats of the same names read the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from enfold.errors import CODES, CallError, FormatError, code_row
+
+__all__ = [
+    "BLOCK_VERSION",
+    "ENVELOPE_VERSION",
+    "ErrorPayload",
+    "ToolEnvelope",
+    "UnknownVersionError",
+    "described_failure",
+    "failure_of_payload",
+    "is_encoded_block",
+    "names_itself",
+    "own_code",
+    "parse_block",
+    "parse_envelope",
+    "read_error_payload",
+]
+
+ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
+BLOCK_VERSION: Final = 1
+
+_BLOCK_PREFIX: Final = re.compile(r"\s*__ENVELOPE_V([0-9]{1,9})__:")
+_CODE_PREFIX: Final = "ENFOLD."
+
+
+def described_failure(structured: Any, texts: Iterable[str]) -> CallError | None:
+    """The failure that a failed result describes in an envelope; None where it does not name itself as one."""
+    given = list(texts)
+    for text in given:
+        if is_encoded_block(text):
+            return _failure_in_block(text)
+    value = structured if names_itself(structured) else parse_envelope(given)
+    return None if value is None else _failure_in_envelope(value)
+
+
+# --- ToolEnvelope V1 ----------------------------------------------------------------------------------------------
+
+
+class ToolEnvelope(msgspec.Struct, frozen=True):
+    """What the second block holds; fields nobody knows are kept in both."""
+
+    payload: Any
+    meta: dict[str, Any]
+
+
+class ErrorPayload(msgspec.Struct, frozen=True, rename="camel"):
+    """What a failed tool returns; a category nobody knows is no mistake."""
+
+    category: str
+    code: str
+    message: str
+    recoverable: bool
+    details: str | UnsetType = UNSET
+    suggested_action: str | UnsetType = UNSET
+    next_tool: str | UnsetType = UNSET
+
+
+class UnknownVersionError(FormatError):
+    """An envelope of a version this reader does not know: nothing of it may be guessed."""
+
+
+def is_encoded_block(text: str) -> bool:
+    """Whether a text is the encoded block of a ToolEnvelope of any version, which is not for people."""
+    return _BLOCK_PREFIX.match(text) is not None
+
+
+def parse_block(text: str) -> ToolEnvelope:
+    """The payload and meta of the second block; FormatError for another text, bad base64, an unknown version."""
+    found = _BLOCK_PREFIX.match(text)
+    if found is None:
+        raise FormatError("Not a ToolEnvelope block: it does not begin with __ENVELOPE_V1__:")
+    if int(found[1]) != BLOCK_VERSION:
+        raise UnknownVersionError(f"ToolEnvelope version {int(found[1])} is not known: this reader knows 1")
+    return _checked(_decode(text[found.end() :].strip()))
+
+
+def _decode(text: str) -> Any:
+    import json
+
+    try:
+        content = b64decode(text, validate=True)
+    except ValueError as error:
+        raise FormatError(f"Not a ToolEnvelope block: bad base64 ({error})") from error
+    try:
+        return json.loads(content.decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"Not a ToolEnvelope block: its content is not JSON ({error})") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _checked(value: Any) -> ToolEnvelope:
+    meta = value.get("meta") if isinstance(value, Mapping) else None
+    if not isinstance(meta, Mapping) or "payload" not in value:
+        raise FormatError("Not a ToolEnvelope block: it has `payload` and `meta`")
+    version = meta.get("version")
+    if not isinstance(version, int | float) or isinstance(version, bool):
+        raise FormatError("Not a ToolEnvelope block: its meta has no version")
+    if version != BLOCK_VERSION:
+        raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
+    if not isinstance(meta.get("tool"), str) or not isinstance(meta.get("ts"), str):
+        raise FormatError("Not a ToolEnvelope block: its meta has `tool` and `ts`")
+    return ToolEnvelope(value["payload"], dict(meta))
+
+
+def read_error_payload(payload: Any) -> ErrorPayload | None:
+    """The error payload that a value is; None for another value."""
+    try:
+        return msgspec.convert(payload, ErrorPayload)
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the second for a lone surrogate, which is no field's name
+        return None
+
+
+def failure_of_payload(payload: ErrorPayload) -> CallError:
+    """The error an error payload describes; its category and whether the caller can recover stay the tool's own."""
+    details = _read_details(payload.details)
+    if payload.suggested_action is not UNSET:
+        details["suggested_action"] = payload.suggested_action
+    if payload.next_tool is not UNSET:
+        details["next_tool"] = payload.next_tool
+    # Of our own codes the table knows whether a retry is safe; `recoverable` there says that the caller can do something.
+    error = CallError(payload.code, payload.message, details, None if payload.code in CODES else payload.recoverable)
+    error.row = msgspec.structs.replace(error.row, category=payload.category, recoverable=payload.recoverable)
+    return error
+
+
+def _read_details(text: str | UnsetType) -> dict[str, Any]:
+    """Details that are JSON text of an object, as ours are; any other text stays one."""
+    if text is UNSET:
+        return {}
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {"details": text}
+
+
+def _failure_in_block(text: str) -> CallError | None:
+    try:
+        payload = read_error_payload(parse_block(text).payload)
+    except FormatError:
+        return None
+    return None if payload is None else failure_of_payload(payload)
+
+
+# --- mcp.envelope.v0.1 --------------------------------------------------------------------------------------------
+
+
+def names_itself(value: Any) -> bool:
+    """Whether a value says that it is an `mcp.envelope.v0.1`."""
+    return isinstance(value, Mapping) and value.get("schema_version") == ENVELOPE_VERSION
+
+
+def parse_envelope(texts: Iterable[str]) -> dict[str, Any] | None:
+    """The `mcp.envelope.v0.1` that the one text there is holds as JSON."""
+    given = list(texts)
+    if len(given) != 1 or ENVELOPE_VERSION not in given[0]:
+        return None
+    try:
+        value = msgspec.json.decode(given[0])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return value if names_itself(value) else None
+
+
+def own_code(code: str) -> str:
+    """Our code for one of the wire: `ENFOLD.X` is X, a tool's own stays as it is."""
+    return "EXECUTION_ERROR" if code == code_row("EXECUTION_ERROR").envelope_code else code.removeprefix(_CODE_PREFIX)
+
+
+class _Error(msgspec.Struct, frozen=True):
+    """The part of an error's entry that everybody can use."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+    retryable: bool = False
+
+
+def _failure_in_envelope(wire: Mapping[str, Any]) -> CallError | None:
+    try:
+        errors = msgspec.convert(wire.get("errors"), list[_Error])
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None
+    if not errors:
+        return None
+    first = errors[0]
+    return CallError(own_code(first.code), first.message, dict(first.details), first.retryable)
