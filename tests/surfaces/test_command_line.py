@@ -265,3 +265,25 @@ def test_output_that_cannot_be_written_is_told_in_one_sentence(app: Path, buffer
         command = [sys.executable, "-m", "enfold", "call", str(app), "add", "x=1"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environ)
     assert (done.returncode, done.stderr) == (1, "EXECUTION_ERROR: No space left on device\n")
+
+
+def test_streams_run_in_the_loop_that_their_source_lives_in(tmp_path: Path) -> None:
+    (tmp_path / "loops.py").write_text(
+        "import asyncio\n"
+        "from collections.abc import AsyncIterator\n"
+        "from enfold import OperationRegistry\n"
+        "ops = OperationRegistry('loops')\n"
+        "home = asyncio.get_running_loop()\n"
+        "def is_home() -> bool: return asyncio.get_running_loop() is home\n"
+        "@ops.query\n"
+        "async def once() -> bool: return is_home()\n"
+        "@ops.subscription\n"
+        "async def often() -> AsyncIterator[bool]: yield is_home()\n"
+    )
+    config = tmp_path / "enfold.toml"
+    config.write_text('[sources.own]\nfunctions = "loops.py"\n')
+    assert call(config, "loops.once") == (0, [{"result": True}], "")
+    assert call(config, "loops.often") == (0, [{"result": True}], "")
+    request = '{"schema_version": "mcp.request.v0.1", "tool": {"name": "loops.once"}, "params": {}, "artifacts": []}'
+    code, (answer,), _ = call(config, "--request", request)
+    assert (code, answer["result"]) == (0, True)

@@ -7,7 +7,7 @@ from enfold.commands.targets import first_is_target, is_config, with_config
 from enfold.errors import code_row
 from enfold.log import silence
 from enfold.registry import Registry
-from enfold.surfaces.command_line import USAGE, to_command_line
+from enfold.surfaces.command_line import USAGE, run_command_line, to_command_line
 
 __all__ = ["run"]
 
@@ -20,6 +20,6 @@ def run(words: list[str], registry: Registry | None) -> int:
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
     if registry is None and is_config(words[0]):
         named = next((word for word in words[1:2] if not word.startswith("-")), None)
-        return with_config(words[0], lambda found: to_command_line(found, words[1:], recorder=make_recorder), named)
+        return with_config(words[0], lambda found: run_command_line(found, words[1:], recorder=make_recorder), named)
     found, rest = first_is_target(words, registry, "call")
     return to_command_line(found, rest, recorder=make_recorder)

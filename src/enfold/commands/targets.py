@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError
-from enfold.operation import Context
-from enfold.registry import Registry, View
+from enfold.registry import Registry
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from asyncio import AbstractEventLoop
     from contextlib import AbstractAsyncContextManager
 
     from enfold.config import Logins
-    from enfold.envelope import ResponseEnvelope
 
 __all__ = [
     "TOKEN",
@@ -135,20 +132,26 @@ def on_target(
     options: Namespace, registry: Registry | None, command: Callable[[Registry], int], operation: str | None = None
 ) -> int:
     """Run a command on what its options name; one that is about a single operation need not open every source."""
-    if registry is None and is_config(options.target):
-        return with_config(options.target, command, operation)
-    return command(registry or load(options.target))
+    if registry is not None or not is_config(options.target):
+        return command(registry or load(options.target))
+
+    async def run(found: Registry) -> int:
+        return command(found)
+
+    return with_config(options.target, run, operation)
 
 
-def with_config(path: str, command: Callable[[Registry], int], operation: str | None = None) -> int:
-    """Run a command on the sources of a configuration: they live in a loop, the command beside it in a thread."""
+def with_config(
+    path: str, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
+) -> int:
+    """Run a command on the sources of a configuration, in the loop that they live in."""
     import asyncio
 
     from enfold.config import open_config
 
     async def run() -> int:
         async with open_config(path, os.environ, logins=logins(LOGIN_PATIENCE), operation=operation) as registry:
-            return await asyncio.to_thread(command, _FromThread(registry, asyncio.get_running_loop()))
+            return await command(registry)
 
     return asyncio.run(run())
 
@@ -170,17 +173,3 @@ async def _open_browser(url: str) -> None:
     # Where there is no screen, a browser in the terminal would take it over.
     if sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         await to_thread(open_new_tab, url)
-
-
-class _FromThread(View):
-    """A registry whose sources live in a loop of another thread."""
-
-    def __init__(self, registry: Registry, loop: AbstractEventLoop) -> None:
-        super().__init__(registry, lambda spec: spec)
-        self._loop = loop
-
-    def call_now(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        from asyncio import run_coroutine_threadsafe
-
-        context.inline = False
-        return run_coroutine_threadsafe(self.call(operation_id, input, context), self._loop).result()
