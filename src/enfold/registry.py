@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
 
-import msgspec
-
-from enfold.access import check_access, may_list
+from enfold.access import may_list
 from enfold.env import Env, build_env
-from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_wire
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import (
@@ -26,22 +24,23 @@ from enfold.operation import (
     operation_from_function,
     operation_id,
 )
-from enfold.runtime import Runner, drive
+from enfold.runtime import PreparedOperation, drive
 
 if TYPE_CHECKING:
     from enfold.threads import Threads
 
-__all__ = ["Execute", "OperationRegistry", "Registry"]
+__all__ = ["OperationRegistry", "Registry"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Specs: TypeAlias = list[OperationSpec]
-Execute: TypeAlias = Callable[[Mapping[str, Any], Context | None], Coroutine[Any, Any, ResponseEnvelope[Any]]]
+
+_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Registry:
     """What a registry and its views share: finding operations and running them."""
 
-    def _runners(self) -> Mapping[str, Runner]:
+    def _operations(self) -> Mapping[str, PreparedOperation]:
         raise NotImplementedError
 
     @property
@@ -56,13 +55,13 @@ class Registry:
     # finding
 
     def get(self, operation_id: str) -> Operation:
-        return self._runner(operation_id).operation
+        return self._find(operation_id).operation
 
     def get_spec(self, operation_id: str) -> OperationSpec:
-        return self._runner(operation_id).spec
+        return self._find(operation_id).spec
 
     def get_handler(self, operation_id: str) -> Callable[..., Any]:
-        handler = self._runner(operation_id).operation.handler
+        handler = self._find(operation_id).operation.handler
         if handler is None:
             raise _no_handler(operation_id)
         return handler
@@ -77,84 +76,80 @@ class Registry:
         """The specs, in order of registration; `namespace` includes what lies below it."""
         return [
             spec
-            for spec in (runner.spec for runner in self._runners().values())
+            for spec in (prepared.spec for prepared in self._operations().values())
             if (namespace is None or _lies_in(spec, namespace))
             and (tag is None or tag in spec.tags)
             and (type is None or spec.type == type)
         ]
 
     def visible(self, identity: Identity | None) -> Specs:
-        """The specs this caller may see: those he could call with some input."""
+        """The specs this caller may see: those they could call with some input."""
         return [spec for spec in self.list() if may_list(spec.access_control, identity)]
 
     def find(self, name: str) -> OperationSpec:
         """The spec of an id, or of a name that only one operation has."""
-        runner = self._runners().get(name)
-        if runner is not None:
-            return runner.spec
+        prepared = self._operations().get(name)
+        if prepared is not None:
+            return prepared.spec
         named = [spec for spec in self.list() if spec.name == name]
         if len(named) == 1:
             return named[0]
         if named:
             # Which they are is not said: the caller may not be allowed to see them.
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
-        raise _not_found(name)
+        raise not_found(name)
 
     def tool_names(self) -> dict[str, str]:
         """The name of each operation where dots are not allowed, as MCP clients want it, by its id."""
-        return legal_names(self._runners())
+        return legal_names(self._operations())
 
     def find_tool(self, name: str) -> OperationSpec:
         """The spec of an id, of a tool name, or of a name that only one operation has."""
-        if name not in self._runners():
+        if name not in self._operations():
             for operation_id, tool in self.tool_names().items():
                 if tool == name:
                     return self.get_spec(operation_id)
         return self.find(name)
 
     def __iter__(self) -> Iterator[Operation]:
-        return iter([runner.operation for runner in self._runners().values()])
+        return iter([prepared.operation for prepared in self._operations().values()])
 
     def __len__(self) -> int:
-        return len(self._runners())
+        return len(self._operations())
 
     def __contains__(self, operation_id: object) -> bool:
-        return operation_id in self._runners()
+        return operation_id in self._operations()
 
     def needs_loop(self, operation_id: str) -> bool:
         """Whether running it takes an event loop, even when a `def` is run in place."""
-        return self._runner(operation_id).needs_loop
+        return self._find(operation_id).needs_loop
 
-    def _runner(self, operation_id: str) -> Runner:
-        runner = self._runners().get(operation_id)
-        if runner is None:
-            raise _not_found(operation_id)
-        return runner
-
-    def _ready(self, operation_id: str) -> Runner:
-        runner = self._runner(operation_id)
-        if runner.operation.handler is None:
-            raise _no_handler(operation_id)
-        return runner
+    def _find(self, operation_id: str) -> PreparedOperation:
+        prepared = self._operations().get(operation_id)
+        if prepared is None:
+            raise not_found(operation_id)
+        return prepared
 
     # running
 
-    async def execute(
-        self, operation_id: str, input: Mapping[str, Any], context: Context | None = None
-    ) -> ResponseEnvelope[Any]:
-        """Run a query or mutation: the trusted door of the process, which checks no access."""
-        return await self._ready(operation_id).execute(input, context)
-
-    def prepared(self, operation_id: str, *, for_writing: bool = False) -> Execute:
-        """`execute` for one operation, looked up once; it is that of the registry as it is until its next change.
+    def prepared(self, operation_id: str, *, for_writing: bool = False) -> PreparedOperation:
+        """One operation ready to run, looked up once: as the registry has it until its next change.
 
         For a caller who only writes results, `data` may be a struct, whose text is that of the plain value.
         """
-        runner = self._ready(operation_id)
-        return (runner.for_writing() if for_writing else runner).execute
+        prepared = self._find(operation_id)
+        if prepared.operation.handler is None:
+            raise _no_handler(operation_id)
+        return prepared.variant(for_writing=True) if for_writing else prepared
+
+    async def execute(
+        self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
+    ) -> ResponseEnvelope[Any]:
+        """Run a query or mutation; the door of the process checks no access, that of `guarded()` does."""
+        return await self.prepared(operation_id).execute(input, context)
 
     def execute_now(
-        self, operation_id: str, input: Mapping[str, Any], context: Context | None = None
+        self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """`execute` for a program without an event loop: a `def` runs in place, an `async def` in a loop of its own."""
         context = context or Context()
@@ -164,45 +159,16 @@ class Registry:
         return result
 
     def subscribe(
-        self, operation_id: str, input: Mapping[str, Any], context: Context | None = None
+        self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Run a subscription: an envelope for each item, with a fresh timestamp."""
-        return self._ready(operation_id).subscribe(input, context)
-
-    async def call(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        """The guarded door, for callers from outside: `execute` after the access check."""
-        runner = self._ready(operation_id)
-        if not runner.spec.access_control.is_open:
-            check_access(runner.spec, context.identity, input)
-        return await runner.execute(input, context)
-
-    def call_now(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        """The guarded door for a program without an event loop: `execute_now` after the access check."""
-        check_access(self.get_spec(operation_id), context.identity, input)
-        return self.execute_now(operation_id, input, context)
-
-    def follow(
-        self, operation_id: str, input: Mapping[str, Any], context: Context
-    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """The guarded door for streams: `subscribe` after the access check."""
-        check_access(self.get_spec(operation_id), context.identity, input)
-        return self.subscribe(operation_id, input, context)
-
-    async def collect(
-        self, operation_id: str, input: Mapping[str, Any], context: Context, limits: CollectLimits | None = None
-    ) -> Collected:
-        """A subscription as one value, the list of its items, for callers who cannot take a stream.
-
-        It ends with the stream, at the limits, or at the caller's deadline: then what there is is given, as truncated.
-        Each item is told as progress.
-        """
-        stream = self.follow(operation_id, input, context)
-        try:
-            return await _collect(stream, operation_id, limits or CollectLimits(), context)
-        finally:
-            await stream.aclose()
+        return self.prepared(operation_id).subscribe(input, context)
 
     # live views
+
+    def guarded(self) -> Registry:
+        """The same operations for callers from outside: `execute` and `subscribe` check access first."""
+        return View(self, lambda spec: spec, is_guarded=True)
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
@@ -222,56 +188,6 @@ class Registry:
     def with_policy(self, policy: Policy) -> View:
         """The same operations under another policy, which wins over their own."""
         return View(self, lambda spec: spec, policy)
-
-
-class CollectLimits(msgspec.Struct, frozen=True):
-    """How much of a stream is collected."""
-
-    items: int = 1_000
-    size: int = 1_000_000  # of the items' JSON text
-
-
-class Collected(msgspec.Struct, frozen=True):
-    """A stream as one envelope, and whether there was more."""
-
-    envelope: ResponseEnvelope[Any]
-    truncated: bool
-
-
-async def _collect(
-    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, limits: CollectLimits, context: Context
-) -> Collected:
-    items: list[Any] = []
-    warnings: list[ResultWarning] = []
-    size, truncated = 0, False
-    try:
-        async for envelope in stream:
-            data = to_wire(envelope)["data"]
-            size += _size(data)
-            truncated = len(items) >= limits.items or size > limits.size
-            if truncated:
-                break
-            warnings += (_below(warning, len(items)) for warning in envelope.warnings)
-            items.append(data)
-            context.progress(len(items))
-    except CallError as error:
-        if error.code != "TIMEOUT":
-            error.partial = local_envelope(items, operation_id)
-            raise
-        truncated = True
-    envelope = msgspec.structs.replace(local_envelope(items, operation_id), warnings=tuple(warnings))
-    return Collected(envelope, truncated)
-
-
-def _size(data: Any) -> int:
-    try:
-        return len(msgspec.json.encode(data))
-    except (ValueError, TypeError, RecursionError) as error:  # half a character, which UTF-8 cannot hold
-        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
-
-
-def _below(warning: ResultWarning, index: int) -> ResultWarning:
-    return msgspec.structs.replace(warning, path=f"/{index}{warning.path}")
 
 
 @runtime_checkable
@@ -302,7 +218,7 @@ class OperationRegistry(Registry):
         self._policy = Policy(normalize, strict_output, coerce, extras, expose_errors).over(DEFAULT_POLICY)
         self._thread_limit = threads
         self._pool: Threads | None = None
-        self._entries: dict[str, Runner] = {}
+        self._entries: dict[str, PreparedOperation] = {}
         self._version = 0
         self._watchers: dict[int, Callable[[], None]] = {}
 
@@ -319,17 +235,8 @@ class OperationRegistry(Registry):
         self._watchers[key] = callback
         return lambda: self._watchers.pop(key, None) and None
 
-    def _runners(self) -> Mapping[str, Runner]:
+    def _operations(self) -> Mapping[str, PreparedOperation]:
         return self._entries
-
-    async def execute(
-        self, operation_id: str, input: Mapping[str, Any], context: Context | None = None
-    ) -> ResponseEnvelope[Any]:
-        """Run a query or mutation: the trusted door of the process, which checks no access."""
-        runner = self._entries.get(operation_id)
-        if runner is None or runner.operation.handler is None:
-            runner = self._ready(operation_id)
-        return await runner.execute(input, context)
 
     def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
         """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`."""
@@ -354,12 +261,12 @@ class OperationRegistry(Registry):
 
     def register_handler(self, operation_id: str, handler: Callable[..., Any]) -> None:
         """Give a registered spec its handler, called as `handler(input, context)`."""
-        runner = self._entries.get(operation_id)
-        if runner is None:
+        prepared = self._entries.get(operation_id)
+        if prepared is None:
             raise LookupError(f"There is no spec {operation_id}: register it before its handler")
-        if runner.operation.handler is not None:
+        if prepared.operation.handler is not None:
             raise ValueError(f"{operation_id} has a handler already")
-        self._put(Operation(runner.spec, handler, policy=runner.operation.policy))
+        self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
 
     def register_all(self, operations: Iterable[Operation]) -> None:
         """Register all of them, or, where one clashes, none; a source that lives goes on to tell of its changes."""
@@ -382,18 +289,18 @@ class OperationRegistry(Registry):
         self._put(operation)
 
     def unregister(self, operation_id: str) -> Operation:
-        runner = self._entries.pop(operation_id, None)
-        if runner is None:
+        prepared = self._entries.pop(operation_id, None)
+        if prepared is None:
             raise LookupError(f"There is no operation {operation_id} to unregister")
         self._changed()
-        return runner.operation
+        return prepared.operation
 
     def _put(self, operation: Operation) -> None:
         self._entries[operation.spec.id] = self._run(operation)
         self._changed()
 
-    def _run(self, operation: Operation) -> Runner:
-        return Runner(operation, operation.policy.over(self._policy), self.threads, self._env)
+    def _run(self, operation: Operation) -> PreparedOperation:
+        return PreparedOperation(operation, operation.policy.over(self._policy), self.threads, self._env)
 
     def threads(self) -> Threads:
         """The worker threads for `def` handlers, shared by all operations; made when first needed."""
@@ -403,8 +310,8 @@ class OperationRegistry(Registry):
             self._pool = Threads(self._thread_limit)
         return self._pool
 
-    def _env(self, context: Context) -> Env:
-        return build_env(self, context)
+    def _env(self, context: Context, policy: Policy) -> Env:
+        return build_env(self, context, raise_on_error=bool(policy.raise_on_error))
 
     def _changed(self) -> None:
         self._version += 1
@@ -461,11 +368,17 @@ class View(Registry):
     """A live view of a registry: it shows at every moment what the registry has, under other names or in part."""
 
     def __init__(
-        self, base: Registry, shown: Callable[[OperationSpec], OperationSpec | None], policy: Policy = INHERIT
+        self,
+        base: Registry,
+        shown: Callable[[OperationSpec], OperationSpec | None],
+        policy: Policy = INHERIT,
+        *,
+        is_guarded: bool = False,
     ) -> None:
         self._base = base
         self._shown = shown
         self._policy = policy
+        self._is_guarded = is_guarded
         self._seen = base.version
         self._entries = self._derive(self._refuse)
 
@@ -476,7 +389,7 @@ class View(Registry):
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         return self._base.watch(callback)
 
-    def _runners(self) -> Mapping[str, Runner]:
+    def _operations(self) -> Mapping[str, PreparedOperation]:
         if self._seen != self._base.version:
             self._seen = self._base.version
             self._entries = self._derive(self._leave_out)
@@ -489,11 +402,11 @@ class View(Registry):
         """What is registered later and has no place in the view must not take the others' away."""
         Log("enfold.registry").warning("%s: left out", problem)
 
-    def _derive(self, told: Callable[[str], None]) -> dict[str, Runner]:
-        entries: dict[str, Runner] = {}
-        for runner in self._base._runners().values():
+    def _derive(self, told: Callable[[str], None]) -> dict[str, PreparedOperation]:
+        entries: dict[str, PreparedOperation] = {}
+        for prepared in self._base._operations().values():
             try:
-                spec = self._shown(runner.spec)
+                spec = self._shown(prepared.spec)
             except ValueError as error:  # an id too long under a prefix
                 told(str(error))
                 continue
@@ -502,8 +415,9 @@ class View(Registry):
             if spec.id in entries:
                 told(f"Two operations would be called {spec.id} in this view")
                 continue
-            same = spec is runner.spec and self._policy is INHERIT
-            entries[spec.id] = runner if same else runner.under(spec, self._policy)
+            same = spec is prepared.spec and self._policy is INHERIT and not self._is_guarded
+            guard = True if self._is_guarded else None
+            entries[spec.id] = prepared if same else prepared.variant(spec, self._policy, is_guarded=guard)
         return entries
 
 
@@ -528,7 +442,7 @@ def _renamed(spec: OperationSpec, mapping: Mapping[str, str]) -> OperationSpec:
     return spec.replace(namespace=namespace, name=name)
 
 
-def _not_found(operation_id: str) -> CallError:
+def not_found(operation_id: str) -> CallError:
     return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}")
 
 

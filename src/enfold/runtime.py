@@ -8,23 +8,25 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy
+from enfold.operation import INHERIT, Context, Operation, OperationSpec, OperationType, Policy
 from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from enfold.env import Env
     from enfold.pipeline import Finish
     from enfold.threads import Threads
+    from enfold.timekeeping import Limit
 
-__all__ = ["Runner", "drive", "never_waits", "resume"]
+__all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits", "resume"]
+
+T = TypeVar("T")
 
 MAX_MESSAGE: Final = 500
 
@@ -33,8 +35,12 @@ _STRAY: Final = "what the handler waited for was cancelled"
 _CO_COROUTINE: Final = 0x0080  # of inspect, which is slow to import
 
 
-class Runner:
-    """One operation made ready to run under a policy."""
+class PreparedOperation:
+    """One operation made ready to run: all that is known before a call, made once and held by every surface.
+
+    `is_open`: nothing is required of its callers. `needs_context`: its handler takes one. `needs_loop`: running it
+    takes an event loop, even where a `def` is run in place.
+    """
 
     __slots__ = (
         "_context_parameter",
@@ -43,15 +49,18 @@ class Runner:
         "_finish",
         "_for_writing",
         "_handler",
-        "_inline",
         "_is_async",
-        "_is_stream",
+        "_is_guarded",
+        "_limit",
         "_make_env",
-        "_never_waits",
         "_policy",
         "_takes_input",
         "_threads",
-        "_wants_context",
+        "id",
+        "is_open",
+        "is_stream",
+        "needs_context",
+        "needs_loop",
         "operation",
         "spec",
     )
@@ -61,105 +70,112 @@ class Runner:
         operation: Operation,
         policy: Policy,
         threads: Callable[[], Threads],
-        make_env: Callable[[Context], Env],
+        make_env: Callable[[Context, Policy], Env],
         *,
+        is_guarded: bool = False,
         for_writing: bool = False,
     ) -> None:
+        """`is_guarded` checks access first; `for_writing` may give `data` as a struct, whose text is that of the dict."""
+        signature = operation.signature
         self.operation = operation
         self.spec = operation.spec
-        signature = operation.signature
+        self.id = operation.spec.id
         self._policy = policy
-        self._handler = operation.handler
+        self._handler = operation.handler or _no_handler
+        self._is_guarded = is_guarded
         self._for_writing = for_writing
-        self._inline = operation.inline
         self._threads = threads
         self._make_env = make_env
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
-        self._is_stream = operation.spec.type is OperationType.SUBSCRIPTION
+        self.is_open = operation.spec.access_control.is_open
+        self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else _is_coroutine_function(operation.handler)
-        # Only an `async def` and a `def` run in place that ask for no context can do without one.
-        runs_in_place = self._is_async or operation.inline
-        self._wants_context = self._takes_input or self._context_parameter is not None or not runs_in_place
-        self._never_waits = False  # as far as we know before its first result
+        self.needs_loop = self._is_async or self.is_stream
+        self.needs_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
         self._finish: Finish = self._first_finish
+        self._limit: Callable[[float], Limit] = self._first_limit
 
-    def under(self, spec: OperationSpec, policy: Policy) -> Runner:
-        """The same operation under another spec or policy, as a view shows it."""
-        return Runner(self.operation.with_spec(spec), policy.over(self._policy), self._threads, self._make_env)
-
-    def for_writing(self) -> Runner:
-        """The same for a caller who only writes the result: its `data` may be a struct in place of a dict."""
-        return Runner(self.operation, self._policy, self._threads, self._make_env, for_writing=True)
-
-    @property
-    def needs_loop(self) -> bool:
-        """Whether running it takes an event loop, even when a `def` is run in place."""
-        return self._is_async or self._is_stream
+    def variant(
+        self,
+        spec: OperationSpec | None = None,
+        policy: Policy = INHERIT,
+        *,
+        is_guarded: bool | None = None,
+        for_writing: bool | None = None,
+    ) -> PreparedOperation:
+        """The same operation under another spec or policy, guarded, or for a caller who only writes its results."""
+        return PreparedOperation(
+            self.operation if spec is None else self.operation.with_spec(spec),
+            policy.over(self._policy),
+            self._threads,
+            self._make_env,
+            is_guarded=self._is_guarded if is_guarded is None else is_guarded,
+            for_writing=self._for_writing if for_writing is None else for_writing,
+        )
 
     async def execute(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
-        """The funnel: read the input, run the handler, finish the result."""
-        if self._is_stream:
-            raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a subscription: subscribe to it")
+        """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
+        if self.is_stream:
+            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
+        if self._is_guarded and not self.is_open:
+            check_access(self.spec, None if context is None else context.identity, input)
         try:
             arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
             arguments = self._read(input)
+        has_passed = False
         try:
-            if context is not None or self._wants_context:
+            if context is not None or self.needs_context:
                 context = self._entered(context)
-            if self._never_waits:
-                result = await self._handler(**arguments)  # type: ignore[misc]  # none is run without a handler
+            if not self._is_async:
+                result = await self._run_def(arguments, context)
+            elif (deadline := self._deadline(context)) is None:
+                result = await self._start(arguments, context)
             else:
-                started = time.monotonic()
-                result = self._start(arguments, context) if self._is_async else await self._run_def(arguments, context)
-                if type(result) is types.CoroutineType:
-                    try:
-                        waits_for = result.send(None)
-                    except StopIteration as done:
-                        result = done.value
-                    else:
-                        result = await self._within_time(resume(result, waits_for), context, started)
-                elif hasattr(result, "__await__"):
-                    result = await self._within_time(result, context, started)
+                limit = self._limit(deadline)
+                try:
+                    result = await self._start(arguments, context)
+                finally:
+                    has_passed = limit.end()
             envelope = self._finish(result)
         except CallError as error:
-            raise self._recorded(self._told(error, context), input, context) from error.__cause__
-        except (Exception, SystemExit) as error:  # a handler that wants to end the program ends its own call
-            raise self._recorded(self._failed(error, context), input, context) from error
+            raise self._recorded(self._as_told(error, context), input, context) from error.__cause__
         except BaseException as error:
-            if not _is_stray(error):
-                raise
-            raise self._recorded(self._failed(RuntimeError(_STRAY), context), input, context) from error
+            raise self._recorded(self._failure_of(error, context, has_passed), input, context) from error
         if context is None or context.recording is None:
             return envelope
         return context.recording.succeeded(self.spec, input, envelope)
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
-        if not self._is_stream:
-            raise CallError("INVALID_OPERATION_TYPE", f"{self.spec.id} is a {self.spec.type.value}: execute it")
+        if not self.is_stream:
+            raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
+        if self._is_guarded and not self.is_open:
+            check_access(self.spec, None if context is None else context.identity, input)
         arguments = self._read(input)
         context = context or Context()
         items: AsyncIterator[Any] | None = None
         try:
             context = self._entered(context)
-            items = await self._within_time(_open_stream(self._start(arguments, context)), context)
+            items = await self._in_time(_open_stream(self._start(arguments, context)), context)
             while True:
                 try:
-                    item = await self._within_time(anext(items), context)
+                    item = await self._in_time(anext(items), context)
                 except StopAsyncIteration:
                     return
                 yield self._finish(item)
         except CallError as error:
-            raise self._told(error, context) from error.__cause__
-        except (Exception, SystemExit) as error:  # as above
-            raise self._failed(error, context) from error
+            raise self._as_told(error, context) from error.__cause__
+        except BaseException as error:
+            raise self._failure_of(error, context) from error
         finally:
             context.cancel()
             await _close_stream(items)
+
+    # reading the input
 
     def _read(self, input: Any) -> Any:
         """The handler's arguments, or a VALIDATION_ERROR."""
@@ -173,7 +189,7 @@ class Runner:
             return self._read_again(given, refused)
 
     def _read_again(self, input: dict[str, Any], refused: DecodeError) -> Any:
-        """The slow path: convert text that stands for its type, or say exactly what is wrong."""
+        """Convert text that stands for its type, or say exactly what is wrong."""
         from enfold.schema.arguments import coerce, faults, validation_error
 
         schema = self.spec.input_schema
@@ -188,95 +204,113 @@ class Runner:
             raise validation_error(found)
         raise _refused_by_type(refused)
 
+    # running the handler
+
+    def _entered(self, context: Context | None) -> Context:
+        """The context of this call; one whose time is over before it begins is not run at all."""
+        context = (context or Context()).enter(self.spec.timeout, self._env)
+        if context.remaining() == 0.0:
+            raise self._timed_out()
+        return context
+
+    def _env(self, context: Context) -> Env:
+        return self._make_env(context, self._policy)
+
+    def _deadline(self, context: Context | None) -> float | None:
+        if context is not None:
+            return context.deadline
+        timeout = self.spec.timeout
+        return None if timeout is None else time.monotonic() + timeout
+
+    def _start(self, arguments: Any, context: Context | None) -> Any:
+        if self._takes_input:
+            return self._handler(arguments, context)
+        if self._context_parameter is not None:
+            arguments[self._context_parameter] = context
+        return self._handler(**arguments)
+
+    def _first_limit(self, deadline: float) -> Limit:
+        """Load what limits time with the first call that may wait: a `def` run in place needs no event loop."""
+        from enfold.timekeeping import limit_running_task
+
+        self._limit = limit_running_task
+        return limit_running_task(deadline)
+
+    async def _in_time(self, awaitable: Awaitable[T], context: Context) -> T:
+        """What an awaitable gives, if it comes before the deadline."""
+        deadline = context.deadline
+        if deadline is None:
+            return await awaitable
+        limit, has_passed = self._limit(deadline), False
+        try:
+            return await awaitable
+        except BaseException as error:
+            has_passed = limit.end()
+            if has_passed and is_cancellation(error):
+                raise self._timed_out() from None
+            raise
+        finally:
+            if not has_passed:
+                limit.end()
+
+    async def _run_def(self, arguments: Any, context: Context | None) -> Any:
+        """Run a `def`: in place where its author or caller wants it, else in a worker thread."""
+        if self.operation.inline or (context is not None and context.inline):
+            if context is not None and context.call is not None:
+                context.call.wait_for, context.call.runs_in_place = drive, True
+            result = self._start(arguments, context)
+        else:
+            result = await self._run_in_thread(arguments, context or self._entered(None))
+        if hasattr(result, "__await__"):  # a handler may give a coroutine although it is no `async def`
+            return await self._in_time(result, context or self._entered(None))
+        return result
+
+    async def _run_in_thread(self, arguments: Any, context: Context) -> Any:
+        from enfold.threads import NestedCalls
+
+        threads = self._threads()
+        nested = NestedCalls(context) if self.needs_context else None
+        pending = threads.run(lambda: self._start(arguments, context))
+        if pending is None:
+            raise CallError("RESOURCE_EXHAUSTED", f"All {threads.limit} worker threads are busy")
+        try:
+            return await self._in_time(pending, context)
+        finally:
+            # Whoever gives up on a `def` gives up on what it waits for.
+            if nested is not None:
+                nested.cancel_all()
+
+    # the result
+
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
         from enfold.pipeline import build_pipeline, build_writing_pipeline
 
         self._finish = (build_writing_pipeline if self._for_writing else build_pipeline)(self.spec, self._policy)
-        self._never_waits = not self._wants_context and never_waits(self._handler)
         return self._finish(result)
 
-    def _entered(self, context: Context | None) -> Context:
-        """The context of this call; one whose time is over before it begins is not run at all."""
-        context = (context or Context()).enter(self.spec.timeout, self._make_env)
-        if context.remaining() == 0.0:
-            raise self._timed_out()
-        return context
-
-    def _start(self, arguments: Any, context: Context | None) -> Any:
-        if self._takes_input:
-            return self._handler(arguments, context)  # type: ignore[misc]  # the registry runs no operation without one
-        if self._context_parameter is not None:
-            arguments[self._context_parameter] = context
-        return self._handler(**arguments)  # type: ignore[misc]  # as above
-
-    async def _within_time(self, awaitable: Any, context: Context | None, started: float = 0.0) -> Any:
-        """Wait as long as the call may take; only a handler that really waits comes here and pays for a timer."""
-        import asyncio
-
-        limit = context.remaining() if context is not None else self._left_since(started)
-        timer = asyncio.timeout(limit)
-        try:
-            async with timer:
-                return await awaitable
-        except TimeoutError:
-            if timer.expired():
-                raise self._timed_out() from None
-            raise
-        except asyncio.CancelledError as error:
-            if _is_stray(error):
-                raise RuntimeError(_STRAY) from error
-            if context is not None:
-                context.cancel()
-            raise
-
-    def _left_since(self, started: float) -> float | None:
-        return None if self.spec.timeout is None else self.spec.timeout - (time.monotonic() - started)
-
-    async def _run_def(self, arguments: Any, context: Context | None) -> Any:
-        if context is None:
-            return self._start(arguments, None)
-        if self._inline or context.inline:
-            context.wait_for, context.is_in_place = drive, True
-            return self._start(arguments, context)
-        return await self._run_in_thread(arguments, context)
-
-    async def _run_in_thread(self, arguments: Any, context: Context) -> Any:
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        nested: list[Future[Any]] = []
-
-        def wait_for(call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
-            del needs_loop  # The loop is there, and the call runs on it.
-            waiting = asyncio.run_coroutine_threadsafe(call, loop)
-            nested.append(waiting)
-            if context.cancelled:  # The caller gave up before he could see what we wait for.
-                waiting.cancel()
-            return waiting.result()
-
-        context.wait_for = wait_for
-        context.notify_through(loop.call_soon_threadsafe)
-        threads = self._threads()
-        pending = threads.run(lambda: self._start(arguments, context), loop)
-        if pending is None:
-            raise CallError("RESOURCE_EXHAUSTED", f"All {threads.limit} worker threads are busy")
-        try:
-            return await self._within_time(pending, context)
-        finally:
-            # Whoever gives up on a `def` gives up on what it waits for.
-            for call in nested:
-                call.cancel()
+    # failures
 
     def _timed_out(self) -> CallError:
-        message = f"{self.spec.id} took longer than it may"
-        return CallError("TIMEOUT", message, retryable=self.spec.idempotent)
+        return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
-    def _told(self, error: CallError, context: Context | None) -> CallError:
+    def _as_told(self, error: CallError, context: Context | None) -> CallError:
         """The error under the id that this caller got, whatever call inside it failed."""
         if context is not None:
             error.request_id = context.request_id
         return error
+
+    def _failure_of(self, error: BaseException, context: Context | None, has_passed: bool = False) -> CallError:
+        """What the caller hears of whatever ended the handler; what is not the handler's own is raised again."""
+        if has_passed and is_cancellation(error):
+            if context is not None:
+                context.cancel()
+            return self._as_told(self._timed_out(), context)
+        if not isinstance(error, Exception) and _is_meant_for_us(error):
+            if context is not None:
+                context.cancel()
+            raise error
+        return self._failed(RuntimeError(_STRAY) if is_cancellation(error) else error, context)
 
     def _recorded(self, error: CallError, input: Any, context: Context | None) -> CallError:
         if context is not None and context.recording is not None:
@@ -286,17 +320,18 @@ class Runner:
     def _failed(self, error: BaseException, context: Context | None) -> CallError:
         """What the caller hears of an unexpected exception; the stack goes to our log, under the same request id."""
         context = context or Context()
-        request_id = context.request_id
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
-        Log("enfold").error("%s failed (request %s%s)", self.spec.id, request_id, of, error=error)
-        told = CallError("EXECUTION_ERROR", self._message(error))
-        told.request_id = request_id
-        return told
+        Log("enfold").error("%s failed (request %s%s)", self.id, context.request_id, of, error=error)
+        return self._as_told(CallError("EXECUTION_ERROR", self._message(error)), context)
 
     def _message(self, error: BaseException) -> str:
         if not self._policy.expose_errors:
-            return f"Operation {self.spec.id} failed"
+            return f"Operation {self.id} failed"
         return _text(error)[:MAX_MESSAGE]
+
+
+def _no_handler(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError("the registry runs no operation without a handler")
 
 
 def _text(error: BaseException) -> str:
@@ -348,13 +383,23 @@ def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
     raise CallError("EXECUTION_ERROR", "A `def` run in place cannot wait for an `async def`: make it `async def` too")
 
 
-def _is_stray(error: BaseException) -> bool:
-    """Whether it is a cancellation, but not of this call: the handler waited for something that was cancelled."""
+def is_cancellation(error: BaseException) -> bool:
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None or not isinstance(error, asyncio.CancelledError):
-        return False
-    task = asyncio.current_task() if _loop_is_running() else None
-    return task is None or not task.cancelling()
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
+
+
+def _is_meant_for_us(error: BaseException) -> bool:
+    """Whether it ends the call from outside, and is not something that the handler raised."""
+    if is_cancellation(error):
+        # One without a request for it: the handler waited for something that was cancelled.
+        asyncio = sys.modules["asyncio"]
+        task = asyncio.current_task() if _loop_is_running() else None
+        return task is not None and task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        # Closing a coroutine raises it where that waits, and in none of the frames below.
+        return error.__traceback__ is None or error.__traceback__.tb_next is None
+    # A loop turns Ctrl-C into a cancellation; without a loop it arrives wherever the program is.
+    return isinstance(error, KeyboardInterrupt) and not _loop_is_running()
 
 
 def _loop_is_running() -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
+from contextvars import Context as Variables
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+from enfold.operation import Context
 
-__all__ = ["Threads"]
+__all__ = ["NestedCalls", "Threads"]
+
+_Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class Threads:
@@ -23,32 +27,42 @@ class Threads:
         self._busy = 0
         self._started = 0
         self._lock = threading.Lock()
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[_Work] = SimpleQueue()
 
     @property
     def busy(self) -> int:
         return self._busy
 
-    def run(self, function: Callable[[], Any], loop: AbstractEventLoop) -> Future[Any] | None:
-        """Run a function in a thread; the future belongs to the loop. None: every thread is busy."""
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any] | None:
+        """Run a function in a thread; the future belongs to the running loop. None: no thread is to be had."""
         with self._lock:
             if self._busy >= self.limit:
                 return None
             self._busy += 1
             needs_thread = self._busy > self._started
             self._started += needs_thread
-        if needs_thread:
-            threading.Thread(target=self._serve, name="enfold-worker", daemon=True).start()
-        future: Future[Any] = loop.create_future()
-        context = copy_context()
-        self._work.put(lambda: _settle(loop, future, *_outcome(context.run, function)))
+        if needs_thread and not self._start_thread():
+            return None
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._work.put((function, copy_context(), loop, future))
         return future
+
+    def _start_thread(self) -> bool:
+        try:
+            threading.Thread(target=self._serve, name="enfold-worker", daemon=True).start()
+        except (RuntimeError, MemoryError):  # The system gives no thread now; it may do so later.
+            with self._lock:
+                self._busy -= 1
+                self._started -= 1
+            return False
+        return True
 
     def _serve(self) -> None:
         while True:
             work = self._work.get()
             try:
-                work()
+                _do(*work)
             finally:
                 with self._lock:
                     self._busy -= 1
@@ -56,20 +70,20 @@ class Threads:
                 del work
 
 
-def _outcome(run: Callable[..., Any], function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+def _do(
+    function: Callable[[], Any], variables: Variables, loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]
+) -> None:
+    result, error = None, None
     try:
-        return run(function), None
-    except BaseException as error:  # noqa: BLE001  # whatever ends the handler belongs to its caller
-        return None, error
-
-
-def _settle(loop: AbstractEventLoop, future: Future[Any], result: Any, error: BaseException | None) -> None:
+        result = variables.run(function)
+    except BaseException as raised:  # noqa: BLE001  # whatever ends the handler belongs to its caller
+        error = raised
     # A closed loop refuses: nobody waits for the answer any more.
     with suppress(RuntimeError):
-        loop.call_soon_threadsafe(_set, future, result, error)
+        loop.call_soon_threadsafe(_settle, future, result, error)
 
 
-def _set(future: Future[Any], result: Any, error: BaseException | None) -> None:
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
@@ -79,3 +93,29 @@ def _set(future: Future[Any], result: Any, error: BaseException | None) -> None:
         future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:
         future.set_exception(error)
+
+
+class NestedCalls:
+    """The calls that a handler makes from its thread: they run on the loop, and its messages go there."""
+
+    __slots__ = ("_context", "_loop", "_waiting")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[ThreadFuture[Any]] = []
+        if context.call is not None:
+            context.call.wait_for = self._wait_for
+            context.call.carry = self._loop.call_soon_threadsafe
+
+    def _wait_for(self, call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
+        del needs_loop  # The loop is there, and the call runs on it.
+        waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
+        self._waiting.append(waiting)
+        if self._context.cancelled:  # The caller gave up before they could see what we wait for.
+            waiting.cancel()
+        return waiting.result()
+
+    def cancel_all(self) -> None:
+        for waiting in self._waiting:
+            waiting.cancel()

@@ -221,9 +221,7 @@ def _offers(capabilities: Any, path: tuple[str, ...]) -> bool:
 
 def _waited(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
     """The awaitable; in a `def` the answer itself, which has been waited for."""
-    if context.wait_for is None:
-        return call
-    return cast("Awaitable[T]", context.wait_for(call, True))
+    return cast("Awaitable[T]", context.nested_result(call, needs_loop=True))
 
 
 def _peer(context: Context) -> Peer | None:

@@ -207,7 +207,7 @@ def _call(
     if spec.type is OperationType.SUBSCRIPTION:
         envelope = _collected(registry, spec, given, context, headers)
     else:
-        envelope = registry.call_now(spec.id, given, context)
+        envelope = registry.execute_now(spec.id, given, context)
     if envelope.warnings:
         headers.append(("Enfold-Warnings", str(len(envelope.warnings))))
     return _success(envelope, spec, chosen, name, headers)
@@ -242,7 +242,7 @@ def _answer_request(registry: Registry, request: Request, request_id: str, recor
     )
     headers = [("X-Request-Id", request_id)]
     try:
-        envelope = registry.call_now(asked.spec.id, asked.input, asked.context)
+        envelope = registry.execute_now(asked.spec.id, asked.input, asked.context)
         return Answer(200, encode_result(asked.answer(envelope)), headers)
     except CallError as error:
         status = status_of(error, asked.spec, has_identity=request.identity is not None)
@@ -264,7 +264,7 @@ def _collected(
 ) -> ResponseEnvelope[Any]:
     import asyncio
 
-    collected = asyncio.run(registry.collect(spec.id, given, context))
+    collected = asyncio.run(collect(registry, spec.id, given, context))
     if collected.truncated:
         headers.append(("Enfold-Truncated", "true"))
     return collected.envelope

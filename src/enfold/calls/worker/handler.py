@@ -258,7 +258,7 @@ class CallHandler:
         call.producer = Producer(window, self._settings, send, time.monotonic())
         await self._accept(call)
         context = call.enter()
-        items = self.registry.follow(request.operation_id, request.input, context)
+        items = self.registry.guarded().subscribe(request.operation_id, request.input, context)
         try:
             await self._produce(call, call.producer, items, context)
         finally:

@@ -57,7 +57,7 @@ class Caller:
 
     @property
     def is_heard(self) -> bool:
-        return self.context._notify is not None
+        return self.context.is_heard
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
         if method == "notifications/progress":

@@ -15,7 +15,8 @@ from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
 from enfold.mcp.uri_template import is_template, match_uri
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
-from enfold.registry import Execute, Registry
+from enfold.registry import Registry
+from enfold.runtime import PreparedOperation
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
 
@@ -120,7 +121,7 @@ class Tool:
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
         self.is_open = spec.access_control.is_open
         self.needs_context = self.is_stream or not self.is_open or _asks_for_context(operation)
-        self.execute: Execute | None = None  # until it is first called
+        self.prepared: PreparedOperation | None = None  # until it is first called
         self._signature = operation.signature
 
     @cached_property

@@ -15,7 +15,8 @@ from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, encode
 from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, Recording
-from enfold.registry import Execute, Registry
+from enfold.registry import Registry
+from enfold.runtime import PreparedOperation
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.exchange import Caller, Exchange
@@ -65,7 +66,7 @@ class Service:
 
     def __init__(self, registry: Registry, settings: Settings) -> None:
         find_format(settings.format)  # one that is not there is told here
-        self.registry = registry
+        self.registry = registry = registry.guarded()
         self.settings = settings
         self.info = {"name": settings.name, "version": settings.version}
         self._catalog = Catalog(registry, settings.format, settings.tool_names)
@@ -139,10 +140,10 @@ class Service:
 
     # running
 
-    def prepared(self, tool: Tool) -> Execute:
+    def prepared(self, tool: Tool) -> PreparedOperation:
         """What runs a tool whose result is only written; the format `result` does not look into what it wraps."""
-        tool.execute = self.registry.prepared(tool.id, for_writing=tool.format_name == "result")
-        return tool.execute
+        tool.prepared = self.registry.prepared(tool.id, for_writing=tool.format_name == "result")
+        return tool.prepared
 
     def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
@@ -168,7 +169,7 @@ class Service:
         exchange.subject = spec.id
         context = self.context(exchange)
         try:
-            return await self.registry.call(spec.id, arguments, context)
+            return await self.registry.execute(spec.id, arguments, context)
         except (InputRequired, MissingCapability):
             raise
         except CallError as error:

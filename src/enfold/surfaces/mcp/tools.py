@@ -9,6 +9,7 @@ from enfold.mcp.headers import check_argument_headers
 from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
 from enfold.mcp.revisions import Revision
 from enfold.operation import new_request_id
+from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.exchange import Exchange
 from enfold.surfaces.mcp.results import FORMAT_KEY, failure, success
@@ -41,7 +42,7 @@ async def call_tool(service: Service, exchange: Exchange) -> Result:
 async def call_plainly(service: Service, tool: Tool, arguments: Result, revision: Revision) -> Result:
     """Run what is open to everyone and asks for nothing but its arguments: there is nothing to check or to tell."""
     try:
-        envelope = await (tool.execute or service.prepared(tool))(arguments, None)
+        envelope = await (tool.prepared or service.prepared(tool)).execute(arguments, None)
         return success(tool, envelope, revision, None)
     except CallError as error:
         return _told(error, tool.format, tool, is_stateless=revision.is_stateless)
@@ -62,9 +63,9 @@ async def _call_in_context(
     is_endless = tool.is_stream and tool.spec.timeout is None
     context = service.context(exchange, service.settings.collect_for if is_endless else None)
     if not tool.is_stream:
-        envelope = await service.registry.call(tool.id, arguments, context)
+        envelope = await service.registry.execute(tool.id, arguments, context)
         return success(tool, envelope, exchange.revision, asked)
-    collected = await service.registry.collect(tool.id, arguments, context)
+    collected = await collect(service.registry, tool.id, arguments, context)
     return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
 
 

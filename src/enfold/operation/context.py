@@ -1,0 +1,245 @@
+"""The context of one call: what its handler sees, and beside it the state that the runtime keeps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.operation.identity import Identity
+
+if TYPE_CHECKING:
+    from enfold.env import Env
+    from enfold.envelope import ResponseEnvelope
+    from enfold.errors import CallError
+    from enfold.operation.spec import OperationSpec
+
+__all__ = ["Call", "Context", "LogMessage", "Notify", "Progress", "Recording", "new_request_id"]
+
+
+def new_request_id() -> str:
+    """An id nobody can guess; no UUID, because making one costs several times more."""
+    return os.urandom(16).hex()
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a call is."""
+
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+class LogMessage(msgspec.Struct, frozen=True):
+    """What a handler says to its caller while it works."""
+
+    message: str
+    level: str = "info"
+    data: Any = None
+
+
+Notify: TypeAlias = Callable[[Progress | LogMessage], None]
+
+
+class Recording(Protocol):
+    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
+
+    def nested(self) -> Recording: ...
+
+    def succeeded(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]: ...
+
+    def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None: ...
+
+    def request(self) -> dict[str, Any]: ...
+
+    def adopt(self, wire: Any) -> None: ...
+
+
+class Call(msgspec.Struct, eq=False):
+    """The state of a call that has begun; the runtime keeps it, handlers have no use for it."""
+
+    make_env: Callable[[Context], Env]
+    deadline: float | None  # by the operation's own limit
+    env: Env | None = None
+    runs_in_place: bool = False  # whether a `def` is run on the caller's thread, and so what it calls, too
+    # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
+    wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
+    # How messages get from a worker thread to the loop.
+    carry: Callable[[Notify, Progress | LogMessage], object] | None = None
+
+
+class Context:
+    """One call as its handler sees it: who asks, how long it may take, and a way to speak while it works."""
+
+    __slots__ = (
+        "_cancelled",
+        "_deadline",
+        "_event_id",
+        "_notify",
+        "_origin",
+        "_parent",
+        "_request_id",
+        "call",
+        "identity",
+        "inline",
+        "last_event_id",
+        "meta",
+        "parent_request_id",
+        "recording",
+    )
+
+    def __init__(
+        self,
+        *,
+        request_id: str | None = None,
+        parent_request_id: str | None = None,
+        identity: Identity | None = None,
+        timeout: float | None = None,
+        last_event_id: str | None = None,
+        notify: Notify | None = None,
+        inline: bool = False,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`timeout` counts from now; `notify` is told of progress and log messages; `inline` runs `def` in place."""
+        self._request_id = request_id
+        self.parent_request_id = parent_request_id
+        self.identity = identity
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.last_event_id = last_event_id
+        self._event_id: str | None = None
+        self._notify = notify
+        self.inline = inline
+        self.meta = meta
+        self.recording: Recording | None = None  # set by a surface whose caller asked for provenance
+        self.call: Call | None = None  # set when a call begins under this context
+        self._cancelled = False
+        self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
+        self._parent: Context | None = None
+
+    @property
+    def request_id(self) -> str:
+        if self._request_id is None:
+            self._request_id = new_request_id()
+        return self._request_id
+
+    @property
+    def deadline(self) -> float | None:
+        """When the time is over, by `time.monotonic()`; None where there is no limit."""
+        own = None if self.call is None else self.call.deadline
+        if own is None or self._deadline is None:
+            return self._deadline if own is None else own
+        return min(own, self._deadline)
+
+    def remaining(self) -> float | None:
+        """The seconds left, never below zero; None where there is no deadline."""
+        deadline = self.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has given up or the time is over: a `def` in a thread looks here now and then."""
+        if self._cancelled or self.remaining() == 0.0:
+            return True
+        return any(context is not None and context.cancelled for context in (self._parent, self._origin))
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    @property
+    def env(self) -> Env:
+        """The registry's other operations: `context.env.namespace.operation(input)`."""
+        call = self.call
+        if call is None:
+            raise RuntimeError("This context belongs to no registry: it has an env only inside a call")
+        if call.env is None:
+            call.env = call.make_env(self)
+        return call.env
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Sent:
+        """Tell the caller how far the call is; without a listener nothing happens. It may be awaited."""
+        return self._send(Progress(progress, total, message))
+
+    def log(self, message: str, level: str = "info", data: Any = None) -> Sent:
+        """Tell the caller something on the way. It may be awaited."""
+        return self._send(LogMessage(message, level, data))
+
+    def _send(self, message: Progress | LogMessage) -> Sent:
+        if self._notify is not None:
+            carry = None if self.call is None else self.call.carry
+            if carry is None:
+                self._notify(message)
+            else:
+                carry(self._notify, message)
+        return SENT
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens to progress and log messages."""
+        return self._notify is not None
+
+    @property
+    def event_id(self) -> str | None:
+        """The id of the item that is yielded next, by which a client can resume."""
+        return self._event_id
+
+    @event_id.setter
+    def event_id(self, value: str | None) -> None:
+        self._event_id = value
+        if self._origin is not None:
+            self._origin.event_id = value
+
+    def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
+        """Begin a call: its context is this one, or, where another call has begun under it, a copy."""
+        context = self if self.call is None else self._copy()
+        context.call = Call(make_env, None if timeout is None else time.monotonic() + timeout)
+        return context
+
+    def _copy(self) -> Context:
+        another = Context(
+            request_id=self.request_id,
+            parent_request_id=self.parent_request_id,
+            identity=self.identity,
+            last_event_id=self.last_event_id,
+            notify=self._notify,
+            inline=self.inline,
+            meta=self.meta,
+        )
+        another._deadline = self._deadline
+        another._parent = self._parent
+        another._origin = self
+        another.recording = self.recording
+        return another
+
+    def child(self) -> Context:
+        """The context of a call made inside this one: same caller, the time that is left, this call as its parent."""
+        nested = Context(
+            parent_request_id=self.request_id,
+            identity=self.identity,
+            inline=self.inline or (self.call is not None and self.call.runs_in_place),
+            meta=self.meta,
+        )
+        nested._deadline = self.deadline
+        nested._parent = self
+        if self.recording is not None:
+            nested.recording = self.recording.nested()
+        return nested
+
+    def nested_result(self, call: Coroutine[Any, Any, Any], *, needs_loop: bool) -> Any:
+        """A call made inside this one, as its handler takes it: to be awaited, or in a `def` the result itself."""
+        wait_for = None if self.call is None else self.call.wait_for
+        return call if wait_for is None else wait_for(call, needs_loop)
+
+
+class Sent:
+    """What `progress` and `log` give, so that they can be awaited: there is nothing to wait for."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        return iter(())  # type: ignore[return-value]  # an iterator that is over
+
+
+SENT: Final = Sent()

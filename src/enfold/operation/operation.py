@@ -1,0 +1,95 @@
+"""A spec and its handler; and how a function becomes an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from enfold.operation.context import Context
+from enfold.operation.names import legal_name
+from enfold.operation.policy import INHERIT, Policy
+from enfold.operation.spec import OperationSpec, OperationType, read_type
+
+if TYPE_CHECKING:
+    from enfold.schema.signature import Signature
+
+__all__ = ["Operation", "function_name", "operation_from_function"]
+
+
+class Operation:
+    """A spec and the handler that does it; a function's signature says how its arguments are read.
+
+    Without a signature the handler is called as `handler(input, context)`.
+    """
+
+    __slots__ = ("handler", "inline", "policy", "signature", "spec")
+
+    def __init__(
+        self,
+        spec: OperationSpec,
+        handler: Callable[..., Any] | None,
+        *,
+        signature: Signature | None = None,
+        policy: Policy = INHERIT,
+        inline: bool = False,
+    ) -> None:
+        self.spec = spec
+        self.handler = handler
+        self.signature = signature
+        self.policy = policy
+        self.inline = inline
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.spec.id} ({self.spec.type.value})>"
+
+    def with_spec(self, spec: OperationSpec) -> Operation:
+        return Operation(spec, self.handler, signature=self.signature, policy=self.policy, inline=self.inline)
+
+
+def operation_from_function(
+    function: Callable[..., Any],
+    *,
+    type: OperationType | str | None = None,
+    namespace: str = "",
+    name: str | None = None,
+    description: str | None = None,
+    inline: bool = False,
+    policy: Policy = INHERIT,
+    **fields: Any,
+) -> Operation:
+    """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
+    from enfold.schema.signature import read_signature
+
+    signature = read_signature(function, context_type=Context)
+    original = name or function_name(function)
+    legal = legal_name(original)
+    meta = dict(fields.pop("meta", None) or {})
+    if legal != original:
+        meta.setdefault("original_name", original)
+    # What is not said to be a query may change something: nothing is claimed that nobody promised.
+    kind = OperationType.SUBSCRIPTION if signature.kind == "stream" else OperationType.MUTATION
+    spec = OperationSpec(
+        namespace=namespace,
+        name=legal,
+        type=_agreed_type(kind if type is None else read_type(type), signature.kind, original),
+        description=signature.description if description is None else description,
+        input_schema=lambda: signature.input_schema,
+        output_schema=lambda: signature.output_schema,
+        values=0 if signature.no_value else signature.several or 1,
+        meta=meta,
+        **fields,
+    )
+    return Operation(spec, function, signature=signature, policy=policy, inline=inline)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", None) or getattr(getattr(function, "func", None), "__name__", None)
+    if name is None or name == "<lambda>":
+        raise TypeError(f"{function!r} has no name: pass name=...")
+    return str(name)
+
+
+def _agreed_type(kind: OperationType, signature_kind: str, name: str) -> OperationType:
+    if signature_kind == "stream" and kind is not OperationType.SUBSCRIPTION:
+        raise TypeError(f"{name} is an async generator: register it as a subscription")
+    return kind

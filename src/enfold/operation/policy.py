@@ -1,0 +1,37 @@
+"""How calls are treated: what is done to results, arguments and errors. Chosen per registry, source or operation."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+__all__ = ["DEFAULT_POLICY", "INHERIT", "Normalize", "Policy"]
+
+Normalize: TypeAlias = Literal["repair", "typebox", "off"]
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """How calls are treated; a field that is None is taken from the registry."""
+
+    normalize: Normalize | None = None
+    strict_output: bool | None = None
+    coerce: bool | None = None
+    extras: Literal["strip", "keep"] | None = None
+    expose_errors: bool | None = None
+    raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
+
+    def __post_init__(self) -> None:
+        if self.normalize not in (None, "repair", "typebox", "off"):
+            raise ValueError(f"Unknown normalize policy {self.normalize!r}: use repair, typebox or off")
+        if self.extras not in (None, "strip", "keep"):
+            raise ValueError(f"Unknown extras policy {self.extras!r}: use strip or keep")
+
+    def over(self, base: Policy) -> Policy:
+        """This policy where it says something, the base where it does not."""
+        chosen = {name: getattr(self, name) for name in self.__struct_fields__ if getattr(self, name) is not None}
+        return msgspec.structs.replace(base, **chosen) if chosen else base
+
+
+INHERIT: Final = Policy()
+DEFAULT_POLICY: Final = Policy("repair", False, True, "strip", True, False)

@@ -1,0 +1,235 @@
+"""The contract of one operation: a value that can be written down, sent and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.operation.identity import AccessControl, read_access, words
+from enfold.operation.names import operation_id, sha256
+
+__all__ = ["DEFAULT_TIMEOUT", "ErrorSchema", "LazySchema", "OperationSpec", "OperationType", "Schema", "read_type"]
+
+Schema: TypeAlias = dict[str, Any]
+LazySchema: TypeAlias = Schema | Callable[[], Schema]
+
+DEFAULT_TIMEOUT: Final = 60.0
+
+
+class OperationType(StrEnum):
+    """Reads (query), changes something (mutation), or gives a stream (subscription)."""
+
+    QUERY = "query"
+    MUTATION = "mutation"
+    SUBSCRIPTION = "subscription"
+
+
+class ErrorSchema(msgspec.Struct, frozen=True):
+    """A code the handler may raise of its own, and what its details look like."""
+
+    code: str
+    description: str = ""
+    schema: Schema = {}
+    http_status: int | None = None
+
+
+class OperationSpec:
+    """The contract of one operation: an immutable value; schemas given as functions are made when first read."""
+
+    __slots__ = (
+        "_digest",
+        "_input_schema",
+        "_output_schema",
+        "access_control",
+        "description",
+        "destructive",
+        "error_schemas",
+        "id",
+        "idempotent",
+        "meta",
+        "name",
+        "namespace",
+        "resumable",
+        "tags",
+        "timeout",
+        "title",
+        "type",
+        "values",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        namespace: str = "",
+        version: str = "1.0.0",
+        type: OperationType | str = OperationType.QUERY,
+        title: str | None = None,
+        description: str = "",
+        tags: Iterable[str] = (),
+        input_schema: LazySchema | None = None,
+        output_schema: LazySchema | None = None,
+        error_schemas: Iterable[ErrorSchema | Mapping[str, Any]] = (),
+        access_control: AccessControl | Mapping[str, Any] | None = None,
+        idempotent: bool | None = None,
+        destructive: bool = False,
+        resumable: bool = False,
+        timeout: float | Literal["default"] | None = "default",
+        values: int = 1,
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`values` is how many values the handler returns: one, none (0), or several."""
+        put = object.__setattr__
+        kind = read_type(type)
+        put(self, "id", operation_id(namespace, name))
+        put(self, "namespace", namespace)
+        put(self, "name", name)
+        put(self, "version", version)
+        put(self, "type", kind)
+        put(self, "title", title)
+        put(self, "description", description)
+        put(self, "tags", tuple(words(tags)))
+        put(self, "_input_schema", {"type": "object"} if input_schema is None else input_schema)
+        put(self, "_output_schema", {} if output_schema is None else output_schema)
+        put(self, "error_schemas", tuple(_read_error_schema(error) for error in error_schemas))
+        put(self, "access_control", read_access(access_control))
+        put(self, "idempotent", kind is OperationType.QUERY if idempotent is None else idempotent)
+        put(self, "destructive", destructive)
+        put(self, "resumable", resumable)
+        put(self, "timeout", _default_timeout(kind) if timeout == "default" else _read_timeout(timeout))
+        put(self, "values", values)
+        put(self, "meta", dict(meta or {}))
+        put(self, "_digest", None)
+
+    if TYPE_CHECKING:
+        id: str
+        namespace: str
+        name: str
+        version: str
+        type: OperationType
+        title: str | None
+        description: str
+        tags: tuple[str, ...]
+        error_schemas: tuple[ErrorSchema, ...]
+        access_control: AccessControl
+        idempotent: bool
+        destructive: bool
+        resumable: bool
+        timeout: float | None
+        values: int
+        meta: dict[str, Any]
+        _input_schema: LazySchema
+        _output_schema: LazySchema
+        _digest: str | None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"A spec does not change: use replace({name}=...)")
+
+    @property
+    def input_schema(self) -> Schema:
+        return self._made("_input_schema")
+
+    @property
+    def output_schema(self) -> Schema:
+        return self._made("_output_schema")
+
+    def _made(self, slot: str) -> Schema:
+        schema: LazySchema = getattr(self, slot)
+        if callable(schema):
+            schema = schema()
+            object.__setattr__(self, slot, schema)
+        return schema
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the spec's canonical JSON: equal specs have equal digests, in every process."""
+        if self._digest is None:
+            text = msgspec.json.encode(_canonical(self.to_dict()), order="deterministic")
+            object.__setattr__(self, "_digest", sha256(text))
+        return str(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OperationSpec) and (self is other or self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<OperationSpec {self.id} ({self.type.value})>"
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], OperationSpec], tuple[dict[str, Any]]]:
+        return OperationSpec.from_dict, (self.to_dict(),)
+
+    def replace(self, **changes: Any) -> OperationSpec:
+        """A copy with some fields changed; schemas not yet made stay unmade."""
+        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        schemas = {"input_schema": self._input_schema, "output_schema": self._output_schema}
+        return OperationSpec(**{**fields, **schemas, **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON data."""
+        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
+        schemas = {"input_schema": self.input_schema, "output_schema": self.output_schema}
+        wire: dict[str, Any] = msgspec.to_builtins({**fields, **schemas}, enc_hook=str, order="deterministic")
+        return wire
+
+    @classmethod
+    def from_dict(cls, wire: Mapping[str, Any]) -> OperationSpec:
+        """The spec that `to_dict` described; fields this version does not know are ignored."""
+        known = {*_PLAIN_FIELDS, "input_schema", "output_schema"}
+        return cls(**{key: value for key, value in wire.items() if key in known})
+
+
+_PLAIN_FIELDS: Final = (
+    "name",
+    "namespace",
+    "version",
+    "type",
+    "title",
+    "description",
+    "tags",
+    "error_schemas",
+    "access_control",
+    "idempotent",
+    "destructive",
+    "resumable",
+    "timeout",
+    "values",
+    "meta",
+)
+
+
+def _canonical(value: Any) -> Any:
+    """JSON data in which equal numbers are written alike."""
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _read_timeout(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        raise ValueError(f"A timeout is a number of seconds above zero, or None, not {timeout!r}")
+    return float(timeout)
+
+
+def read_type(value: OperationType | str) -> OperationType:
+    try:
+        return OperationType(value)
+    except ValueError:
+        raise ValueError(f"Unknown operation type {value!r}: use query, mutation or subscription") from None
+
+
+def _read_error_schema(error: ErrorSchema | Mapping[str, Any]) -> ErrorSchema:
+    return error if isinstance(error, ErrorSchema) else msgspec.convert(dict(error), ErrorSchema)
+
+
+def _default_timeout(kind: OperationType) -> float | None:
+    return None if kind is OperationType.SUBSCRIPTION else DEFAULT_TIMEOUT

@@ -1,0 +1,84 @@
+"""A subscription as one value, the list of its items, for callers who cannot take a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_wire
+from enfold.errors import CallError
+from enfold.operation import Context
+from enfold.registry import Registry
+
+__all__ = ["CollectLimits", "Collected", "collect"]
+
+
+class CollectLimits(msgspec.Struct, frozen=True):
+    """How much of a stream is collected."""
+
+    items: int = 1_000
+    size: int = 1_000_000  # of the items' JSON text
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """A stream as one envelope, and whether there was more."""
+
+    envelope: ResponseEnvelope[Any]
+    truncated: bool
+
+
+async def collect(
+    registry: Registry,
+    operation_id: str,
+    input: Mapping[str, Any],
+    context: Context,
+    limits: CollectLimits | None = None,
+) -> Collected:
+    """Run a subscription and collect its items.
+
+    It ends with the stream, at the limits, or at the caller's deadline: then what there is is given, as truncated.
+    Each item is told as progress.
+    """
+    stream = registry.subscribe(operation_id, input, context)
+    try:
+        return await _collected(stream, operation_id, limits or CollectLimits(), context)
+    finally:
+        await stream.aclose()
+
+
+async def _collected(
+    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, limits: CollectLimits, context: Context
+) -> Collected:
+    items: list[Any] = []
+    warnings: list[ResultWarning] = []
+    size, truncated = 0, False
+    try:
+        async for envelope in stream:
+            data = to_wire(envelope)["data"]
+            size += _size(data)
+            truncated = len(items) >= limits.items or size > limits.size
+            if truncated:
+                break
+            warnings += (_below(warning, len(items)) for warning in envelope.warnings)
+            items.append(data)
+            context.progress(len(items))
+    except CallError as error:
+        if error.code != "TIMEOUT":
+            error.partial = local_envelope(items, operation_id)
+            raise
+        truncated = True
+    envelope = msgspec.structs.replace(local_envelope(items, operation_id), warnings=tuple(warnings))
+    return Collected(envelope, truncated)
+
+
+def _size(data: Any) -> int:
+    try:
+        return len(msgspec.json.encode(data))
+    except (ValueError, TypeError, RecursionError) as error:  # half a character, which UTF-8 cannot hold
+        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+
+
+def _below(warning: ResultWarning, index: int) -> ResultWarning:
+    return msgspec.structs.replace(warning, path=f"/{index}{warning.path}")
