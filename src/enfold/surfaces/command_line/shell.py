@@ -95,7 +95,7 @@ class Shell:
         stdout: TextIO | None,
         stderr: TextIO | None,
     ) -> None:
-        self._registry = registry
+        self._registry = registry.guarded()
         self._identity = identity
         self._recorder = recorder
         self._stdin = stdin or sys.stdin
@@ -180,7 +180,7 @@ class Shell:
         try:
             if call.spec.type is OperationType.SUBSCRIPTION:
                 return await self._follow(call)
-            return self._write(call, await self._registry.call(call.spec.id, call.input, call.context))
+            return self._write(call, await self._registry.execute(call.spec.id, call.input, call.context))
         except CallError as error:
             if call.write_error is not None:
                 self._print(call.write_error(error))
@@ -188,7 +188,7 @@ class Shell:
 
     async def _follow(self, call: PreparedCall) -> int:
         worst = 0
-        async for envelope in self._registry.follow(call.spec.id, call.input, call.context):
+        async for envelope in self._registry.subscribe(call.spec.id, call.input, call.context):
             worst = max(worst, self._write(call, envelope))
             self._out.flush()
         return worst
