@@ -21,6 +21,7 @@ from enfold.envelope import (
     MCP_RESPONSE_META_SCHEMA,
     RESPONSE_ENVELOPE_SCHEMA,
     RESPONSE_META_SCHEMA,
+    RESPONSE_SOURCES,
     AudioContent,
     EmbeddedResource,
     HTTPResponseMeta,
@@ -149,6 +150,37 @@ def test_fields_a_newer_revision_added_to_a_block_are_kept() -> None:
     assert content_block(wire).to_wire() == wire
 
 
+ODD_BLOCKS: dict[str, Any] = {
+    "an unknown kind": {"type": "hologram", "beam": [1]},
+    "no block": 7,
+    "a broken image": {"type": "image"},
+    "newer fields": {"type": "text", "text": "a", "newField": [1]},
+    "plain text": {"type": "text", "text": "a"},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_BLOCKS.values(), ids=ODD_BLOCKS)
+def test_data_that_is_the_content_holds_the_same_mapped_blocks(odd: Any) -> None:
+    content = [odd, {"type": "text", "text": "b"}]
+    for envelope in (
+        mcp_envelope(content, content=content),
+        mcp_envelope(list(content), content=tuple(content)),
+        from_wire({"data": content, "meta": {"source": "mcp", "content": content}}),
+    ):
+        assert envelope.data == envelope.to_wire()["meta"]["content"]
+
+
+def test_data_that_is_something_else_than_the_content_stays_as_it_is() -> None:
+    content = [{"type": "hologram"}]
+    assert mcp_envelope({"a": 1}, content=content).data == {"a": 1}
+    assert mcp_envelope([], content=content).data == []
+    assert mcp_envelope([{"type": "hologram", "x": 1}], content=content).data == [{"type": "hologram", "x": 1}]
+
+
+def test_a_block_whose_optional_fields_are_null_is_that_block() -> None:
+    assert content_block({"type": "text", "text": "a", "annotations": None, "_meta": None}) == TextContent(text="a")
+
+
 LOOK_ALIKES: list[Any] = [
     None,
     3,
@@ -201,6 +233,31 @@ def test_extra_keys_beside_data_and_meta_are_a_warning() -> None:
     envelope = from_wire({"data": 1, "meta": {"source": "local"}, "note": "x"})
     assert envelope.data == 1
     assert [(warning.code, warning.path) for warning in envelope.warnings] == [("envelope_extra", "/note")]
+
+
+@pytest.mark.parametrize("source", RESPONSE_SOURCES)
+def test_meta_fields_nobody_knows_are_dropped_and_told(source: str) -> None:
+    meta = {"source": source, "brand": 1, "a/b~c": 2}
+    envelope = from_wire({"data": 1, "meta": meta})
+    jsonschema_rs.validate(RESPONSE_ENVELOPE_SCHEMA, to_wire(envelope))
+    assert [(warning.code, warning.path) for warning in envelope.warnings] == [
+        ("meta_extra", "/meta/brand"),
+        ("meta_extra", "/meta/a~1b~0c"),
+    ]
+
+
+def test_a_meta_field_of_another_source_is_one_nobody_knows() -> None:
+    envelope = from_wire({"data": 1, "meta": {"source": "local", "isError": True, "dataEncoding": "base64"}})
+    assert [warning.path for warning in envelope.warnings] == ["/meta/isError", "/meta/dataEncoding"]
+    assert not envelope.is_error
+
+
+def test_a_flood_of_unknown_fields_is_told_in_a_few_words() -> None:
+    flood = {f"{number}{'x' * 1000}": 1 for number in range(10_000)}
+    envelope = from_wire({"data": 1, "meta": {"source": "local", **flood}, **flood})
+    assert len(envelope.warnings) == 50
+    assert envelope.warnings[-1] == ResultWarning("more", "", count=19_951)
+    assert max(len(warning.path) for warning in envelope.warnings) < 300
 
 
 @pytest.mark.parametrize("text", [b"", b"{", "[" * 100_000, b"\xff"], ids=["empty", "cut", "deep", "not utf-8"])
@@ -289,3 +346,44 @@ def test_absent_and_null_structured_content_are_told_apart() -> None:
     assert isinstance(absent, MCPResponseMeta)
     assert isinstance(null, MCPResponseMeta)
     assert (absent.structured_content, null.structured_content) == (UNSET, None)
+
+
+def test_typed_access_names_the_whole_type_and_the_place_that_does_not_fit() -> None:
+    with pytest.raises(FormatError, match=r"The data is not a list\[int\]: .*`int`, got `object`.*\$\[0\]"):
+        local_envelope([{"x": 1}], "a").as_(list[int])
+    with pytest.raises(FormatError, match=r"The data is not a PointModel: "):
+        local_envelope([], "a").as_(PointModel)
+
+
+def test_text_joins_the_text_blocks_with_newlines() -> None:
+    envelope = mcp_envelope(None, content=[TextContent(text="a"), ImageContent(data="", mime_type="x/y"), "b"])
+    assert envelope.text() == 'a\n"b"'
+    assert mcp_envelope(None).text() == ""
+
+
+@pytest.mark.parametrize(
+    ("envelope", "text"),
+    [
+        (local_envelope("a", ""), "a"),
+        (local_envelope({"a": 1}, ""), '{"a":1}'),
+        (local_envelope(None, ""), "null"),
+        (http_envelope("<p>"), "<p>"),
+        (http_envelope("grün".encode()), "grün"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_text_of_another_result_is_its_data(envelope: ResponseEnvelope[Any], text: str) -> None:
+    assert envelope.text() == text
+
+
+def test_json_parses_the_text() -> None:
+    assert mcp_envelope(None, content=[TextContent(text='{"a": [1]}')]).json() == {"a": [1]}
+    assert mcp_envelope(None, content=[TextContent(text="[1,"), TextContent(text="2]")]).json() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no", "[" * 100_000, "NaN", "\udc00"], ids=["empty", "words", "deep", "nan", "half"]
+)
+def test_json_of_what_is_not_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="Not JSON"):
+        mcp_envelope(None, content=[TextContent(text=text)]).json()

@@ -135,7 +135,7 @@ async def test_a_mapping_that_is_an_envelope_passes_with_its_warnings() -> None:
     wire = {"data": {"id": 1, "note": "x"}, "meta": {"source": "http", "statusCode": 202}, "more": 1}
     envelope = await finish(wire)
     assert (envelope.data, envelope.meta.source) == ({"id": 1, "note": "x"}, "http")
-    assert told(envelope) == [("envelope_extra", "/more")]
+    assert told(envelope) == [("detected", ""), ("envelope_extra", "/more")]
 
 
 async def test_data_that_only_resembles_an_envelope_is_data() -> None:
@@ -263,3 +263,9 @@ async def test_the_typebox_policy_is_exactly_cast(schema: dict[str, Any], value:
 async def test_what_an_mcp_result_carries_beside_its_data_is_made_plain_too() -> None:
     envelope = await finish(mcp_envelope(1, structured_content=Item(1, "x"), _meta={"when": Item(2, "y")}), {})
     assert json.loads(envelope.to_bytes())["meta"]["structuredContent"] == {"id": 1, "note": "x"}
+
+
+async def test_a_mapping_that_claims_to_be_an_envelope_is_told() -> None:
+    claimed = await finish({"data": {"id": 1}, "meta": {"source": "http", "statusCode": 200}}, {})
+    assert (claimed.meta.source, [warning.code for warning in claimed.warnings]) == ("http", ["detected"])
+    assert (await finish(http_envelope({"id": 1}), {})).warnings == ()

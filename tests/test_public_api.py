@@ -9,7 +9,7 @@ ResponseEnvelope LocalResponseMeta HTTPResponseMeta MCPResponseMeta
 local_envelope http_envelope mcp_envelope is_response_envelope unwrap to_wire from_wire
 TextContent ImageContent AudioContent EmbeddedResource ResourceLink
 RESPONSE_ENVELOPE_SCHEMA RESPONSE_META_SCHEMA LOCAL_RESPONSE_META_SCHEMA HTTP_RESPONSE_META_SCHEMA
-MCP_RESPONSE_META_SCHEMA MCP_CONTENT_BLOCK_SCHEMA
+MCP_RESPONSE_META_SCHEMA MCP_CONTENT_BLOCK_SCHEMA RESPONSE_SOURCES
 CallError FormatError cast CastError repair build_env
 """.split()  # noqa: SIM905  # as the contract lists them
 

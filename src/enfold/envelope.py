@@ -466,7 +466,7 @@ def _bounded(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
 def _parse(text: bytes | str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise FormatError(f"Not JSON: {error}") from error
 
 

@@ -110,8 +110,10 @@ class _SlowPath:
         if _is_content(result):
             blocks = result if isinstance(result, list | tuple) else [result]
             return mcp_envelope([block.to_wire() for block in blocks], content=blocks)
+        if isinstance(result, ResponseEnvelope):
+            return _plain_envelope(result)
         if is_response_envelope(result):
-            return _plain_envelope(from_wire(result))
+            return _plain_envelope(_detected(result))
         return local_envelope(to_plain(result), self._spec.id)
 
     def _checked(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
@@ -176,6 +178,12 @@ def _is_content(result: Any) -> bool:
     if isinstance(result, list | tuple):
         return bool(result) and all(is_content_block(item) for item in result)
     return is_content_block(result)
+
+
+def _detected(mapping: Any) -> ResponseEnvelope[Any]:
+    """The envelope that a mapping describes; a stranger's data could claim an origin, so a warning tells of it."""
+    envelope = from_wire(mapping)
+    return msgspec.structs.replace(envelope, warnings=(ResultWarning("detected", ""), *envelope.warnings))
 
 
 def _plain_envelope(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:

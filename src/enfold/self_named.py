@@ -6,8 +6,8 @@ functions on JSON values: the formats of the same names read the rest.
 
 from __future__ import annotations
 
+import binascii
 import re
-from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ def _decode(text: str) -> Any:
     import json
 
     try:
-        content = b64decode(text, validate=True)
+        content = binascii.a2b_base64(text, strict_mode=True)
     except ValueError as error:
         raise FormatError(f"Not a ToolEnvelope block: bad base64 ({error})") from error
     try:

@@ -1,9 +1,9 @@
 """Read by mypy only: what the public names promise to a type checker."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, assert_type
 
-from enfold import Context, OperationRegistry, ResponseEnvelope, local_envelope, unwrap
+from enfold import Context, OperationRegistry, ResponseEnvelope, is_response_envelope, local_envelope, unwrap
 from enfold.operation import Operation
 
 ops = OperationRegistry("t")
@@ -32,3 +32,9 @@ async def promises(context: Context) -> None:
     assert_type(unwrap(local_envelope("x", "a")), str)
     assert_type(local_envelope({}, "a").as_(Point), Point)
     assert_type(ops.get("t.add"), Operation)
+
+
+def narrows(value: object) -> None:
+    if is_response_envelope(value):
+        assert_type(value, ResponseEnvelope[Any] | Mapping[str, Any])
+        unwrap(value)
