@@ -154,7 +154,7 @@ def test_a_subscription_is_sent_as_lines_where_they_are_preferred(client: Client
 
 def test_lines_end_with_the_failure_there_was(client: Client) -> None:
     body = client.get("/functions/count?to=2&fail_at=1", Accept="application/x-ndjson").body
-    assert lines(body) == [{"result": 0}, {"error": "Function error: no more numbers"}]
+    assert lines(body) == [{"result": 0}, {"complete": False, "error": "Function error: no more numbers"}]
 
 
 # --- ids ----------------------------------------------------------------------------------------------------------

@@ -175,14 +175,20 @@ def _success(spec: OperationSpec, components: _Components) -> Schema:
 
 
 def _stream_content(item: Schema, failure: Schema) -> Schema:
-    """What one event or one line holds: an item, or how the stream ended."""
+    """What one event or one line holds: an item, which may be a failed result, or how the stream ended."""
     end = {"type": "object", "properties": {"complete": {"const": True}}, "required": ["complete"]}
-    line = {"anyOf": [item, end, failure]}
+    error = failure["properties"]["error"] if failure["properties"].keys() == {"error"} else failure
+    broken = {"complete": {"const": False}, "error": error}
+    line = {"anyOf": [item, failure, end, {"type": "object", "properties": broken, "required": list(broken)}]}
     event = {
         "type": "object",
         "properties": {
             "event": {"enum": ["message", "complete", "error"]},
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": line},
+            "data": {
+                "type": "string",
+                "contentMediaType": "application/json",
+                "contentSchema": {"anyOf": [item, failure, end]},
+            },
             "id": {"type": "string"},
             "retry": {"type": "integer"},
         },

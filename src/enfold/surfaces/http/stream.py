@@ -42,6 +42,12 @@ def _event(data: bytes, event_id: str | None) -> bytes:
     )
 
 
+def _error_alone(data: bytes) -> bytes:
+    """The error of a format, without the field in which some formats put it."""
+    wire = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    return bytes(wire["error"]) if wire.keys() == {"error"} else data
+
+
 FRAMINGS: Final = {
     "text/event-stream": Framing(
         opening=b"retry: %d\n\n" % RETRY_MS,
@@ -54,7 +60,7 @@ FRAMINGS: Final = {
         opening=b"",
         item=lambda data, _: data + b"\n",
         complete=b'{"complete":true}\n',
-        failure=lambda data: data + b"\n",
+        failure=lambda data: b'{"complete":false,"error":%b}\n' % _error_alone(data),
         heartbeat=b"",
     ),
 }
