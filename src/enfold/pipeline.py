@@ -127,7 +127,9 @@ class _SlowPath:
     def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
         if isinstance(data, bytes):
             return data, self._bytes_mismatch(len(data))
-        policy = "off" if _has_own_schema(data) else self._policy.normalize
+        if _has_own_schema(data):
+            return data, tuple(map(_of_another_schema, self._schema().mismatches(data)))
+        policy = self._policy.normalize
         if policy == "off":
             return data, self._schema().mismatches(data)
         if policy == "typebox":
@@ -210,6 +212,12 @@ def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
 
 def _has_own_schema(data: Any) -> bool:
     return isinstance(data, Mapping) and isinstance(data.get("schema_version"), str)
+
+
+def _of_another_schema(warning: ResultWarning) -> ResultWarning:
+    """A payload that says by which schema it goes is not something else than was promised."""
+    is_root = warning.code == ROOT_MISMATCH
+    return msgspec.structs.replace(warning, code="type_mismatch") if is_root else warning
 
 
 def _log(operation_id: str, warnings: tuple[ResultWarning, ...]) -> None:

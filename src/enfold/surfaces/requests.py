@@ -56,10 +56,13 @@ class RequestCall:
             )
 
     def answer(self, envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-        return self._fitted(mcp_envelope_v0_1.write(envelope, self.spec))
+        """The answer as the caller prefers it; an envelope that the tool gave itself is passed on as it is."""
+        own = mcp_envelope_v0_1.own_wire(envelope)
+        return self._fitted(mcp_envelope_v0_1.write(envelope, self.spec)) if own is None else own
 
     def refusal(self, error: CallError) -> dict[str, Any]:
-        return self._fitted(mcp_envelope_v0_1.write_error(error, self.spec.id))
+        own = mcp_envelope_v0_1.own_wire(error)
+        return self._fitted(mcp_envelope_v0_1.write_error(error, self.spec.id)) if own is None else own
 
     def _fitted(self, wire: dict[str, Any]) -> dict[str, Any]:
         took = int((time.monotonic() - self._started) * 1000)

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, mcp_envelope
-from enfold.errors import CallError, FormatError
+from enfold.errors import FormatError
+from enfold.self_named import is_encoded_block, names_itself
 
 __all__ = ["PARSED_TEXT", "Reads", "Shape", "read_shape", "to_envelope"]
 
@@ -18,9 +19,6 @@ Schema: TypeAlias = dict[str, Any]
 
 PARSED_TEXT: Final = "parsed_text"  # the data was JSON in a text block, and not structured content
 FASTMCP_WRAP: Final = "x-fastmcp-wrap-result"
-
-_ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
-_BLOCK_PREFIX: Final = "__ENVELOPE_V1__:"
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -93,7 +91,7 @@ def _payload(content: list[Any], structured: Any, shape: Shape, *, is_error: boo
 def _text_payload(content: list[Any], shape: Shape) -> _Payload | None:
     """The JSON of the one text block, where something says what it is: itself, or an output schema."""
     parsed = _parsed_text(content)
-    if _names_itself(parsed):
+    if names_itself(parsed):
         return _read_envelope(parsed)
     if parsed is UNSET or not (shape.schema or shape.is_wrapped):
         return None
@@ -105,7 +103,7 @@ def _text_payload(content: list[Any], shape: Shape) -> _Payload | None:
 
 
 def _unwrapped(data: Any, shape: Shape) -> _Payload:
-    if _names_itself(data):
+    if names_itself(data):
         return _read_envelope(data)
     if not shape.is_wrapped or not isinstance(data, Mapping) or data.keys() == {"error"}:
         return _Payload(data)
@@ -115,10 +113,6 @@ def _unwrapped(data: Any, shape: Shape) -> _Payload:
         return _Payload(result.read(data).data)
     except FormatError:
         return _Payload(data)
-
-
-def _names_itself(data: Any) -> bool:
-    return isinstance(data, Mapping) and data.get("schema_version") == _ENVELOPE_VERSION
 
 
 def _read_envelope(data: Mapping[str, Any]) -> _Payload:
@@ -133,16 +127,16 @@ def _read_envelope(data: Mapping[str, Any]) -> _Payload:
 
 
 def _block_payload(content: list[Any]) -> _Payload | None:
-    """The payload of a ToolEnvelope V1, if the blocks are one that can be read."""
-    if len(content) != 2 or not _text(content[1]).lstrip().startswith(_BLOCK_PREFIX):
+    """The payload of a ToolEnvelope V1; of one that cannot be read the blocks, with a warning."""
+    if len(content) != 2 or not is_encoded_block(_text(content[1])):
         return None
     from enfold.formats import tool_envelope_v1
 
     try:
         read = tool_envelope_v1.read({"content": content, "isError": False})
-    except (FormatError, CallError):
-        return None
-    return None if read.warnings else _Payload(read.data)  # a warning tells that only the summary was left
+    except FormatError:  # of a version that nobody here knows
+        return _Payload(content, (ResultWarning("envelope_version", "/content/1"),))
+    return _Payload(content, read.warnings) if read.warnings else _Payload(read.data)
 
 
 def _parsed_text(content: list[Any]) -> Any:

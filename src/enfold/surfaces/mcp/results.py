@@ -70,7 +70,7 @@ def _is_kept_wrong(tool: Tool, envelope: ResponseEnvelope[Any]) -> bool:
 
 def _content(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None) -> list[Any]:
     meta = envelope.meta
-    if format is None and isinstance(meta, MCPResponseMeta):
+    if format is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
         return [_block(block, revision) for block in meta.content]
     return _written_content((format or tool.format).write(envelope, tool.spec))
 

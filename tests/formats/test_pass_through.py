@@ -1,0 +1,194 @@
+"""What a tool gave as an envelope of another format is passed on as it is, on every surface."""
+
+import json
+from base64 import b64encode
+from io import StringIO
+from typing import Any
+
+import pytest
+from tests.formats.surfaces import Call, Seen, over_cgi, over_http, over_mcp
+
+from enfold import CallError, OperationRegistry, OperationSpec, TextContent, http_envelope, local_envelope, mcp_envelope
+from enfold.formats import mcp_envelope_v0_1, tool_envelope_v1
+from enfold.registry import Registry
+from enfold.sources.mcp.results import read_shape, to_envelope
+from enfold.surfaces.command_line import to_command_line
+
+OWN: dict[str, Any] = {
+    "schema_version": "mcp.envelope.v0.1",
+    "result": {"text": "x" * 5000, "deep": [[{"a": None}]]},
+    "meta": {"adapter": "theirs", "duration_ms": 3},
+    "warnings": [{"code": "T.W", "message": "careful"}],
+}
+FAILED: dict[str, Any] = {**OWN, "result": None, "errors": [{"code": "T.E", "message": "no"}]}
+
+
+def text_block(value: Any) -> dict[str, Any]:
+    return {"type": "text", "text": json.dumps(value)}
+
+
+def from_server(result: dict[str, Any]) -> Any:
+    return to_envelope(result, read_shape(None, None, null_is_data=False))
+
+
+RESULTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "of a function": (OWN, OWN),
+    "of a function, failed": (FAILED, FAILED),
+    "of a server, structured": (from_server({"content": [], "structuredContent": OWN}), OWN),
+    "of a server, as text": (from_server({"content": [text_block(OWN)]}), OWN),
+    "of a server, failed": (from_server({"content": [text_block(FAILED)], "isError": True}), FAILED),
+    "of a server, failed and structured": (
+        from_server({"content": [], "structuredContent": FAILED, "isError": True}),
+        FAILED,
+    ),
+    "not even valid": ({**OWN, "unknown": 1}, {**OWN, "unknown": 1}),
+}
+
+
+def registry_with(result: Any, schema: dict[str, Any] | None = None) -> OperationRegistry:
+    ops = OperationRegistry()
+    ops.register_spec(OperationSpec(name="give", output_schema=schema or {}))
+    ops.register_handler("give", lambda *_: result)
+    return ops
+
+
+@pytest.mark.parametrize(("result", "expected"), RESULTS.values(), ids=RESULTS)
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_an_own_envelope_leaves_as_equal_json(call: Call, result: Any, expected: Any) -> None:
+    assert call(registry_with(result), "give", "mcp_envelope_v0_1").body == expected
+    narrow = {"type": "object", "properties": {"n": {"type": "integer", "default": 3}}}
+    assert call(registry_with(result, narrow), "give", "mcp_envelope_v0_1").body == expected
+
+
+@pytest.mark.parametrize(("result", "expected"), RESULTS.values(), ids=RESULTS)
+def test_an_own_envelope_leaves_as_equal_json_over_mcp(result: Any, expected: Any) -> None:
+    seen = over_mcp(registry_with(result), "give", "mcp_envelope_v0_1")
+    texts = [json.loads(block["text"]) for block in seen.body["content"]]
+    assert expected in [*texts, seen.body["structured"]]
+
+
+def in_the_shell(registry: Registry, wire: Any) -> Seen:
+    out = StringIO()
+    words = ["--request", json.dumps(wire)]
+    code = to_command_line(registry, words, stdin=StringIO(), stdout=out, stderr=StringIO())
+    return Seen(code, json.loads(out.getvalue()))
+
+
+def asked(preferences: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": "mcp.request.v0.1",
+        "tool": {"name": "give"},
+        "params": {"_meta": {"capture_provenance": True}},
+        "artifacts": [],
+        "preferences": preferences,
+    }
+
+
+PREFERENCES: list[dict[str, Any]] = [
+    {},
+    {"deterministic": False},
+    {"max_output_bytes": 0},
+    {"deterministic": False, "max_output_bytes": 50},
+]
+
+
+@pytest.mark.parametrize(("result", "expected"), RESULTS.values(), ids=RESULTS)
+@pytest.mark.parametrize("preferences", PREFERENCES, ids=json.dumps)
+def test_no_preference_of_a_request_touches_an_own_envelope(
+    result: Any, expected: Any, preferences: dict[str, Any]
+) -> None:
+    ops = registry_with(result)
+    wire = asked(preferences)
+    assert over_http(ops, "/call", "result", wire).body == expected
+    assert over_cgi(ops, "/call", "result", wire).body == expected
+    assert in_the_shell(ops, wire).body == expected
+
+
+def test_an_own_envelope_that_was_raised_as_an_error_leaves_as_it_came() -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    def give() -> None:
+        mcp_envelope_v0_1.read(FAILED)
+
+    for preferences in PREFERENCES:
+        assert over_http(ops, "/call", "result", asked(preferences)).body == FAILED
+
+
+def test_another_payload_is_wrapped_once_and_stays_whole() -> None:
+    payload = {"schema_version": "assist.response.v0.1", "ok": True}
+    for _ in range(2):
+        wire = mcp_envelope_v0_1.write(local_envelope(payload, ""))
+        assert wire == {"schema_version": "mcp.envelope.v0.1", "result": payload, "provenance": None}
+
+
+def test_a_payload_with_a_schema_of_its_own_is_no_broken_promise() -> None:
+    payload = {"schema_version": "assist.response.v0.1", "ok": True}
+    wants_id = {"type": "object", "properties": {"id": {}}, "required": ["id"]}
+    ops = registry_with(http_envelope(payload), wants_id)
+    assert over_http(ops, "give", "result").body == {"result": payload}
+
+
+# --- ToolEnvelope -------------------------------------------------------------------------------------------------
+
+
+def tool_blocks(words: str, version: int = 1) -> list[dict[str, Any]]:
+    meta = {"tool": "t", "ts": "2026-01-02T03:04:05Z", "version": version}
+    encoded = b64encode(json.dumps({"payload": {"sum": 3}, "meta": meta}).encode()).decode()
+    return [{"type": "text", "text": words}, {"type": "text", "text": f"__ENVELOPE_V{version}__:{encoded}"}]
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_blocks_of_a_tool_leave_as_they_came(call: Call, version: int) -> None:
+    blocks = tool_blocks("## The author's own words", version)
+    for result in (from_server({"content": blocks}), blocks, [TextContent(text=block["text"]) for block in blocks]):
+        body = call(registry_with(result), "give", "tool_envelope_v1").body
+        assert body == {"content": blocks, "isError": False}
+
+
+def test_a_version_nobody_knows_is_told_where_it_comes_in() -> None:
+    envelope = from_server({"content": tool_blocks("words", 2)})
+    assert [(warning.code, warning.path) for warning in envelope.warnings] == [("envelope_version", "/content/1")]
+    assert envelope.data == tool_blocks("words", 2)
+
+
+def test_a_broken_block_is_told_where_it_comes_in() -> None:
+    blocks = [*tool_blocks("words")[:1], {"type": "text", "text": "__ENVELOPE_V1__:!"}]
+    envelope = from_server({"content": blocks})
+    assert ([warning.code for warning in envelope.warnings], envelope.data) == (["envelope_block"], blocks)
+
+
+@pytest.mark.parametrize("words", ["# Sum\n\nIt is 3.", "It is {not JSON}", "{also not"])
+def test_the_first_block_has_the_authors_own_words(words: str) -> None:
+    envelope = mcp_envelope({"sum": 3}, content=[TextContent(text=words)], structured_content={"sum": 3})
+    wire = tool_envelope_v1.write(envelope)
+    assert wire["content"][0]["text"] == words
+    assert tool_envelope_v1.read(wire).data == {"sum": 3}
+
+
+def test_json_is_nobodys_words() -> None:
+    envelope = mcp_envelope({"sum": 3}, content=[TextContent(text='{"sum": 3}')], structured_content={"sum": 3})
+    assert tool_envelope_v1.write(envelope)["content"][0]["text"] == "- **sum**: 3"
+
+
+def test_the_summary_of_an_operation_is_its_words() -> None:
+    spec = OperationSpec(name="give", meta={"summary": "Everything went well."})
+    wire = tool_envelope_v1.write(local_envelope({"sum": 3}, "give"), spec)
+    assert wire["content"][0]["text"] == "Everything went well."
+
+
+INPUT_ERRORS = {
+    "missing": ({"argument": "y", "reason": "missing", "expected": "integer"}, 'Give "y" (integer) and call again.'),
+    "unknown": ({"argument": "z", "reason": "unknown", "expected": None}, 'Leave out "z" and call again.'),
+    "type": ({"argument": "x", "reason": "type", "expected": "integer"}, 'Give "x" as integer and call again.'),
+    "whole": ({"argument": "", "reason": "type", "expected": "object"}, "Give the input as object and call again."),
+}
+
+
+@pytest.mark.parametrize(("details", "sentence"), INPUT_ERRORS.values(), ids=INPUT_ERRORS)
+def test_an_input_error_says_what_mends_it(details: dict[str, Any], sentence: str) -> None:
+    wire = tool_envelope_v1.write_error(CallError("VALIDATION_ERROR", "No", details), "")
+    assert f"Suggestion: {sentence}" in wire["content"][0]["text"]
+    own = CallError("VALIDATION_ERROR", "No", {**details, "suggested_action": "Ask Ann"})
+    assert "Suggestion: Ask Ann" in tool_envelope_v1.write_error(own, "")["content"][0]["text"]
