@@ -15,11 +15,9 @@ $(VENV)/ready: pyproject.toml
 	touch $@
 
 # What is not on PyPI, without root, into a private folder. A part that cannot be had is reported by the tests as not run.
-$(PARTS)/ready: $(VENV)/ready tests/parts/package.json tests/parts/debian.sh
-	mkdir -p $(PARTS)
-	cp tests/parts/package.json $(PARTS)/package.json
-	-cd $(PARTS) && PATH="$(CURDIR)/$(BIN):$$PATH" npm install --silent --no-package-lock --no-fund --no-audit
-	-tests/parts/debian.sh $(PARTS)
+$(PARTS)/ready: $(VENV)/ready tests/parts/package.json tests/parts/npm.sh tests/parts/debian.sh
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/parts/npm.sh $(PARTS)
+	tests/parts/debian.sh $(PARTS)
 	touch $@
 
 setup: $(VENV)/ready $(PARTS)/ready
