@@ -67,6 +67,10 @@ class Peer(Protocol):
         """What the client says it can do."""
 
     @property
+    def client(self) -> object:
+        """Whose call it is: the same object for all calls of one session, and another for every stateless request."""
+
+    @property
     def memory(self) -> dict[str, Any]:
         """What the call remembers from one round to the next."""
 

@@ -165,7 +165,7 @@ async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytes
 
 @pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
 async def test_progress_of_nothing_is_passed_over(token: str) -> None:
-    inbox = Inbox("odd", lambda *_: None, cast("Any", None))
+    inbox = Inbox("odd", lambda *_: None, cast("Any", None), Limits())
     text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
     inbox.take_text(text.encode(), lambda _: None)
 

@@ -56,6 +56,11 @@ class Caller:
         return {**own, **(peer.capabilities if peer is not None else {})}
 
     @property
+    def client(self) -> object | None:
+        peer = peer_of(self.context)
+        return None if peer is None else peer.client
+
+    @property
     def is_heard(self) -> bool:
         return self.context.is_heard
 
@@ -115,7 +120,11 @@ class Caller:
         asked = _Asked(questions, asyncio.get_running_loop().create_future())
         self.pending.append(asked)
         self.has_news.set()
-        return await asked.answers
+        try:
+            return await asked.answers
+        finally:
+            if asked in self.pending:  # the server has withdrawn its questions before they were put
+                self.pending.remove(asked)
 
 
 class _Asked(msgspec.Struct, frozen=True, eq=False):
@@ -227,18 +236,21 @@ class _Running:
             caller.has_news.clear()
             while caller.pending:
                 await self._put(caller.pending[0], peer)
-                caller.pending.pop(0)
             if self.task.done():
                 return self.task.result()
             await caller.has_news.wait()
 
     async def _put(self, asked: _Asked, peer: Peer) -> None:
+        """Put questions to the client; they stay pending if it leaves to come back with the answers."""
         try:
             answers = await peer.ask(asked.questions)
         except InputRequired:
             raise
         except CallError as error:
-            asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
+            if not asked.answers.done():
+                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
         else:
             if not asked.answers.done():
                 asked.answers.set_result(answers)
+        if asked in self.caller.pending:
+            self.caller.pending.remove(asked)

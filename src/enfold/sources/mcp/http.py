@@ -47,6 +47,9 @@ class HTTPConnection:
             reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
             await self._take(reply, call)
             return await call.answer
+        except (CallError, ProtocolError):
+            self._inbox.withdraw(call)  # the server has refused it, perhaps without an answer
+            raise
         except asyncio.CancelledError:
             self._give_up(call)
             raise

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine
 from itertools import count
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET
@@ -16,6 +16,7 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.messages import (
     INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
     PARSE_ERROR,
     SUBSCRIPTION_KEY,
     Message,
@@ -26,9 +27,12 @@ from enfold.mcp.messages import (
     parse_batch,
     result_message,
 )
+from enfold.sources.mcp.askers import Askers
+from enfold.sources.mcp.call import Call, Listener
 from enfold.sources.mcp.failures import LostError, read_rpc_error
+from enfold.sources.mcp.limits import Limits
 
-__all__ = ["LISTEN", "UNCANCELLED", "Call", "Inbox", "Listener", "Notice", "Send"]
+__all__ = ["UNCANCELLED", "Call", "Inbox", "Notice", "Send"]
 
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 Send: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -38,49 +42,33 @@ log: Final = Log("enfold.mcp")
 # These may not be given up by a message: a server that does not know them yet could take it amiss.
 UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
-# A request that stays open for as long as its maker wants to be told of changes.
-LISTEN: Final = "subscriptions/listen"
-
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
 
 
-class Listener(Protocol):
-    """Whoever made a call, as the server may speak to him while it works."""
+class _Question(msgspec.Struct, frozen=True, eq=False):
+    """A request of the server that is being answered."""
 
-    def hear(self, method: str, params: dict[str, Any]) -> None:
-        """Take in progress, a log message, or that a subscription has begun."""
-
-    def let_go(self) -> None:
-        """The server has let go of the connection, and is come back to for its answer."""
-
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Answer a question of the server, or raise the ProtocolError it is to get."""
-
-
-class Call(msgspec.Struct, frozen=True, eq=False):
-    """One request in flight; `headers` are further ones for HTTP."""
-
-    id: int
-    method: str
-    params: dict[str, Any]
+    id: object
     listener: Listener | None
-    answer: asyncio.Future[dict[str, Any]]
-    headers: dict[str, str] = {}
 
 
 class Inbox:
     """The calls that wait for a server's answers, and the tasks that answer its questions."""
 
-    def __init__(self, name: str, notice: Notice, source: Listener) -> None:
+    def __init__(self, name: str, notice: Notice, source: Listener, limits: Limits) -> None:
         """`source` answers the questions that belong to no call."""
         self.name = name
+        self.is_stateless = False  # whether the revision agreed on has no requests of servers
         self._notice = notice
         self._source = source
+        self._limits = limits
         self._ids = count(1)
         self._waiting: dict[RequestId, Call] = {}
+        self._askers = Askers()
+        self._questions: dict[asyncio.Task[Any], _Question] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._has_warned = False
+        self._warned: set[str] = set()
 
     # --- calls
 
@@ -94,9 +82,18 @@ class Inbox:
 
     def close(self, call: Call) -> None:
         """Nobody waits for this call any more; an answer that still comes is dropped."""
-        self._waiting.pop(call.id, None)
+        is_open = self._waiting.pop(call.id, None) is not None
         if call.answer.done() and not call.answer.cancelled():
-            call.answer.exception()  # seen, though perhaps by nobody
+            call.answer.exception()  # retrieved, so that the loop does not complain of it
+        elif is_open and call.can_ask:
+            self._askers.left(call)
+
+    def withdraw(self, call: Call) -> None:
+        """The server has never seen this call, or has refused it without an answer."""
+        self._waiting.pop(call.id, None)
+
+    def is_waiting(self, call: Call) -> bool:
+        return call.id in self._waiting
 
     def fail_all(self, error: CallError, *, may_have_run: bool = True) -> None:
         """The connection is gone: everybody who waits learns of it."""
@@ -142,71 +139,130 @@ class Inbox:
     def take(self, message: Message, send: Send, call: Call | None = None) -> None:
         """Take in one message; `call` is the one on whose own stream it came."""
         if message.is_request:
-            self.spawn(self._reply(message, send, call or self._only_call()))
+            self._take_question(message, send, call)
         elif message.is_notification:
             self._take_notification(str(message.method), message.params, call)
         else:
             self._take_answer(message)
 
     def _take_answer(self, message: Message) -> None:
+        result = message.result if message.error is UNSET else UNSET
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
+        self._askers.answered(message.id, call, {} if result is UNSET else result)
         if call is None or call.answer.done():
             return
         if message.error is not UNSET:
             call.answer.set_exception(read_rpc_error(message.error))
         else:
-            call.answer.set_result({} if message.result is UNSET else message.result)
+            call.answer.set_result({} if result is UNSET else result)
 
     def _take_notification(self, method: str, params: dict[str, Any], call: Call | None) -> None:
         if method == "notifications/progress":
-            call = self._waiting_for(params.get("progressToken"))
+            listener = self._progressing(params, call)
         elif method == "notifications/message":
-            call = call or self._only_call()
+            listener = self._asker() if call is None else call.listener
         elif method == "notifications/subscriptions/acknowledged":
-            call = self._subscription(params)
+            listener = self._subscriber(params)
+        elif method == "notifications/cancelled":
+            self._cancel_question(params.get("requestId"))
+            return
         else:
             self._notice(method, params)
             return
-        if call is not None and call.listener is not None:
-            call.listener.hear(method, params)
+        if listener is not None:
+            listener.hear(method, params)
 
-    def _only_call(self) -> Call | None:
-        """The one call that somebody listens to. Where there are several nobody can tell, and a guess could betray."""
-        heard = [call for call in self._waiting.values() if call.listener is not None and call.method != LISTEN]
-        return heard[0] if len(heard) == 1 else None
+    def _progressing(self, params: dict[str, Any], stream_of: Call | None) -> Listener | None:
+        """The listener of the call that has been given this progress token; on a call's own stream only its own."""
+        call = self._waiting_for(params.get("progressToken"))
+        has_token = call is not None and "progressToken" in (call.params.get("_meta") or ())
+        return call.listener if call is not None and has_token and stream_of in (None, call) else None
 
-    def _subscription(self, params: dict[str, Any]) -> Call | None:
+    def _subscriber(self, params: dict[str, Any]) -> Listener | None:
         meta = params.get("_meta")
-        return self._waiting_for(meta.get(SUBSCRIPTION_KEY)) if isinstance(meta, dict) else None
+        call = self._waiting_for(meta.get(SUBSCRIPTION_KEY)) if isinstance(meta, dict) else None
+        return None if call is None else call.listener
 
     def _waiting_for(self, request_id: object) -> Call | None:
-        """The call that a server names, in whatever way it does."""
-        return self._waiting.get(request_id) if isinstance(request_id, int | str) else None
+        """The call that a server names by its id."""
+        is_id = isinstance(request_id, int | str) and request_id is not True
+        return self._waiting.get(cast("RequestId", request_id)) if is_id else None
 
-    async def _reply(self, message: Message, send: Send, call: Call | None) -> None:
+    # --- questions
+
+    def _take_question(self, message: Message, send: Send, call: Call | None) -> None:
+        count = len(self._questions)
+        if count >= 2 * self._limits.open_requests:
+            self._warn_once("requests", "has too many requests open at once; further ones are not answered")
+            return
+        if count >= self._limits.open_requests:
+            refusal = ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
+            work, listener = self._refuse_question(message, send, refusal), None
+        elif call is not None:
+            listener = call.listener or self._source
+            work = self._reply(message, send, listener)
+        else:
+            listener = self._asker() or (self._source if self._askers.are_all_unaskable(self._open()) else None)
+            work = self._reply(message, send, listener)
+        task = self.spawn(work)
+        self._questions[task] = _Question(message.id, listener)
+        task.add_done_callback(lambda task: self._questions.pop(task, None))
+
+    def _open(self) -> list[Call]:
+        return [call for call in self._waiting.values() if call.can_ask]
+
+    def _asker(self) -> Listener | None:
+        """Whoever a message concerns that names no call, if only one client's calls can have caused it."""
+        return self._askers.only(self._open())
+
+    def has_question_for_another(self, client: object) -> bool:
+        """Whether a question to another client waits for its answer."""
+        asked = [question.listener for question in self._questions.values()]
+        return any(each is not None and each.client not in (None, client) for each in asked)
+
+    def _cancel_question(self, request_id: object) -> None:
+        """The server withdraws its own question."""
+        for task, question in list(self._questions.items()):
+            if question.id == request_id:
+                task.cancel()
+
+    async def _reply(self, message: Message, send: Send, listener: Listener | None) -> None:
         request_id: Any = message.id
         try:
-            reply = result_message(request_id, await self._answer(str(message.method), message.params, call))
+            reply = result_message(request_id, await self._answer(str(message.method), message.params, listener))
         except ProtocolError as error:
             reply = error_message(request_id, error)
         except CallError as error:
             reply = error_message(request_id, ProtocolError(INTERNAL_ERROR, error.message))
-        sent = send(reply)
-        if sent is not None:
-            await sent
+        await _sent(send(reply))
 
-    async def _answer(self, method: str, params: dict[str, Any], call: Call | None) -> dict[str, Any]:
+    async def _refuse_question(self, message: Message, send: Send, error: ProtocolError) -> None:
+        request_id: Any = message.id
+        await _sent(send(error_message(request_id, error)))
+
+    async def _answer(self, method: str, params: dict[str, Any], listener: Listener | None) -> dict[str, Any]:
         if method == "ping":
             return {}
-        listener = self._source if call is None or call.listener is None else call.listener
+        if self.is_stateless:
+            raise ProtocolError(
+                METHOD_NOT_FOUND, "The agreed revision has no requests of servers: return the questions"
+            )
+        if listener is None:
+            self._warn_once("asker", "asks something while calls of several clients are open, and is refused")
+            raise ProtocolError(
+                INTERNAL_ERROR, "It is not certain which caller is asked: the calls of several are open"
+            )
         return await listener.ask(method, params)
+
+    def _warn_once(self, what: str, sentence: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s %s", self.name, sentence)
 
     # --- what cannot be read
 
     def _take_junk(self, text: bytes, error: ProtocolError) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            log.warning("%s wrote something that is no message, which is passed over: %r", self.name, text[:200])
+        self._warn_once("junk", f"wrote something that is no message, which is passed over: {text[:200]!r}")
         told = CallError("DATA_LOSS", f"{self.name} sent an answer that cannot be read: {error.message}")
         if error.request_id is not None:
             self._refuse(error.request_id, told)
@@ -223,6 +279,12 @@ class Inbox:
         call = self._waiting.get(request_id)
         if call is not None and not call.answer.done():
             call.answer.set_exception(error)
+
+
+async def _sent(sending: Any) -> None:
+    """Wait for a transport that takes time to send."""
+    if sending is not None:
+        await sending
 
 
 def _parse(text: bytes) -> Message:

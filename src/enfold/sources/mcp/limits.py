@@ -17,3 +17,5 @@ class Limits(msgspec.Struct, frozen=True):
     rounds: int = 10  # of questions in one call
     pages: int = 1000  # of one list
     reconnects: int = 5  # of a broken event stream, without anything new on it
+    open_requests: int = 100  # of a server, on one connection
+    side_sessions: int = 4  # of a server that waits for one client's answer, for the calls of others

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.sources.mcp.inbox import Listener, Notice
+from enfold.sources.mcp.call import Listener
+from enfold.sources.mcp.inbox import Notice
 from enfold.sources.mcp.session import Session, Way, open_session
 
 __all__ = ["Link"]
@@ -51,6 +52,12 @@ class Link:
                 return self._session
             return await self._reopen()
 
+    async def open_aside(self) -> Session:
+        """Another session, for one call; who asks for it closes it."""
+        session = await open_session(self._way, _ignore, self._source)
+        await session.hear_logs(self._log_level)
+        return session
+
     async def drop(self, session: Session) -> None:
         """Give up a session that is of no use any more; the next call opens another."""
         if self._session is session:
@@ -88,3 +95,7 @@ class Link:
     async def _settle(self, session: Session) -> None:
         await session.listen()
         await session.hear_logs(self._log_level)
+
+
+def _ignore(method: str, params: dict[str, Any]) -> None:
+    """Changes are told on the pooled session."""

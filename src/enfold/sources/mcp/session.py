@@ -23,8 +23,9 @@ from enfold.mcp.messages import (
     ProtocolError,
 )
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
+from enfold.sources.mcp.call import LISTEN, Call, Listener
 from enfold.sources.mcp.failures import LostError, protocol_failure
-from enfold.sources.mcp.inbox import LISTEN, Call, Inbox, Listener, Notice
+from enfold.sources.mcp.inbox import Inbox, Notice
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address, Command, Server
 from enfold.sources.mcp.web import Headers
@@ -94,6 +95,7 @@ class Session:
         self.connection = connection
         self.revision = revision
         self._inbox = inbox
+        inbox.is_stateless = revision.is_stateless
         self.capabilities = _mapping(told.get("capabilities"))
         self.instructions = told.get("instructions")
         self.server_info = _mapping(told.get("serverInfo"))
@@ -103,6 +105,10 @@ class Session:
     @property
     def is_open(self) -> bool:
         return self.connection.is_open
+
+    def waits_for_another(self, client: object) -> bool:
+        """Whether the server has asked another client something that is not answered yet."""
+        return self._inbox.has_question_for_another(client)
 
     async def request(
         self,
@@ -198,6 +204,11 @@ class _Begun:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
+    @property
+    def client(self) -> None:
+        """There is nobody to ask."""
+        return
+
     async def wait(self) -> None:
         await self._event.wait()
 
@@ -249,7 +260,7 @@ async def _open_process(way: Way, command: Command, notice: Notice, source: List
 async def _begin_process(way: Way, command: Command, notice: Notice, source: Listener, protocol: Dialect) -> Session:
     from enfold.sources.mcp.stdio import start_process
 
-    inbox = Inbox(way.name, notice, source)
+    inbox = Inbox(way.name, notice, source, way.limits)
     connection = await start_process(command, inbox, way.limits)
     return await _begin(connection, inbox, way, protocol)
 
@@ -273,7 +284,7 @@ async def _begin_http(way: Way, address: Address, notice: Notice, source: Listen
     from enfold.sources.mcp.http import HTTPConnection
     from enfold.sources.mcp.web import Web
 
-    inbox = Inbox(way.name, notice, source)
+    inbox = Inbox(way.name, notice, source, way.limits)
     web = Web(address, way.name, way.limits, way.headers, way.client)
     return await _begin(HTTPConnection(web, inbox, way.limits), inbox, way, way.protocol)
 
@@ -282,7 +293,7 @@ async def _begin_event_stream(way: Way, address: Address, notice: Notice, source
     from enfold.sources.mcp.sse import open_event_stream
     from enfold.sources.mcp.web import Web
 
-    inbox = Inbox(way.name, notice, source)
+    inbox = Inbox(way.name, notice, source, way.limits)
     web = Web(address, way.name, way.limits, way.headers, way.client)
     try:
         connection = await open_event_stream(web, inbox, way.limits)

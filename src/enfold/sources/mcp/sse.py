@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from enfold.errors import CallError
-from enfold.mcp.messages import encode, notification, request
+from enfold.mcp.messages import ProtocolError, encode, notification, request
 from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.failures import LostError
 from enfold.sources.mcp.inbox import Call, Inbox
@@ -55,6 +55,9 @@ class SSEConnection:
         try:
             await self._post(request(call.id, call.method, call.params))
             return await call.answer
+        except (CallError, ProtocolError):
+            self._inbox.withdraw(call)  # the server has refused it, perhaps without an answer
+            raise
         except asyncio.CancelledError:
             params = {"requestId": call.id, "reason": "The caller has given up"}
             if self.is_open:

@@ -79,15 +79,23 @@ class StdioConnection:
     async def request(self, call: Call) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
         try:
-            await self._say(request(call.id, call.method, call.params))
-            if self.process.is_full is not None:
-                await self.process.is_full
+            await self._write_call(call)
             return await call.answer
         except asyncio.CancelledError:
             self._give_up(call)
             raise
         finally:
             self._inbox.close(call)
+
+    async def _write_call(self, call: Call) -> None:
+        """Send a request when the process has read enough of what came before; a caller who leaves earlier sends none."""
+        try:
+            while self.process.is_full is not None:
+                await asyncio.shield(self.process.is_full)
+        except asyncio.CancelledError:
+            self._inbox.withdraw(call)
+            raise
+        await self._say(request(call.id, call.method, call.params))
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         self._write(notification(method, params))
@@ -113,7 +121,7 @@ class StdioConnection:
             raise LostError(self.process.told(), may_have_run=False)
 
     def _give_up(self, call: Call) -> None:
-        if call.method not in UNCANCELLED:
+        if call.method not in UNCANCELLED and self._inbox.is_waiting(call):
             params = {"requestId": call.id, "reason": "The caller has given up"}
             self._send(notification("notifications/cancelled", params))
 

@@ -16,6 +16,7 @@ from enfold.sources.mcp.failures import LostError, protocol_failure
 from enfold.sources.mcp.following import Following
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.session import Session, Way
+from enfold.sources.mcp.targets import Command
 
 __all__ = ["Upstream"]
 
@@ -36,6 +37,7 @@ class Upstream:
         self._following = Following(self._link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
+        self._asides = 0
 
     def _new_link(self, way: Way, on_return: Callable[[Session], Awaitable[None]]) -> Link:
         return Link(way, Caller(Context(), self._answers), self._log_level, self._notice, on_return)
@@ -142,19 +144,24 @@ class Upstream:
         self, method: str, params: dict[str, Any], caller: Caller, *, idempotent: bool, headers: dict[str, str] | None
     ) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
+
+        def request(session: Session) -> Awaitable[dict[str, Any]]:
+            return session.request(
+                method,
+                dict(params),
+                caller,
+                capabilities=caller.capabilities,
+                wants_progress=caller.is_heard,
+                log_level=self._level_for(caller),
+                headers=headers,
+            )
+
         for is_last in (False, True):
             link = await self._link_for(caller)
             session = await link.session()
+            goes_aside = self._goes_aside(session, params, caller)
             try:
-                return await session.request(
-                    method,
-                    dict(params),
-                    caller,
-                    capabilities=caller.capabilities,
-                    wants_progress=caller.is_heard,
-                    log_level=self._level_for(caller),
-                    headers=headers,
-                )
+                return await (self._aside(link, request) if goes_aside else request(session))
             except LostError as lost:
                 if is_last or lost.may_have_run:
                     raise lost.told(idempotent=idempotent) from None
@@ -163,6 +170,29 @@ class Upstream:
                     raise protocol_failure(error) from None
                 await link.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
+
+    def _goes_aside(self, session: Session, params: dict[str, Any], caller: Caller) -> bool:
+        """Whether a call needs a process of its own.
+
+        On the standard streams a question does not say whose it is. While one client is asked, the questions of another
+        could only be refused, and many a server does nothing at all until it is answered.
+        """
+        if not isinstance(self._way.server, Command) or session.revision.is_stateless or "task" in params:
+            return False
+        is_askable = bool(caller.capabilities) and caller.client is not None
+        has_room = self._asides < self._way.limits.side_sessions
+        return is_askable and has_room and session.waits_for_another(caller.client)
+
+    async def _aside(self, link: Link, request: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        self._asides += 1
+        try:
+            session = await link.open_aside()
+            try:
+                return await request(session)
+            finally:
+                await session.close()
+        finally:
+            self._asides -= 1
 
     def _level_for(self, caller: Caller) -> str | None:
         """What an MCP client wants to hear, or else what the source is to ask for."""

@@ -90,6 +90,11 @@ class Exchange(msgspec.Struct, eq=False):
         return self.caller.revision
 
     @property
+    def client(self) -> Caller:
+        """The session that the request belongs to, or the request itself where there are no sessions."""
+        return self.caller
+
+    @property
     def log_level(self) -> str | None:
         """From which level on the client wants log messages; none at all where it has not said."""
         return self.caller.log_level

@@ -1,0 +1,64 @@
+"""Whose call a server speaks of when it names none: decided only where no other client can be meant. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from enfold.sources.mcp.call import Call, Listener
+
+__all__ = ["Askers"]
+
+MAX_LEFT: Final = 1000  # calls given up and not answered; with more, no question is put to anybody
+
+
+class Askers:
+    """Which clients a message can concern that names no call.
+
+    A call that was given up counts until the server has answered it, and so does a task until its result has come:
+    until then the server may still work on it, and ask for it.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[object, object | None] = {}  # the clients of calls given up, by their request's id
+        self._tasks: dict[object, Listener] = {}  # by the id that the server gave the task
+        self._has_overflown = False
+
+    def left(self, call: Call) -> None:
+        """Its caller has given up a call that the server has not answered."""
+        if len(self._left) >= MAX_LEFT:
+            self._has_overflown = True
+        elif call.listener is not None:
+            self._left[call.id] = call.listener.client
+
+    def answered(self, request_id: object, call: Call | None, result: dict[str, Any]) -> None:
+        """The server has answered a request, which may have begun a task or ended one."""
+        self._left.pop(request_id, None)
+        if call is None or call.listener is None:
+            return
+        task = result.get("task")
+        if call.method in ("tasks/result", "tasks/cancel"):
+            self._tasks.pop(call.params.get("taskId"), None)
+        elif "task" in call.params and isinstance(task, dict) and isinstance(task.get("taskId"), str):
+            if len(self._tasks) >= MAX_LEFT:
+                self._has_overflown = True
+            self._tasks[task["taskId"]] = call.listener
+
+    def only(self, calls: list[Call]) -> Listener | None:
+        """The newest listener, if all calls that can have caused a message are of one client, or there is only one."""
+        listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
+        if not listeners or self._has_overflown:
+            return None
+        if listeners[0].client is None:
+            return listeners[0] if len(set(listeners)) == 1 and not self._left else None
+        clients = [*(listener.client for listener in listeners), *self._left.values()]
+        return listeners[-1] if all(client is clients[0] for client in clients) else None
+
+    def are_all_unaskable(self, calls: list[Call]) -> bool:
+        """Whether no client at all can be meant, so that the source itself may answer."""
+        listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
+        is_open = bool(listeners) or not self._left  # a call that was given up is not answered for
+        return (
+            is_open
+            and not self._has_overflown
+            and all(client is None for client in (*(listener.client for listener in listeners), *self._left.values()))
+        )

@@ -1,0 +1,46 @@
+"""One request to a server while it is open, and who waits for its result."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Protocol
+
+import msgspec
+
+__all__ = ["LISTEN", "Call", "Listener"]
+
+# A request that stays open for as long as its maker wants to be told of changes.
+LISTEN: Final = "subscriptions/listen"
+
+
+class Listener(Protocol):
+    """Whoever made a call, as the server may speak to them while it works."""
+
+    @property
+    def client(self) -> object | None:
+        """The client that questions go to, the same object for all its calls; None where only the source answers."""
+
+    def hear(self, method: str, params: dict[str, Any]) -> None:
+        """Take in progress, a log message, or that a subscription has begun."""
+
+    def let_go(self) -> None:
+        """The server has let go of the connection, and is come back to for its answer."""
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Answer a question of the server, or raise the ProtocolError it is to get."""
+
+
+class Call(msgspec.Struct, frozen=True, eq=False):
+    """One request in flight; `headers` are further ones for HTTP."""
+
+    id: int
+    method: str
+    params: dict[str, Any]
+    listener: Listener | None
+    answer: asyncio.Future[dict[str, Any]]
+    headers: dict[str, str] = {}
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a server may ask somebody something while it works on this call."""
+        return self.listener is not None and self.method != LISTEN
