@@ -6,6 +6,7 @@ It knows nothing of HTTP, MCP or brokers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from time import time_ns
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +31,8 @@ from enfold.log import Log
 from enfold.operation import OperationSpec, Policy
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.plain import is_plain, to_plain
+from enfold.schema.signature import Signature
+from enfold.schema.structs import QuickTests
 
 __all__ = ["KEPT_WRONG", "Finish", "build_pipeline", "build_writing_pipeline"]
 
@@ -39,11 +42,14 @@ Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
 KEPT_WRONG: Final = frozenset({"type_mismatch", "missing", "constraint", "root_mismatch", "unrepairable"})
 
 
-def build_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
-    """The pipeline of one operation; its schema is compiled when the first result comes."""
+def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
+    """The pipeline of one operation; its schema is compiled when the first result comes.
+
+    The signature of its function, if it has one, tells which engine makes its results plain.
+    """
     operation_id = spec.id
     is_clean: Callable[[Any], bool] | None = None
-    slow = _SlowPath(spec, policy)
+    slow = _SlowPath(spec, policy, signature)
 
     def finish(result: Any) -> ResponseEnvelope[Any]:
         nonlocal is_clean
@@ -54,6 +60,10 @@ def build_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
             is_bare = type(result) is not dict or "meta" not in result or not is_response_envelope(result)
             if is_bare and is_clean(result):
                 return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+            if slow.typed is not None and not _is_passed_on(result):
+                plain = slow.typed.convert(result)
+                if slow.typed.is_clean(plain):
+                    return ResponseEnvelope(plain, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
         except Exception:  # noqa: BLE001, S110  # deeper than the stack, or breaking when it is looked at: not clean
             pass
         return slow.finish(result)
@@ -61,43 +71,76 @@ def build_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
     return finish
 
 
-def build_writing_pipeline(spec: OperationSpec, policy: Policy) -> Finish:
-    """The pipeline for a caller who only writes: `data` may be a struct, whose text is that of the plain value."""
+def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
+    """The pipeline for a caller who only writes: `data` is what `enfold.schema.structs.encode` writes like plain data.
+
+    Of a result that its engine writes by itself, `data` is that text.
+    """
     operation_id = spec.id
-    finish = build_pipeline(spec, policy)
-    make_struct = None if policy.normalize == "typebox" else compile_schema(spec.output_schema).struct_maker()
-    if make_struct is None:
+    finish = build_pipeline(spec, policy, signature)
+    tests = None if policy.normalize == "typebox" else compile_schema(spec.output_schema).quick_tests()
+    if tests is None:
         return finish
+    write = _writer(tests, signature) if spec.values == 1 else None  # several values are written one by one
 
     def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
-        if type(result) is dict and "meta" not in result:
-            try:
-                data = make_struct(result)
-            except Exception:  # noqa: BLE001, S110  # it needs a closer look
-                pass
-            else:
-                return ResponseEnvelope(data, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+        try:
+            if type(result) is dict and "meta" not in result:
+                tests.of_writable(result)
+                return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+        except Exception:  # noqa: BLE001, S110  # it may be of the declared type, or needs a closer look
+            pass
+        try:
+            if write is not None and not _is_passed_on(result):
+                text = write(result)
+                return ResponseEnvelope(msgspec.Raw(text), LocalResponseMeta(operation_id, time_ns() // 1_000_000))
+        except Exception:  # noqa: BLE001, S110  # it needs a closer look
+            pass
         return finish(result)
 
     return finish_for_writing
 
 
+def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], bytes] | None:
+    """What writes results of the declared type as text and tests the text, if there is such a test."""
+    converter = None if signature is None or tests.of_text is None else signature.converter
+    if converter is None or tests.of_text is None:
+        return None
+    write, test = converter.write, tests.of_text
+
+    def write_tested(result: Any) -> bytes:
+        text = write(result)
+        test(text)
+        return text
+
+    return write_tested
+
+
 class _SlowPath:
     """What the pipeline does with a result that is not clean at first sight."""
 
-    __slots__ = ("_compiled", "_policy", "_spec")
-
-    def __init__(self, spec: OperationSpec, policy: Policy) -> None:
+    def __init__(self, spec: OperationSpec, policy: Policy, signature: Signature | None) -> None:
         self._spec = spec
         self._policy = policy
-        self._compiled: Schema | None = None
+        self._signature = signature
 
     def clean_test(self) -> Callable[[Any], bool]:
         if not self._has_schema():
             return is_plain
         if self._policy.normalize == "typebox":
             return _never  # What `cast` leaves alone is its own affair: it has another view of some schemas.
-        return self._schema().clean_test()
+        return self._schema.clean_test()
+
+    @cached_property
+    def typed(self) -> _Typed | None:
+        """What makes results of the declared type plain, if an engine knows it; built for the first that is not plain."""
+        converter = None if self._signature is None else self._signature.converter
+        if converter is None:
+            return None
+        is_clean = self.clean_test()
+        quick = self._schema.quick_tests() if converter.gives_builtins and is_clean not in (is_plain, _never) else None
+        test = is_clean if quick is None else _either(quick.of_builtins, is_clean)
+        return _Typed(converter.convert, test, converter.is_final)
 
     def finish(self, result: Any) -> ResponseEnvelope[Any]:
         envelope = self._checked(self._wrap(result))
@@ -114,7 +157,18 @@ class _SlowPath:
             return _plain_envelope(result)
         if is_response_envelope(result):
             return _plain_envelope(_detected(result))
-        return local_envelope(to_plain(result), self._spec.id)
+        return local_envelope(self._plain(result), self._spec.id)
+
+    def _plain(self, result: Any) -> Any:
+        """The result by the engine whose word is final, if there is one; else step by step."""
+        if self.typed is not None and self.typed.is_final and not is_plain(result):
+            try:
+                plain = self.typed.convert(result)
+            except Exception:  # noqa: BLE001, S110  # the steps tell where it fails
+                pass
+            else:
+                return plain if is_plain(plain) else to_plain(result)
+        return to_plain(result)
 
     def _checked(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         if not self._has_schema() or _is_exempt(envelope):
@@ -128,18 +182,18 @@ class _SlowPath:
         if isinstance(data, bytes):
             return data, self._bytes_mismatch(len(data))
         if _has_own_schema(data):
-            return data, tuple(map(_of_another_schema, self._schema().mismatches(data)))
+            return data, tuple(map(_of_another_schema, self._schema.mismatches(data)))
         policy = self._policy.normalize
         if policy == "off":
-            return data, self._schema().mismatches(data)
+            return data, self._schema.mismatches(data)
         if policy == "typebox":
             return self._cast(data)
-        repaired = self._schema().repair(data, self._policy.extras or "strip")
+        repaired = self._schema.repair(data, self._policy.extras or "strip")
         return repaired.data, repaired.warnings
 
     def _bytes_mismatch(self, size: int) -> tuple[ResultWarning, ...]:
         """A body's raw bytes, which are text on every wire, are wrong only where no text was promised."""
-        is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema().mismatches(""))
+        is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema.mismatches(""))
         return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
     def _cast(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
@@ -149,8 +203,8 @@ class _SlowPath:
         try:
             changed = cast(self._spec.output_schema, data)
         except CastError as error:
-            return data, (ResultWarning("unrepairable", "", new=str(error)), *self._schema().mismatches(data))
-        return changed, (*differences(data, changed), *self._schema().mismatches(changed))
+            return data, (ResultWarning("unrepairable", "", new=str(error)), *self._schema.mismatches(data))
+        return changed, (*differences(data, changed), *self._schema.mismatches(changed))
 
     def _refuse_if_strict(self, envelope: ResponseEnvelope[Any]) -> None:
         wrong = [warning.to_wire() for warning in envelope.warnings if warning.code in KEPT_WRONG]
@@ -166,14 +220,36 @@ class _SlowPath:
     def _has_schema(self) -> bool:
         return self._spec.output_schema not in ({}, True)
 
+    @cached_property
     def _schema(self) -> Schema:
-        if self._compiled is None:
-            self._compiled = compile_schema(self._spec.output_schema)
-        return self._compiled
+        return compile_schema(self._spec.output_schema)
+
+
+class _Typed(msgspec.Struct, frozen=True):
+    """How results of the declared type become plain, and the test of what they have become."""
+
+    convert: Callable[[Any], Any]
+    is_clean: Callable[[Any], bool]
+    is_final: bool
+
+
+def _either(quick: Callable[[Any], Any], is_clean: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def test(plain: Any) -> bool:
+        try:
+            quick(plain)
+        except Exception:  # noqa: BLE001  # what it refuses may still be clean
+            return is_clean(plain)
+        return True
+
+    return test
 
 
 def _never(result: Any) -> bool:  # noqa: ARG001  # in the place of a check
     return False
+
+
+def _is_passed_on(result: Any) -> bool:
+    return is_response_envelope(result) or _is_content(result)
 
 
 def _is_content(result: Any) -> bool:

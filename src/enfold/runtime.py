@@ -290,7 +290,8 @@ class PreparedOperation:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
         from enfold.pipeline import build_pipeline, build_writing_pipeline
 
-        self._finish = (build_writing_pipeline if self._for_writing else build_pipeline)(self.spec, self._policy)
+        build = build_writing_pipeline if self._for_writing else build_pipeline
+        self._finish = build(self.spec, self._policy, self.operation.signature)
         self._may_wait = not never_waits(self._handler)
         return self._finish(result)
 

@@ -19,7 +19,7 @@ from enfold.schema.nodes.traits import decides_by_value, has_unevaluated, looks_
 from enfold.schema.plain import is_plain
 from enfold.schema.repairs.bundle import Bundles
 from enfold.schema.repairs.fix import Repaired, misfits, repaired, unchanged
-from enfold.schema.structs import StructMaker, struct_maker
+from enfold.schema.structs import QuickTests, quick_tests
 
 __all__ = ["Schema", "compile_schema"]
 
@@ -61,9 +61,9 @@ class Schema:
         """`is_clean` without its guard, for a caller who has one: what breaks when it is looked at breaks the test."""
         return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self._root))
 
-    def struct_maker(self) -> StructMaker | None:
-        """What makes structs of objects that are only written, if the schema has one; it is new at each call."""
-        return struct_maker(self._root)
+    def quick_tests(self) -> QuickTests | None:
+        """Tests by msgspec, if it can say what the schema says; they are new at each call."""
+        return quick_tests(self._root)
 
     def _first_check(self, value: Any) -> bool:
         self._check = self._bounded(self._strip.check_of(self._root))

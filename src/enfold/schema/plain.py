@@ -25,7 +25,7 @@ from enfold.envelope import (
 )
 from enfold.errors import CallError
 
-__all__ = ["is_plain", "to_plain"]
+__all__ = ["is_for_msgspec", "is_plain", "is_text_like", "to_plain"]
 
 DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
 
@@ -78,22 +78,22 @@ def to_plain(value: Any, path: str = "") -> Any:
 def _converted_by_msgspec(value: Any) -> Any:
     """What msgspec makes of the value in one go, which need not be plain: it keeps NaN. Else the value itself."""
     try:
-        return msgspec.to_builtins(value) if _is_for_msgspec(value) else value
+        return msgspec.to_builtins(value) if is_for_msgspec(value) else value
     except Exception:  # noqa: BLE001 - users' classes may raise anything; the walk says where
         return value
 
 
-def _is_for_msgspec(value: Any) -> bool:
+def is_for_msgspec(value: Any) -> bool:
     """Whether msgspec writes a value as we do: nothing of our own inside, no fields left on a class, only text keys."""
     kind: Any = type(value)
     if kind in _WRITTEN_ALIKE:
         return True
     if kind is list:
-        return all(map(_is_for_msgspec, value))
+        return all(map(is_for_msgspec, value))
     if kind is dict:
-        return all(type(key) is str for key in value) and all(map(_is_for_msgspec, value.values()))
+        return all(type(key) is str for key in value) and all(map(is_for_msgspec, value.values()))
     names = _names_for_msgspec(kind)
-    return names is not None and all(_is_for_msgspec(getattr(value, name)) for name in names) and _has_all(value, names)
+    return names is not None and all(is_for_msgspec(getattr(value, name)) for name in names) and _has_all(value, names)
 
 
 @lru_cache(maxsize=512)
@@ -181,10 +181,15 @@ def _finite(value: float, path: str) -> float:
 
 def _text(value: Any) -> Any:
     """The text that stands for a date, an id, bytes and the like."""
-    name = f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"
-    if name in _NATIVE_TEXT:
+    kind = type(value)
+    if f"{kind.__module__}.{kind.__name__}" in _NATIVE_TEXT:
         return msgspec.to_builtins(value)
-    return str(value) if name.startswith(_TEXT_MODULES) else NotImplemented
+    return str(value) if is_text_like(value) else NotImplemented
+
+
+def is_text_like(value: Any) -> bool:
+    """Whether it is a path or an address: its form in JSON is its text."""
+    return type(value).__module__.split(".")[0] in _TEXT_MODULES
 
 
 _NATIVE_TEXT: Final = {
@@ -198,7 +203,7 @@ _NATIVE_TEXT: Final = {
     "builtins.bytearray",
     "builtins.memoryview",
 }
-_TEXT_MODULES: Final = ("pathlib.", "ipaddress.")
+_TEXT_MODULES: Final = frozenset({"pathlib", "ipaddress"})
 
 
 def _own_wire(value: Any, path: str) -> Any:

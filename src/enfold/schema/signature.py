@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import abc
-from typing import Annotated, Any, Final, Literal, Never, NoReturn, get_args, get_origin
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Never, NoReturn, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.plain import to_plain
 from enfold.schema.refusal import DecodeError
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, read_callable
@@ -17,6 +18,9 @@ from enfold.schema.types.docstring import parse_docstring
 from enfold.schema.types.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
 from enfold.schema.types.parameters import read_arguments, read_shape
 from enfold.schema.types.shapes import Definitions, Scalar, Shape
+
+if TYPE_CHECKING:
+    from enfold.schema.types.results import Converter
 
 __all__ = ["DecodeError", "Signature", "as_type", "read_signature"]
 
@@ -43,6 +47,7 @@ class Signature(msgspec.Struct, frozen=True):
     context_parameter: str | None
     make_input_schema: MakeSchema
     make_output_schema: MakeSchema
+    make_converter: Callable[[], Converter | None]
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -52,9 +57,10 @@ class Signature(msgspec.Struct, frozen=True):
     def output_schema(self) -> dict[str, Any]:
         return self.make_output_schema()
 
-    def encode(self, value: Any) -> Any:
-        """A result as plain JSON data."""
-        return to_plain(value)
+    @property
+    def converter(self) -> Converter | None:
+        """What makes results plain by the engine that knows their type, if one does; it is new at each call."""
+        return self.make_converter()
 
 
 def read_signature(
@@ -87,6 +93,7 @@ def read_signature(
         context_parameter=arguments.context_parameter,
         make_input_schema=input_schema,
         make_output_schema=make_once(describe_shape, result.shape, result.definitions, "output"),
+        make_converter=partial(_make_converter, result),
     )
 
 
@@ -111,6 +118,12 @@ def _read_result(declaration: Declaration) -> _Result:
     if reader.unknown is not None:
         raise TypeError(f"{declaration.name}(): the return type {reader.unknown} has no form in JSON")
     return _Result(kind, annotation, shape, reader.definitions, _several(annotation) if kind != "stream" else None)
+
+
+def _make_converter(result: _Result) -> Converter | None:
+    from enfold.schema.types.results import result_converter
+
+    return result_converter(result.annotation, result.shape, result.definitions)
 
 
 def _apart_from_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:

@@ -229,9 +229,20 @@ class TypeReader:
 
     def _make_record(self, annotation: Any) -> Record:
         self._records_open += 1
-        record = read_record(annotation, self.read, self._names)
+        record = read_record(annotation, self.read, self._read_own, self._names)
         self._records_open -= 1
         return record
+
+    def _read_own(self, annotation: Any) -> Shape:
+        """The shape of what a class sets itself: no argument has to have it, so it may be of any type."""
+        before = self._records_open, self.beyond_msgspec, self.unknown
+        try:
+            shape = self.read(annotation)
+        except TypeError:
+            shape = shapes.Anything()
+        is_known = self.unknown == before[2]
+        self._records_open, self.beyond_msgspec, self.unknown = before
+        return shape if is_known else shapes.Anything()
 
     def _union(self, members: list[Shape]) -> Shape:
         flat: list[Shape] = []

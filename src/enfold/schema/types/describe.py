@@ -93,8 +93,10 @@ class _Writer:
                 return {**self.write(shape.shape), **_notes(shape.notes)}
 
     def record(self, record: Record) -> dict[str, Any]:
-        shown = [field for field in record.fields if field.is_written or self.mode == "input"]
-        fields = {field.wire_name: self._field(field) for field in shown}
+        shown = [field for field in record.fields if (field.is_read if self.mode == "input" else field.is_written)]
+        # What is left out on purpose is not to be filled in again.
+        shows_defaults = self.mode == "input" or not record.omits_defaults
+        fields = {field.wire_name: self._field(field, shows_default=shows_defaults) for field in shown}
         required = [field.wire_name for field in shown if field.required]
         if record.is_row:
             head = [] if record.tag is None else [_choice((record.tag[1],))]
@@ -107,11 +109,11 @@ class _Writer:
             schema["required"] = required
         return schema | {"additionalProperties": False} if record.is_closed else schema
 
-    def _field(self, field: Field) -> dict[str, Any]:
+    def _field(self, field: Field, *, shows_default: bool) -> dict[str, Any]:
         schema = self.write(field.shape)
         if field.description is not None:
             schema = {"description": field.description} | schema
-        default = _json_default(field.default)
+        default = _json_default(field.default) if shows_default else UNSET
         return schema if default is UNSET else {**schema, "default": default}
 
     def _text(self, shape: shapes.Text) -> dict[str, Any]:

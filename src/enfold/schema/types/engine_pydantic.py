@@ -142,20 +142,20 @@ class _Builder:
     def _object(self, record: Record) -> Core:
         fields = {
             field.wire_name: core_schema.typed_dict_field(self.core(field.shape), required=field.required)
-            for field in record.fields
+            for field in record.read_fields
         }
         if record.tag is not None:
             tag = core_schema.literal_schema([record.tag[1]])
             fields[record.tag[0]] = core_schema.typed_dict_field(tag, required=False)
         core = core_schema.typed_dict_schema(fields, extra_behavior="forbid" if record.is_closed else "ignore")
-        names = [(field.wire_name, field.keyword) for field in record.fields]
+        names = [(field.wire_name, field.keyword) for field in record.read_fields]
         if record.build is dict and all(wire_name == keyword for wire_name, keyword in names):
             return core
         return _made_by(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
 
     def _row(self, record: Record) -> Core:
         """An array may end before the fields that have a default."""
-        items = [self._row_item(field) for field in record.fields]
+        items = [self._row_item(field) for field in record.read_fields]
         if record.tag is None:
             return _made_by(lambda row: record.build(*_given(row)), core_schema.tuple_schema(items))
         tag = core_schema.literal_schema([record.tag[1]])

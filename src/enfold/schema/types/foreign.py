@@ -13,7 +13,7 @@ from pydantic_core import SchemaSerializer, core_schema
 
 from enfold.schema.types.decoding import NotTextOfError
 
-__all__ = ["describe_foreign", "dump", "with_base64", "with_finite_numbers"]
+__all__ = ["describe_foreign", "dump", "serializer_of", "with_base64", "with_finite_numbers"]
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
@@ -27,14 +27,16 @@ def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[
 def dump(value: Any) -> Any:
     """A pydantic model or dataclass as JSON data, as its JSON Schema describes it."""
     cls: Any = type(value)
-    return _serializer(cls).to_python(value, mode="json", by_alias=True, warnings=False)
+    return serializer_of(cls).to_python(value, mode="json", by_alias=True, warnings=False)
 
 
 @functools.lru_cache(maxsize=1024)
-def _serializer(cls: Any) -> SchemaSerializer:
-    core = TypeAdapter(cls).core_schema
+def serializer_of(annotation: Any) -> SchemaSerializer:
+    """What writes values of a type as pydantic does, but bytes as base64 text."""
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    core = adapter.core_schema
     with_text = with_base64(core)
-    return TypeAdapter(cls).serializer if with_text is core else SchemaSerializer(with_text, _use_prebuilt=False)
+    return adapter.serializer if with_text is core else SchemaSerializer(with_text, _use_prebuilt=False)
 
 
 class _Describer(GenerateJsonSchema):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
@@ -48,8 +47,11 @@ def is_record(cls: Any) -> bool:
     )
 
 
-def read_record(annotation: Any, read: Read, names: Mapping[str, Any]) -> Record:
-    """The record of a class, or of a generic class with its arguments; `names` are those of the scope it is used in."""
+def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str, Any]) -> Record:
+    """The record of a class, or of a generic class with its arguments; `names` are those of the scope it is used in.
+
+    `read_own` reads the type of a field that the class sets itself.
+    """
     cls = get_origin(annotation) or annotation
     hints = _class_hints(annotation, cls, names)
     if issubclass(cls, msgspec.Struct):
@@ -59,9 +61,9 @@ def read_record(annotation: Any, read: Read, names: Mapping[str, Any]) -> Record
     elif _is_named_tuple(cls):
         record = Record(annotation, _name_of(annotation), _tuple_fields(cls, hints, read), cls, is_row=True)
     elif hasattr(cls, "__dataclass_fields__"):
-        record = Record(annotation, _name_of(annotation), _dataclass_fields(cls, hints, read), cls)
+        record = Record(annotation, _name_of(annotation), _dataclass_fields(cls, hints, read, read_own), cls)
     else:
-        record = Record(annotation, _name_of(annotation), _attrs_fields(cls, hints, read), cls)
+        record = Record(annotation, _name_of(annotation), _attrs_fields(cls, hints, read, read_own), cls)
     return _with_documentation(record, cls)
 
 
@@ -69,7 +71,7 @@ def resolve(annotation: Any, globals_: Mapping[str, Any], locals_: Mapping[str, 
     """The annotation with its text evaluated; a name that cannot be found is a NameError."""
     if annotation is None or isinstance(annotation, type):
         return annotation
-    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    holder = type("Holder", (), {"__annotations__": {"it": annotation}})  # only a class may have a ClassVar
     return typing.get_type_hints(holder, dict(globals_), dict(locals_), include_extras=True)["it"]
 
 
@@ -89,6 +91,7 @@ def _read_struct(annotation: Any, cls: type[msgspec.Struct], hints: dict[str, An
         is_row=config.array_like,
         is_closed=config.forbid_unknown_fields,
         tag=None if config.tag_field is None else (config.tag_field, _tag(config.tag)),
+        omits_defaults=config.omit_defaults,
     )
 
 
@@ -140,7 +143,7 @@ def _tuple_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, .
     )
 
 
-def _dataclass_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, ...]:
+def _dataclass_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> tuple[Field, ...]:
     import dataclasses
 
     fields = []
@@ -148,14 +151,16 @@ def _dataclass_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Fiel
         default = UNSET if field.default is dataclasses.MISSING else field.default
         factory = UNSET if field.default_factory is dataclasses.MISSING else field.default_factory
         required = default is UNSET and factory is UNSET
-        if field.init:
-            shape = read(hints[field.name])
-            known = _known(default, factory)
-            fields.append(Field(field.name, field.name, shape, required, known, is_written=_is_public(field.name)))
+        is_public = _is_public(field.name)
+        if field.init or is_public:
+            shape, known = (read if field.init else read_own)(hints[field.name]), _known(default, factory)
+            fields.append(
+                Field(field.name, field.name, shape, required and field.init, known, None, is_public, field.init)
+            )
     return tuple(fields)
 
 
-def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, ...]:
+def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> tuple[Field, ...]:
     import attr
 
     fields = []
@@ -163,11 +168,12 @@ def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, .
         is_factory = isinstance(field.default, attr.Factory)  # type: ignore[arg-type]  # a class, typed as a function
         default = UNSET if field.default is attr.NOTHING or is_factory else field.default
         factory = field.default.factory if is_factory and not field.default.takes_self else UNSET
-        if field.init:
-            shape = read(hints.get(field.name, field.type or Any))
-            required = field.default is attr.NOTHING
+        is_public = _is_public(field.name)
+        if field.init or is_public:
+            shape = (read if field.init else read_own)(hints.get(field.name, field.type or Any))
+            required = field.default is attr.NOTHING and field.init
             keyword, known = field.alias or field.name, _known(default, factory)
-            fields.append(Field(field.name, keyword, shape, required, known, is_written=_is_public(field.name)))
+            fields.append(Field(field.name, keyword, shape, required, known, None, is_public, field.init))
     return tuple(fields)
 
 

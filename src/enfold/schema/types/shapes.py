@@ -133,6 +133,7 @@ class Field(msgspec.Struct, frozen=True):
     default: Any = UNSET  # only a default that is known without running the user's code
     description: str | None = None
     is_written: bool = True  # private fields are read, but not written
+    is_read: bool = True  # fields that the class sets itself are written, but not read
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -146,6 +147,11 @@ class Record(msgspec.Struct, frozen=True):
     is_row: bool = False
     is_closed: bool = False  # refuses fields it does not know
     tag: tuple[str, str | int] | None = None
+    omits_defaults: bool = False  # leaves out, when it is written, a field that has its default
+
+    @property
+    def read_fields(self) -> tuple[Field, ...]:
+        return tuple(field for field in self.fields if field.is_read)
 
 
 class Alias(msgspec.Struct, frozen=True):

@@ -1,0 +1,380 @@
+"""Results of a declared type made plain by the engine that knows it: msgspec, or pydantic for types of its own.
+
+What an engine would write otherwise than `to_plain` does, it is not asked to write.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Annotated, Any, Final, TypeAlias, Union, get_args, get_origin
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.schema.check import compile_schema
+from enfold.schema.plain import is_for_msgspec, is_text_like, to_plain
+from enfold.schema.types import shapes
+from enfold.schema.types.describe import describe_shape
+from enfold.schema.types.shapes import Definitions, Record, Shape
+
+__all__ = ["Converter", "result_converter"]
+
+Convert: TypeAlias = Callable[[Any], Any]
+Guard: TypeAlias = Callable[[list[Any]], bool]
+
+_NULL: Final = shapes.Scalar("null")
+_TEXT: Final = shapes.Scalar("string")
+
+
+class Converter(msgspec.Struct, frozen=True):
+    """How results of one declared type become plain data."""
+
+    convert: Convert  # raises any exception for a result that it leaves to `to_plain`
+    write: Callable[[Any], bytes]  # the JSON text of what `convert` gives; raises likewise
+    is_final: bool  # whether what it gives is right even where it does not fit the schema
+    gives_builtins: bool  # whether it gives exact builtin types alone
+
+
+def result_converter(annotation: Any, shape: Shape, definitions: Definitions) -> Converter | None:
+    """The converter of a return type; None where its values are plain as they are, or where no engine knows it."""
+    parts = list(_Parts(definitions).within(shape))
+    if all(map(_is_plain_part, parts)):
+        return None
+    own = _pydantic_form(shape)
+    is_opaque = any(isinstance(part, shapes.Foreign) and not _reaches_hook(part.annotation) for part in parts)
+    try:
+        if own is None and not is_opaque:
+            return None if _hides_defaults(parts, definitions) else _by_msgspec(shape, definitions, parts)
+        guard = _Guards(definitions, is_exact=True).guard(shape)
+        return _by_pydantic(annotation if own is None else own, guard, is_final=own is not None)
+    except _UnguardedError:
+        return None
+
+
+class _Parts:
+    """The parts of a shape, those of its records included, each record once."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
+        self._seen: set[Any] = set()
+
+    def within(self, shape: Shape) -> Iterator[Shape | Record]:
+        if isinstance(shape, shapes.Named):
+            if shape.key not in self._seen:
+                self._seen.add(shape.key)
+                yield from self._of_definition(self._definitions[shape.key])
+            return
+        yield shape
+        for inner in _inner(shape):
+            yield from self.within(inner)
+
+    def _of_definition(self, definition: Record | shapes.Alias) -> Iterator[Shape | Record]:
+        if isinstance(definition, shapes.Alias):
+            yield from self.within(definition.shape)
+            return
+        yield definition
+        for field in definition.fields:
+            yield from self.within(field.shape)
+
+
+def _inner(shape: Shape) -> tuple[Shape, ...]:
+    match shape:
+        case shapes.Items():
+            return (shape.item,)
+        case shapes.Row():
+            return shape.items
+        case shapes.Table():
+            return (shape.key, shape.value)
+        case shapes.Either():
+            return shape.members
+        case shapes.Noted():
+            return (shape.shape,)
+    return ()
+
+
+def _is_plain_part(part: Shape | Record) -> bool:
+    """Whether values of this part are JSON values already, as far as their parts are."""
+    match part:
+        case Record():
+            return part.build is dict
+        case shapes.Items():
+            return part.build is list
+        case shapes.Choice():
+            return all(value is member for value, member in zip(part.values, part.members, strict=True))
+    return not isinstance(part, shapes.Text | shapes.Flags | shapes.Row | shapes.Foreign)
+
+
+def _is_tuple(part: Shape | Record) -> bool:
+    if isinstance(part, Record):
+        return part.is_row
+    return isinstance(part, shapes.Row) or (isinstance(part, shapes.Items) and part.build is tuple)
+
+
+def _hides_defaults(parts: list[Shape | Record], definitions: Definitions) -> bool:
+    """Whether msgspec may leave out a field of which only the class holds the value, and no check would notice."""
+    records = [part for part in parts if isinstance(part, Record) and not hasattr(part.build, "__struct_fields__")]
+    return any(
+        not _has_valid_default(field, definitions)
+        for record in records
+        for field in record.fields
+        if not field.required and hasattr(record.build, field.wire_name)
+    )
+
+
+def _has_valid_default(field: shapes.Field, definitions: Definitions) -> bool:
+    try:
+        default = to_plain(field.default)
+    except CallError:
+        return False
+    return compile_schema(describe_shape(field.shape, definitions, "output")).check(default)
+
+
+# --- msgspec ------------------------------------------------------------------------------------------------------
+
+
+def _by_msgspec(shape: Shape, definitions: Definitions, parts: list[Shape | Record]) -> Converter:
+    is_guarded = any(isinstance(part, shapes.Anything | shapes.Table) for part in parts)
+    guard = _Guards(definitions, is_exact=False).guard(shape) if is_guarded else None
+    has_tuples = any(map(_is_tuple, parts))
+    to_builtins, hook = msgspec.to_builtins, _written_otherwise
+    encode = msgspec.json.Encoder(enc_hook=hook).encode
+
+    def convert(value: Any) -> Any:
+        if guard is not None and not guard([value]):
+            raise _untrusted()
+        plain = to_builtins(value, enc_hook=hook)
+        return _with_lists(plain) if has_tuples else plain
+
+    def write(value: Any) -> bytes:
+        if guard is not None and not guard([value]):
+            raise _untrusted()
+        return encode(value)
+
+    is_exact = not any(isinstance(part, shapes.Foreign) for part in parts)
+    return Converter(convert, write, is_final=False, gives_builtins=is_exact)
+
+
+def _untrusted() -> TypeError:
+    return TypeError("it holds what the engine writes in another form")
+
+
+def _written_otherwise(value: Any) -> Any:
+    """What msgspec calls for an object it does not know: a path, an address, or something of pydantic's."""
+    if is_text_like(value):
+        return str(value)
+    if _reaches_hook(type(value)):
+        from enfold.schema.types.foreign import dump
+
+        return dump(value)
+    raise TypeError(f"{type(value).__qualname__} has no form in JSON")
+
+
+def _reaches_hook(annotation: Any) -> bool:
+    """Whether it is a class of pydantic's that msgspec has no form of its own for."""
+    is_class = isinstance(annotation, type) and hasattr(annotation, "__get_pydantic_core_schema__")
+    return is_class and not hasattr(annotation, "__dataclass_fields__")
+
+
+def _with_lists(value: Any) -> Any:
+    """The value, which is nobody else's, with lists in the place of tuples."""
+    kind = type(value)
+    if kind is dict:
+        for key, item in value.items():
+            if type(item) in _CONTAINERS:
+                value[key] = _with_lists(item)
+        return value
+    return list(map(_with_lists, value)) if kind in _CONTAINERS else value
+
+
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+
+
+# --- pydantic -----------------------------------------------------------------------------------------------------
+
+
+def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Converter | None:
+    from enfold.schema.types.foreign import serializer_of
+
+    try:
+        serializer = serializer_of(annotation)
+    except Exception:  # noqa: BLE001  # pydantic does not know every class; what it raises is its own affair
+        return None
+    to_python, to_json = serializer.to_python, serializer.to_json
+
+    def convert(value: Any) -> Any:
+        if guard is not None and not guard([value]):
+            raise _untrusted()
+        return to_python(value, mode="json", by_alias=True, warnings=False)
+
+    def write(value: Any) -> bytes:
+        if guard is not None and not guard([value]):
+            raise _untrusted()
+        text = to_json(value, by_alias=True, warnings=False)
+        if b"e+" in text:  # pydantic writes large numbers as 1e+16, msgspec as 1e16
+            raise _untrusted()
+        return text
+
+    return Converter(convert, write, is_final, gives_builtins=False)
+
+
+def _pydantic_form(shape: Shape) -> Any:
+    """The annotation of a shape in which all but containers is pydantic's own; None for other shapes."""
+    match shape:
+        case shapes.Foreign():
+            return shape.annotation
+        case shapes.Noted():
+            return _pydantic_form(shape.shape)
+        case shapes.Items(build=build) if build is list:
+            inner = _pydantic_form(shape.item)
+            return None if inner is None else list[inner]  # type: ignore[valid-type]  # known only here
+        case shapes.Table(build=build, key=key) if build is dict and key == _TEXT:
+            inner = _pydantic_form(shape.value)
+            return None if inner is None else dict[str, inner]  # type: ignore[valid-type]  # as above
+        case shapes.Either():
+            members = [type(None) if member == _NULL else _pydantic_form(member) for member in shape.members]
+            return None if None in members else Union[tuple(members)]  # noqa: UP007  # as above
+    return None
+
+
+# --- guards -------------------------------------------------------------------------------------------------------
+
+
+class _UnguardedError(Exception):
+    """A type inside itself: values of all its levels looked at together could be more than there is room for."""
+
+
+class _Guards:
+    """The guards of one type; each looks at all values of one place together, which costs little.
+
+    A guard says whether an engine may be trusted with the values: with what stands where anything may, or a dict; and,
+    where `is_exact`, with instances of classes, because pydantic leaves out what a subclass adds.
+    """
+
+    def __init__(self, definitions: Definitions, *, is_exact: bool) -> None:
+        self._definitions = definitions
+        self._is_exact = is_exact
+        self._known: dict[Any, Guard | None] = {}
+        self._open: set[Any] = set()
+
+    def guard(self, shape: Shape) -> Guard | None:
+        """The guard of a shape, or None where there is nothing to guard against."""
+        match shape:
+            case shapes.Anything():
+                return _are_for_msgspec
+            case shapes.Foreign():
+                classes = _classes(shape.annotation) if self._is_exact else None
+                return None if classes is None else _only(classes)
+            case shapes.Noted():
+                return self.guard(shape.shape)
+            case shapes.Items():
+                return _of_items(self.guard(shape.item))
+            case shapes.Row():
+                return _of_columns([(itemgetter(at), self.guard(item)) for at, item in enumerate(shape.items)])
+            case shapes.Table():
+                return _of_tables(self.guard(shape.value))
+            case shapes.Either():
+                return self._either(shape.members)
+            case shapes.Named():
+                return self._named(shape.key)
+        return None
+
+    def _named(self, key: Any) -> Guard | None:
+        if key in self._open:
+            raise _UnguardedError
+        if key not in self._known:
+            self._open.add(key)
+            self._known[key] = self._definition(self._definitions[key])
+            self._open.discard(key)
+        return self._known[key]
+
+    def _definition(self, record: Record | shapes.Alias) -> Guard | None:
+        if isinstance(record, shapes.Alias):
+            return self.guard(record.shape)
+        columns = [(_getter(record, field), self.guard(field.shape)) for field in record.fields if field.is_written]
+        fields = _of_columns(columns)
+        return _both(_only(frozenset({record.build})), fields) if self._is_exact else fields
+
+    def _either(self, members: tuple[Shape, ...]) -> Guard | None:
+        """Each value is for the members whose class it has; the value of a scalar is for none."""
+        guards = [(self._class(member), guard) for member in members if (guard := self.guard(member)) is not None]
+
+        def are_trusted(values: list[Any]) -> bool:
+            return all(guard([value for value in values if isinstance(value, kind)]) for kind, guard in guards)
+
+        return are_trusted if guards else None
+
+    def _class(self, member: Shape) -> Any:
+        match member:
+            case shapes.Noted():
+                return self._class(member.shape)
+            case shapes.Table():
+                return dict
+            case shapes.Named() if isinstance(record := self._definitions[member.key], Record):
+                return record.build
+            case shapes.Foreign() if isinstance(member.annotation, type):
+                return member.annotation
+        return object
+
+
+def _classes(annotation: Any) -> frozenset[type] | None:
+    """The classes that an annotation names, alone or in a union; None where it names something else."""
+    if isinstance(annotation, type):
+        return frozenset({annotation})
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _classes(arguments[0])
+    members = [_classes(member) for member in arguments] if origin in _UNIONS else [None]
+    return None if None in members else frozenset[type]().union(*filter(None, members))
+
+
+_UNIONS: Final = (Union, types.UnionType)
+
+
+def _are_for_msgspec(values: list[Any]) -> bool:
+    return all(map(is_for_msgspec, values))
+
+
+def _only(classes: frozenset[Any]) -> Guard:
+    allowed = classes | {msgspec.UnsetType}
+    return lambda values: allowed.issuperset(map(type, values))
+
+
+def _both(first: Guard, second: Guard | None) -> Guard:
+    return first if second is None else lambda values: first(values) and second(values)
+
+
+def _of_items(guard: Guard | None) -> Guard | None:
+    return None if guard is None else lambda values: guard(list(chain.from_iterable(values)))
+
+
+def _of_tables(guard: Guard | None) -> Guard:
+    """Keys have to be text: of others each engine makes text as it likes."""
+
+    def are_trusted(tables: list[Any]) -> bool:
+        if not _DICTS.issuperset(map(type, tables)) or not _WORDS.issuperset(map(type, chain.from_iterable(tables))):
+            return False
+        return guard is None or guard([item for table in tables for item in table.values()])
+
+    return are_trusted
+
+
+_DICTS: Final = frozenset({dict})
+_WORDS: Final = frozenset({str})
+
+
+def _of_columns(columns: list[tuple[Callable[[Any], Any], Guard | None]]) -> Guard | None:
+    looked_at = [(get, guard) for get, guard in columns if guard is not None]
+
+    def are_trusted(values: list[Any]) -> bool:
+        return all(guard(list(map(get, values))) for get, guard in looked_at)
+
+    return are_trusted if looked_at else None
+
+
+def _getter(record: Record, field: shapes.Field) -> Callable[[Any], Any]:
+    if record.build is not dict:
+        return attrgetter(field.keyword if hasattr(record.build, "__struct_fields__") else field.wire_name)
+    return itemgetter(field.wire_name) if field.required else lambda row: row.get(field.wire_name, msgspec.UNSET)
