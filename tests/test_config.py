@@ -317,3 +317,12 @@ async def test_for_one_operation_only_the_sources_are_opened_that_may_have_it(
 ) -> None:
     config = read_config(write(tmp_path, "enfold.toml", EVERYTHING), {})
     assert [source.name for source in config.with_only(operation).sources] == opened
+
+
+@pytest.mark.parametrize("credential", ['"t"', '["ann", "secret"]', '{ client_id = "me", client_secret = "s" }'])
+def test_a_credential_of_a_scheme_is_a_token_a_user_with_a_password_or_a_table(tmp_path: Path, credential: str) -> None:
+    text = (
+        f'[sources.shop]\nopenapi = "shop.yaml"\ncredentials = {{ login = {credential} }}\nallow_files = "../parts"\n'
+    )
+    (source,) = read_config(write(tmp_path, "enfold.toml", text), {}).sources
+    assert list(source.entry["credentials"]) == ["login"]

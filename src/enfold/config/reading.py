@@ -110,6 +110,10 @@ def _is_credentials(value: Any) -> bool:
     return _is_text(value) or (_is_texts(value) and len(value) == 2) or _is_text_table(value)
 
 
+def _is_credentials_by_scheme(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_credentials, value.values()))
+
+
 def _is_one_of(*words: str) -> Callable[[Any], bool]:
     return lambda value: value in words
 
@@ -178,7 +182,10 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
     "openapi": {
         "openapi": _TEXT,
         "base_url": _TEXT,
-        "credentials": (_is_text_table, "a table of security schemes"),
+        "credentials": (
+            _is_credentials_by_scheme,
+            "a table of security schemes: to each a token, a list of user and password, or a table",
+        ),
         "allow_hosts": _PATTERNS,
         "allow_files": _PATTERNS,
         "server_variables": _TEXT_TABLE,

@@ -118,7 +118,7 @@ async def test_an_error_status_is_an_error_with_its_facts(serve: Serve, connect:
     problem = {"title": "gone", "detail": "no such pet"}
     server = await serve(lambda _: http.reply(problem, status="404 Not Found", content_type="application/problem+json"))
     error = await failure(connect(http.document({}), base_url=server.url).execute("x", {}))
-    assert (error.code, error.message, error.retryable) == ("EXECUTION_ERROR", "HTTP 404: Not Found", False)
+    assert (error.code, error.message, error.retryable) == ("EXECUTION_ERROR", "HTTP 404: no such pet", False)
     assert error.details == {
         "status": 404,
         "reason": "Not Found",

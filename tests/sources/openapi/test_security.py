@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from enfold import CallError
+from enfold.sources.openapi import from_openapi
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, RawServer, Received, Serve, Words
@@ -41,6 +42,8 @@ async def server(serve: Serve, http: Words) -> RawServer:
         ("in_query", "s&1", "query", "key=s%261"),
         ("in_cookie", "s1", "cookie", "sid=s1"),
         ("user", ("ann", "se:cret"), "authorization", BASIC),
+        ("user", ["ann", "se:cret"], "authorization", BASIC),
+        ("user", lambda: ["ann", "se:cret"], "authorization", BASIC),
         ("user", "ann:se:cret", "authorization", BASIC),
         ("user", {"username": "ann", "password": "se:cret"}, "authorization", BASIC),
         ("token", "t1", "authorization", "Bearer t1"),
@@ -191,3 +194,147 @@ async def test_a_token_address_elsewhere_gets_no_secret_unless_the_user_named_it
     own = {**CLIENT, "token_url": f"{elsewhere.url}/token"}
     await connect(document, base_url=server.url, credentials={"oauth": own}).execute("x", {})
     assert len(elsewhere.received) == 1
+
+
+# --- what the document does not say, and what the user got wrong
+
+
+def test_a_credential_of_an_unknown_scheme_is_named_with_the_nearest(http: Words) -> None:
+    document = secured(http, {"token": []})
+    imported = from_openapi(document, base_url="http://a.test", credentials={"Tokn": "t", "zzz": "t", "user": "a:b"})
+    told = [each.why for each in imported.report.degraded if each.where == "credentials"]
+    assert told[0] == "the document has no security scheme Tokn: did you mean token?"
+    assert told[1].startswith("the document has no security scheme zzz: it has in_header, in_query")
+    assert len(told) == 2
+
+
+def test_a_credential_of_three_texts_is_refused_with_a_sentence(http: Words) -> None:
+    with pytest.raises(ValueError, match="a user and a password, not 3 texts"):
+        from_openapi(secured(http, {"user": []}), base_url="http://a.test", credentials={"user": ["a", "b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("root", "own", "sent"),
+    [
+        ({}, {}, "Bearer t"),
+        ({"security": []}, {}, None),
+        ({}, {"security": []}, None),
+        ({}, {"security": [{}]}, None),
+        ({"security": [{"token": []}]}, {}, "Bearer t"),
+        ({"security": [{"in_header": []}]}, {}, None),
+    ],
+    ids=str,
+)
+async def test_credentials_are_sent_where_a_document_has_schemes_and_nowhere_asks_for_them(
+    server: RawServer, connect: Connect, http: Words, root: dict[str, Any], own: dict[str, Any], sent: str | None
+) -> None:
+    document = http.document(own, components={"securitySchemes": SCHEMES}, **root)
+    await connect(document, base_url=server.url, credentials={"token": "t"}).execute("x", {})
+    assert server.received[0].header("authorization") == sent
+    report = from_openapi(document, base_url=server.url, credentials={"token": "t"}).report
+    is_told = any("that of token is sent anyway" in each.why for each in report.degraded)
+    assert is_told == (sent is not None and not root)
+
+
+async def test_of_two_credentials_for_one_place_the_first_is_sent_and_all_others_too(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    document = http.document({}, swagger="2.0", securityDefinitions=SCHEMES, version="2.0")
+    given = {"token": "t", "in_header": "k", "open_id": "o"}
+    await connect(document, base_url=server.url, credentials=given).execute("x", {})
+    received = server.received[0]
+    assert received.header("x-key") == "k"
+    assert received.header("authorization") in ("Bearer t", "Bearer o")
+
+
+async def test_an_operation_without_security_beside_others_with_it_gets_no_credentials(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    document = http.document({}, components={"securitySchemes": SCHEMES})
+    document["paths"]["/y"] = {"get": {"operationId": "y", "security": [{"token": []}], "responses": {}}}
+    registry = connect(document, base_url=server.url, credentials={"token": "t"})
+    await registry.execute("x", {})
+    assert server.received[0].header("authorization") is None
+
+
+async def test_a_credential_never_goes_elsewhere_though_nobody_asks_for_it(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    document = http.document({"servers": [{"url": server.url}]}, components={"securitySchemes": SCHEMES})
+    registry = connect(document, base_url="http://home.test", allow_hosts="127.0.0.1", credentials={"token": "t"})
+    await registry.execute("x", {})
+    assert server.received[0].header("authorization") is None
+
+
+LACKING = "no credential for in_header or token: set ENFOLD_SHOP_IN_HEADER or pass credentials={'in_header': …}"
+
+
+@pytest.mark.parametrize(
+    ("credentials", "message", "schemes"),
+    [
+        (
+            {},
+            f"HTTP 401: who are you? ({LACKING})",
+            ["in_header", "token"],
+        ),
+        ({"token": "t"}, "HTTP 401: who are you? (the credential of token was refused)", ["token"]),
+    ],
+    ids=["none", "wrong"],
+)
+async def test_a_401_names_the_scheme_and_the_variable_that_would_fill_it(
+    serve: Serve, connect: Connect, http: Words, credentials: dict[str, str], message: str, schemes: list[str]
+) -> None:
+    server = await serve(lambda _: http.reply({"message": "who are you?"}, status="401 Unauthorized"))
+    document = secured(http, {"in_header": []}, {"token": []})
+    registry = connect(document, base_url=server.url, namespace="shop", credentials=credentials)
+    with pytest.raises(CallError) as caught:
+        await registry.execute("shop.x", {})
+    assert (caught.value.message, caught.value.details["schemes"]) == (message, schemes)
+
+
+@pytest.mark.parametrize("security", [[{"in_header": []}, {"in_query": []}], [{"in_header": [], "in_query": []}]])
+async def test_no_argument_asks_for_what_a_credential_fills_in(
+    server: RawServer, connect: Connect, http: Words, security: list[dict[str, list[str]]]
+) -> None:
+    parameters = [
+        {"name": "x-key", "in": "header", "required": True, "schema": {"type": "string"}},
+        {"name": "key", "in": "query", "required": True, "schema": {"type": "string"}},
+    ]
+    document = secured(http, *security)
+    document["paths"]["/x"]["get"]["parameters"] = parameters
+    registry = connect(document, base_url=server.url, credentials={"in_header": "a", "in_query": "b"})
+    assert registry.get_spec("x").input_schema["properties"] == {}
+    await registry.execute("x", {})
+    assert (server.received[0].header("x-key"), server.received[0].query) == ("a", "key=b")
+
+
+# --- headers of 2.0
+
+
+def old_headers(http: Words, **more: Any) -> dict[str, Any]:
+    names = ("Authorization", "Accept", "Content-Type", "Host", "X-A")
+    parameters = [{"name": name, "in": "header", "type": "string"} for name in names]
+    body = {"name": "b", "in": "body", "schema": {"type": "object"}}
+    return http.document({"parameters": [*parameters, body]}, method="post", version="2.0", **more)
+
+
+async def test_the_headers_that_only_3_x_reserves_are_arguments_in_2_0(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    registry = connect(old_headers(http, consumes=["application/json"]), base_url=server.url)
+    names = ["Authorization", "Accept", "Content-Type", "X-A", "body"]
+    assert list(registry.get_spec("x").input_schema["properties"]) == names
+    given = {"Authorization": "Token 1", "Accept": "text/csv", "Content-Type": "application/vnd.x+json"}
+    await registry.execute("x", {**given, "body": {"a": 1}})
+    received = server.received[0]
+    assert [received.header(name) for name in ("authorization", "accept", "content-type")] == list(given.values())
+
+
+async def test_a_credential_takes_the_place_of_an_authorization_argument(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    document = old_headers(http, securityDefinitions={"login": {"type": "basic"}}, security=[{"login": []}])
+    registry = connect(document, base_url=server.url, credentials={"login": ["ann", "se:cret"]})
+    assert "Authorization" not in registry.get_spec("x").input_schema["properties"]
+    await registry.execute("x", {})
+    assert server.received[0].header("authorization") == BASIC

@@ -23,7 +23,7 @@ from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
 from enfold.sources.openapi.responses import Answer, to_envelope, to_error
 from enfold.sources.openapi.schemas import Problem, Schema, Schemas
-from enfold.sources.openapi.security import Carried, Security, read_requirements
+from enfold.sources.openapi.security import Carried, Requirements, Security, read_requirements
 from enfold.sources.openapi.servers import Servers
 from enfold.sources.openapi.streams import Stream
 from enfold.sources.openapi.tokens import TokenStore
@@ -62,7 +62,7 @@ class Blueprint(msgspec.Struct, frozen=True):
     parameters: list[Parameter]
     body: Body | None
     responses: tuple[Response, ...]
-    requirements: tuple[tuple[str, ...], ...]
+    requirements: Requirements
     base: str
 
     @property
@@ -122,7 +122,7 @@ class Call:
         """Call the operation and give its answer."""
         answer = await self._fetch(arguments)
         if answer.status >= 400:
-            raise to_error(answer)
+            raise self._failure(answer)
         response = outputs.response_for(self._blueprint.responses, answer.status)
         return to_envelope(answer, expects_json=_promises_json(response), private_headers=self._shared.private_headers)
 
@@ -143,6 +143,14 @@ class Call:
         stream = Stream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
         return stream.items(lambda: self._request(arguments), context)
 
+    def _failure(self, answer: Answer) -> CallError:
+        """The error of a status; after a 401 it says which scheme needs a credential, and where that is read from."""
+        error = to_error(answer)
+        sentence, details = self._shared.security.refused(self._blueprint.requirements, self._schemes)
+        if answer.status != 401 or not sentence:
+            return error
+        return CallError(error.code, f"{error.message} ({sentence})", {**(error.details or {}), **details})
+
     # --- requests
 
     async def _fetch(self, arguments: Mapping[str, Any]) -> Answer:
@@ -154,7 +162,7 @@ class Call:
 
     async def _request(self, arguments: Mapping[str, Any]) -> Outgoing:
         request = self._builder.build({**arguments, **self._fixed} if self._fixed else arguments)
-        request.headers.append(("Accept", self._accept))
+        request.add_header("Accept", self._accept)
         if self._schemes:
             _add(await self._shared.security.carried(self._schemes), request)
         return request
@@ -189,7 +197,8 @@ class Call:
     def _schemes(self) -> tuple[str, ...]:
         if not self._shared.servers.reach.is_home(self._blueprint.base):
             return ()  # credentials are for the user's own server only
-        return self._shared.security.choose(self._blueprint.requirements)
+        declared = {each.key for each in self._blueprint.parameters}
+        return self._shared.security.choose(self._blueprint.requirements, declared)
 
     @cached_property
     def _accept(self) -> str:

@@ -15,15 +15,13 @@ from enfold.sources.openapi.operations import Found
 
 LOCATIONS: Final = ("path", "query", "querystring", "header", "cookie")
 
-# The document may not describe these (the content negotiation and the security do), and no caller may set the others:
-# they would change where the request goes, or where it ends.
+# Since 3.0 a document may not describe these: the content negotiation and the security do.
+_DESCRIBED_ELSEWHERE: Final = frozenset({"accept", "authorization", "content-type"})
+# No caller may set these: they would change where the request goes, or where it ends.
 RESERVED_HEADERS: Final = frozenset(
     {
-        "accept",
-        "authorization",
         "connection",
         "content-length",
-        "content-type",
         "host",
         "keep-alive",
         "proxy-authorization",
@@ -109,7 +107,8 @@ def _read(place: Place, version: str) -> Parameter | None:
         return None
     if location not in LOCATIONS:
         raise MalformedOperationError(place, f"there is no parameter location {location!r}")
-    if location == "header" and name.lower() in RESERVED_HEADERS:
+    reserved = RESERVED_HEADERS if version == "2.0" else RESERVED_HEADERS | _DESCRIBED_ELSEWHERE
+    if location == "header" and name.lower() in reserved:
         return None
     return _read_old(place, name, location) if version == "2.0" and "schema" not in node else _read_new(place)
 

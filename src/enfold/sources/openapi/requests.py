@@ -34,6 +34,15 @@ class Outgoing(msgspec.Struct):
     cookies: list[str]
     content: bytes | None = None
 
+    def header(self, name: str) -> str | None:
+        """The first header of a name, in lower case."""
+        return next((value for each, value in self.headers if each.lower() == name), None)
+
+    def add_header(self, name: str, value: str) -> None:
+        """Add a header that an argument may have set already: then the argument's stays."""
+        if self.header(name.lower()) is None:
+            self.headers.append((name, value))
+
     @property
     def target(self) -> str:
         query = "&".join(self.query)
@@ -125,7 +134,7 @@ class RequestBuilder:
     def _write_body(self, request: Outgoing, arguments: Mapping[str, Any]) -> None:
         given = self._body_fields(arguments)
         whole, chosen = self._of("whole"), self._of("type")
-        wanted = arguments.get(chosen) if chosen else None
+        wanted = arguments.get(chosen) if chosen else request.header("content-type")
         if whole is not None and whole in arguments and not given:
             kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
             self._set(request, kind, arguments[whole])
@@ -139,7 +148,9 @@ class RequestBuilder:
     def _set(self, request: Outgoing, kind: Kind, value: Any) -> None:
         files = kind.fields.files if kind.fields is not None else frozenset()
         request.content, content_type = write_body(kind.media, value, files)
-        request.headers.append(("Content-Type", content_type))
+        if media.is_multipart(content_type):  # only we know the boundary
+            request.headers = [pair for pair in request.headers if pair[0].lower() != "content-type"]
+        request.add_header("Content-Type", content_type)
 
     def _is_spread(self) -> bool:
         return self._inputs.kinds[0].fields is not None

@@ -10,6 +10,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.sources.openapi import media
+from enfold.sources.openapi.explanations import explanation
 
 MAX_ERROR_BODY: Final = 16_384
 NO_WARNINGS: Final[tuple[ResultWarning, ...]] = ()
@@ -124,7 +125,15 @@ def to_error(answer: Answer) -> CallError:
     if retry_after is not None:
         details["retry_after"] = retry_after
     code = _ERROR_CODES.get(answer.status, "EXECUTION_ERROR")
-    return CallError(code, f"HTTP {answer.status}: {answer.reason}", details)
+    why = explanation(answer.content, content_type) or answer.reason or _phrase(answer.status)
+    return CallError(code, f"HTTP {answer.status}: {why}", details)
+
+
+def _phrase(status: int) -> str:
+    """The usual words for a status, for a server that sends none."""
+    from http import HTTPStatus
+
+    return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else "the server gave no reason"
 
 
 def error_body(content: bytes, content_type: str) -> Any:

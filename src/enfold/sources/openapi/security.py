@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -14,7 +14,9 @@ from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
 from enfold.sources.openapi.operations import Found
 from enfold.sources.openapi.schemas import Problem
 
-Credential: TypeAlias = str | tuple[str, str] | Mapping[str, str] | Callable[[], Any]
+Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
+Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None
+Standing: TypeAlias = tuple[str, str]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
@@ -104,16 +106,29 @@ def _token_url(place: Place) -> str | None:
     return next((each for each in (flow, old) if isinstance(each, str)), None)
 
 
-def read_requirements(library: Library, found: Found) -> tuple[tuple[str, ...], ...]:
-    """The alternatives of an operation: each a set of schemes that are needed together; `()` is one that needs none."""
+def read_requirements(library: Library, found: Found) -> Requirements:
+    """The alternatives of an operation: each a set of schemes that are needed together; None where nothing is said."""
     for owner in (found.place, library.place()):
         said = owner.node.get("security")
         if isinstance(said, list):
             return tuple(tuple(each) for each in said if isinstance(each, dict))
-    return ()
+    return None
 
 
 # --- credentials --------------------------------------------------------------------------------------------------
+
+
+def unknown_credentials(given: Mapping[str, Credential] | None, schemes: Iterable[str]) -> Iterator[Problem]:
+    """A problem for each credential whose scheme the document does not have, with the name that was likely meant."""
+    from difflib import get_close_matches
+
+    known = list(schemes)
+    for name in given or ():
+        if name not in known:
+            by_word = {each.lower(): each for each in known}
+            near = [by_word[each] for each in get_close_matches(name.lower(), by_word, n=1, cutoff=0.5)]
+            others = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            yield Problem("credentials", f"the document has no security scheme {name}: {others}")
 
 
 def gather_credentials(
@@ -142,9 +157,14 @@ def _filled(credential: Credential | None, environment: Mapping[str, str]) -> Cr
     if isinstance(credential, Mapping):
         return {key: _text(value, environment) for key, value in credential.items()}
     if isinstance(credential, (tuple, list)):
-        user, password = (_text(each, environment) for each in credential)
-        return user, password
+        return _pair([_text(each, environment) for each in credential])
     return credential
+
+
+def _pair(texts: Sequence[str]) -> tuple[str, str]:
+    if len(texts) != 2:
+        raise ValueError(f"A credential of several texts is a user and a password, not {len(texts)} texts")
+    return texts[0], texts[1]
 
 
 def _text(text: str, environment: Mapping[str, str]) -> str:
@@ -173,26 +193,56 @@ _PARTS: Final = ("username", "password", "client_id", "client_secret", "scopes",
 class Security:
     """The credentials of a source, laid on requests as their operations require."""
 
-    def __init__(self, schemes: Mapping[str, Scheme], credentials: Mapping[str, Credential], tokens: Tokens) -> None:
+    def __init__(
+        self, schemes: Mapping[str, Scheme], credentials: Mapping[str, Credential], tokens: Tokens, namespace: str = ""
+    ) -> None:
         self._schemes = schemes
         self._credentials = credentials
         self._tokens = tokens
+        self._namespace = namespace
+        self._assumed: tuple[str, ...] = ()
 
-    def choose(self, requirements: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-        """The first alternative we have all credentials for; none at all where there is no such."""
+    def assume(self) -> list[Problem]:
+        """Send every credential with every call: for a document that declares schemes and nowhere asks for them."""
+        by_standing = {_standing(self._schemes[name]): name for name in reversed(list(self._credentials))}
+        self._assumed = tuple(name for name in self._credentials if name in by_standing.values())
+        sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]
+        return [Problem("security", each) for each in sent]
+
+    def choose(self, requirements: Requirements, declared: Collection[Standing] = ()) -> tuple[str, ...]:
+        """The first alternative we have all credentials for, and schemes of others that fill a declared parameter."""
+        if requirements is None:
+            return self._assumed
+        chosen = self._alternative(requirements)
+        standing = self.supplied(chosen)
+        others = {name for names in requirements for name in names if name in self._credentials}
+        filling = {_standing(self._schemes[name]): name for name in sorted(others, reverse=True)}
+        return (*chosen, *(name for place, name in filling.items() if place in declared and place not in standing))
+
+    def _alternative(self, requirements: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
         for names in requirements:
             if names and all(name in self._credentials and name in self._schemes for name in names):
                 return names
         return ()
 
-    def supplied(self, names: Iterable[str]) -> set[tuple[str, str]]:
+    def supplied(self, names: Iterable[str]) -> set[Standing]:
         """The parameters that the chosen schemes fill in: location and name, a header's in lower case."""
-        schemes = [self._schemes[name] for name in names]
-        return {
-            (each.kind, each.parameter.lower() if each.kind == "header" else each.parameter)
-            for each in schemes
-            if each.parameter
-        }
+        return {_standing(self._schemes[name]) for name in names}
+
+    def refused(self, requirements: Requirements, sent: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """What to do after a 401, as a sentence and as details; nothing where the document has no schemes."""
+        if sent:
+            return f"the credential of {' and '.join(sent)} was refused", {"schemes": list(sent)}
+        wanted = requirements or tuple((name,) for name in self._schemes)
+        lacking = [name for names in wanted for name in names if name not in self._credentials]
+        variables = {name: environment_name(name, self._namespace) for name in lacking}
+        if not variables:
+            return "", {}
+        first, variable = next(iter(variables.items()))
+        return (
+            f"no credential for {' or '.join(variables)}: set {variable} or pass credentials={{{first!r}: …}}",
+            {"schemes": list(variables), "variables": list(variables.values())},
+        )
 
     async def carried(self, names: Iterable[str]) -> Carried:
         """What the chosen schemes add to a request."""
@@ -208,8 +258,8 @@ class Security:
             credential = await given if hasattr(given, "__await__") else given
         if isinstance(credential, str):
             return _basic(*credential.split(":", 1)) if scheme.kind == "basic" and ":" in credential else credential
-        if isinstance(credential, tuple):
-            return _basic(*credential)
+        if isinstance(credential, (tuple, list)):
+            return _basic(*_pair(credential))
         return await self._from_parts(scheme, credential if isinstance(credential, Mapping) else {})
 
     async def _from_parts(self, scheme: Scheme, parts: Mapping[str, str]) -> str:
@@ -218,6 +268,13 @@ class Security:
         if "username" in parts or "password" in parts:
             return _basic(parts.get("username", ""), parts.get("password", ""))
         return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
+
+
+def _standing(scheme: Scheme) -> Standing:
+    """Where a credential stands in a request: location and name, a header's in lower case."""
+    if scheme.kind in ("query", "cookie"):
+        return scheme.kind, scheme.parameter
+    return "header", scheme.parameter.lower() or "authorization"
 
 
 def _grant(scheme: Scheme, parts: Mapping[str, str]) -> ClientCredentials:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Self
 
+from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
 from enfold.sources.filters import Filter, chooser
 from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
@@ -17,10 +18,18 @@ from enfold.sources.openapi.operations import Found, described, find_operations,
 from enfold.sources.openapi.parameters import MalformedOperationError
 from enfold.sources.openapi.report import ImportReport
 from enfold.sources.openapi.schemas import Problem, Schema
-from enfold.sources.openapi.security import Credential, Security, gather_credentials, read_schemes
+from enfold.sources.openapi.security import (
+    Credential,
+    Requirements,
+    Security,
+    gather_credentials,
+    read_schemes,
+    unknown_credentials,
+)
 from enfold.sources.openapi.servers import Servers
 from enfold.sources.openapi.tokens import TokenStore
 
+_log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 
 
@@ -95,8 +104,11 @@ def from_openapi(
     tokens = TokenStore(http, servers.reach, servers.base)
     problems: list[Problem] = []
     schemes = read_schemes(library, version, problems)
+    for unknown in unknown_credentials(credentials, schemes):
+        _log.warning("%s", unknown.why)
+        problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
-    security = Security(schemes, known, tokens)
+    security = Security(schemes, known, tokens, namespace)
     shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers))
     shared.problems += problems
     importer = _Importer(shared, namespace, Policy(normalize=normalize), timeout)
@@ -118,6 +130,7 @@ class _Importer:
     def run(self, keeps: Callable[[OperationSpec], bool], rename: Mapping[str, str]) -> ImportedOperations:
         found = find_operations(self._shared.library, self._skipped)
         blueprints = [each for each in map(self._read, found) if each is not None]
+        self._assume_security([each.requirements for each in blueprints])
         parts = [(each, streams) for each in blueprints for streams in _kinds(each)]
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
         names = give_names(wanted)
@@ -131,6 +144,11 @@ class _Importer:
         imported = [operation.spec.id for operation in operations]
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints))
         return ImportedOperations(operations, report, self._shared.client)
+
+    def _assume_security(self, said: list[Requirements]) -> None:
+        """Where no operation asks for a credential and some say nothing of it, what the user gave is sent."""
+        if None in said and not any(names for requirements in said for names in requirements or ()):
+            self._shared.problems += self._shared.security.assume()
 
     def _read(self, found: Found) -> Blueprint | None:
         try:
