@@ -18,6 +18,7 @@ from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.call_settings import NEVER
 from enfold.calls.worker.nats_once_store import LEASE_MARGIN, NATSOnceStore
+from enfold.calls.worker.once_store import EntryKey
 
 TTL = 2.0
 KEY = {"idempotency_key": "order-7", "timeout": TTL}
@@ -91,6 +92,10 @@ async def _until_begun(log: Path) -> None:
 # --- two clients of one bucket ------------------------------------------------------------------------------------
 
 
+def _key(key: str = "key") -> EntryKey:
+    return EntryKey(("ann", None), "shop.pay", key)
+
+
 @pytest.fixture
 async def stores(server: Server) -> AsyncIterator[list[NATSOnceStore]]:
     transports = [NATSTransport(server.url, name=f"w{number}") for number in range(2)]
@@ -108,7 +113,7 @@ async def test_many_calls_with_one_key_on_two_workers_run_once(stores: list[NATS
         await asyncio.sleep(0.1)
         return local_envelope(runs, "shop.pay")
 
-    calls = [stores[number % 2].once("key", "digest", 10.0, run) for number in range(20)]
+    calls = [stores[number % 2].once(_key(), "digest", 10.0, run) for number in range(20)]
     answers = await asyncio.gather(*calls)
     assert ({answer.data for answer in answers}, runs) == ({1}, 1)
 
@@ -117,9 +122,9 @@ async def test_the_same_key_with_another_input_is_refused(stores: list[NATSOnceS
     async def run() -> ResponseEnvelope[Any]:
         return local_envelope(1, "shop.pay")
 
-    await stores[0].once("key", "digest", 10.0, run)
+    await stores[0].once(_key(), "digest", 10.0, run)
     with pytest.raises(CallError) as raised:
-        await stores[1].once("key", "another", 10.0, run)
+        await stores[1].once(_key(), "another", 10.0, run)
     assert raised.value.code == "VALIDATION_ERROR"
 
 
@@ -136,7 +141,7 @@ async def test_a_failure_is_kept_unless_the_call_may_be_tried_again(
 
     for store in stores:
         with pytest.raises(CallError, match="not today"):
-            await store.once("key", "digest", 10.0, run)
+            await store.once(_key(), "digest", 10.0, run)
     assert tried == runs
 
 
@@ -150,13 +155,13 @@ async def test_a_late_end_does_not_replace_the_outcome_of_who_took_over(stores: 
     async def run() -> ResponseEnvelope[Any]:
         return local_envelope("second", "shop.pay")
 
-    first = asyncio.create_task(stores[0].once("key", "digest", 0.2, stand_still))
+    first = asyncio.create_task(stores[0].once(_key(), "digest", 0.2, stand_still))
     await asyncio.sleep(0.1)
     with pytest.raises(CallError) as raised:
-        await stores[1].once("key", "digest", 0.2, run)
+        await stores[1].once(_key(), "digest", 0.2, run)
     assert raised.value.code == "TIMEOUT"
     await asyncio.sleep(0.2 + LEASE_MARGIN)
-    assert (await stores[1].once("key", "digest", 1.0, run)).data == "second"
+    assert (await stores[1].once(_key(), "digest", 1.0, run)).data == "second"
     release.set()
     await first
-    assert (await stores[0].once("key", "digest", 1.0, stand_still)).data == "second"
+    assert (await stores[0].once(_key(), "digest", 1.0, stand_still)).data == "second"

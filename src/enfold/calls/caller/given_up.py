@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.caller.waiting import Waiting
+from enfold.calls.caller.waiting import WaitingRequest
 from enfold.calls.protocol.events import Aborted, Payload
 from enfold.calls.protocol.transport import Message
 from enfold.errors import CallError
@@ -37,7 +37,7 @@ class GivenUp:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, waiting: Waiting, now: float) -> None:
+    def add(self, waiting: WaitingRequest, now: float) -> None:
         """Tell the worker of a call that nobody waits; remember it, unless it has surely heard."""
         if waiting.control is not None:
             self._tell_at(waiting.control, Aborted(waiting.request_id))

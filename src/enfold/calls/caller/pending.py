@@ -7,14 +7,17 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+
+import msgspec
 
 from enfold.calls.caller.given_up import GivenUp, may_still_run
-from enfold.calls.caller.waiting import Waiting, WaitingCall, WaitingStream
+from enfold.calls.caller.waiting import WaitingCall, WaitingRequest, WaitingStream
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, Retry, retry_delay
+from enfold.calls.protocol.connect_once import ConnectOnce
 from enfold.calls.protocol.delegation import Sign
-from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Completed,
@@ -28,24 +31,17 @@ from enfold.calls.protocol.events import (
 )
 from enfold.calls.protocol.subjects import is_token, request_subject
 from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
-from enfold.calls.transports.memory_bus import MemoryTransport
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
 from enfold.operation import Context, new_request_id
 
 __all__ = ["PendingRequestMap"]
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=WaitingRequest)
 
+_NOTHING: Final[Mapping[str, Any]] = {}
 MAX_SUBJECTS: Final = 10_000
 MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
-
-
-class Incoming(Protocol):
-    """A call of somebody else, as its answers see it."""
-
-    async def answer(self, payload: Payload) -> None:
-        """Publish an event to whoever made the call."""
 
 
 class PendingRequestMap:
@@ -63,16 +59,14 @@ class PendingRequestMap:
         self._settings = settings or CallSettings()
         self._retry = retry or Retry()
         self._sign = sign
-        self._bus = transport if isinstance(transport, MemoryTransport) and sign is None else None
         self._ids = event_ids()
         self._prefix = ""
-        self._waiting: dict[str, Waiting] = {}
-        self._answers: dict[str, Incoming] = {}
+        self._waiting: dict[str, WaitingRequest] = {}
         self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._telling: set[asyncio.Task[Any]] = set()
         self._subscription: Subscription | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._listening = ConnectOnce(self._listen)
         self._timer: asyncio.TimerHandle | None = None
         self._lost_timer: asyncio.TimerHandle | None = None
         self.malformed = 0
@@ -104,65 +98,23 @@ class PendingRequestMap:
         provenance: dict[str, Any] | None = None,
     ) -> ResponseEnvelope[Any]:
         """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds."""
-        ttl = _ttl(context, timeout, deadline)
-        if self._bus is not None and idempotency_key is None and provenance is None:
-            answer = self._answered_now(operation_id, input, context, DEFAULT_TTL if ttl is None else ttl)
-            if answer is not None:
-                return answer
+        ttl = timeout if context is None and deadline is None else _ttl(context, timeout, deadline)
         ends_at = time.monotonic() + (DEFAULT_TTL if ttl is None else ttl)
-        repeatable = idempotent or idempotency_key is not None
-        attempt = 0
-        while True:
-            attempt += 1
-            request = Requested(
-                new_request_id(),
-                operation_id,
-                input,
-                max(0, int((ends_at - time.monotonic()) * 1000)),
-                parent_request_id=_parent(context),
-                idempotency_key=idempotency_key,
-                provenance=provenance,
-            )
-            try:
-                return await self._attempt(request, context, repeatable, attempt)
-            except CallError as error:
-                delay = retry_delay(self._retry, attempt, error, idempotent=repeatable)
-                if delay is None or time.monotonic() + delay >= ends_at:
-                    raise
-                await asyncio.sleep(delay)
-
-    def _answered_now(
-        self, operation_id: str, input: Mapping[str, Any], context: Context | None, ttl: float
-    ) -> ResponseEnvelope[Any] | None:
-        """The answer of a worker in this process that has it at once."""
-        bus = self._bus
-        worker = None if bus is None or ttl <= 0 else bus.shortcut(operation_id)
-        if bus is None or worker is None:
-            return None
-        return worker.answer_now(operation_id, input, bus, _parent(context), ttl)
-
-    async def _attempt(
-        self, request: Requested, context: Context | None, idempotent: bool, attempt: int
-    ) -> ResponseEnvelope[Any]:
         if self._subscription is None:
             await self._open()
-        waiting = self._made(WaitingCall, request, idempotent)
-        if attempt > 1:
-            # A worker that lives says so at once: a second silence need not be as long as the first.
-            waiting.silence /= 4
-        try:
-            await self._send(request, waiting, context)
-            while waiting.result is None and waiting.error is None:
-                if self._timer is None:
-                    self._tick_soon()
-                await waiting.change()
-        except asyncio.CancelledError:
-            waiting.fail(outcomes.aborted(request.operation_id))
-            raise
-        finally:
-            self._end(waiting)
+        request = Requested(
+            new_request_id(),
+            operation_id,
+            input,
+            _milliseconds(ends_at),
+            parent_request_id=None if context is None else context.request_id,
+            idempotency_key=idempotency_key,
+            provenance=provenance,
+        )
+        repeatable = idempotent or idempotency_key is not None
+        waiting = await self._answered(WaitingCall, request, context, ends_at, idempotent=repeatable)
         if waiting.result is None:
-            raise waiting.error or outcomes.aborted(request.operation_id)
+            raise waiting.error or outcomes.aborted(operation_id)
         return waiting.result
 
     async def subscribe(
@@ -171,85 +123,91 @@ class PendingRequestMap:
         input: Mapping[str, Any],
         context: Context | None = None,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109  # it travels with the call
+        timeout: float | None = None,  # noqa: ASYNC109  # between items, which asyncio.timeout cannot count
         deadline: float | None = None,
         window: int | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """The items of a subscription, in order and without a gap, or the CallError that says otherwise."""
-        ttl = _ttl(context, timeout, deadline)
-        waiting = await self._opened_stream(operation_id, input, context, ttl, window, provenance)
-        try:
-            while True:
-                while waiting.has_items:
-                    envelope = waiting.next_item()
-                    if context is not None:
-                        context.event_id = waiting.event_id
-                    credit = waiting.credit_due()
-                    if credit is not None:
-                        self._tell(waiting, credit)
-                    yield envelope
-                if waiting.error is not None:
-                    raise waiting.error
-                if waiting.is_complete:
-                    return
-                await waiting.change()
-        finally:
-            self._end(waiting)
+        """The items of a subscription, in order and without a gap, or the CallError that says otherwise.
 
-    async def _opened_stream(
-        self,
-        operation_id: str,
-        input: Mapping[str, Any],
-        context: Context | None,
-        ttl: float | None,
-        window: int | None,
-        provenance: dict[str, Any] | None,
-    ) -> WaitingStream:
-        """A stream whose first sign of life has come; until then it is tried again like a call."""
+        `timeout` is how long it may be idle: the seconds without an item. It ends where it is aborted by us.
+        """
+        ttl = None if context is None and deadline is None else _ttl(context, None, deadline)
         room = min(MAX_CREDITS, self._settings.window if window is None else window)
         if room < 1:
             raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-        attempt = 0
+        ends_at = None if ttl is None else time.monotonic() + ttl
+        if self._subscription is None:
+            await self._open()
+        request = Requested(
+            new_request_id(),
+            operation_id,
+            input,
+            None if ends_at is None else _milliseconds(ends_at),
+            parent_request_id=None if context is None else context.request_id,
+            credits=room,
+            provenance=provenance,
+            last_event_id=None if context is None else context.last_event_id,
+        )
+        options = {"window": room, "settings": self._settings, "idle": timeout}
+        waiting = await self._answered(WaitingStream, request, context, ends_at, options=options)
+        try:
+            while True:
+                while waiting.has_items and not waiting.is_aborted:
+                    envelope = waiting.next_item()
+                    if context is not None:
+                        context.event_id = waiting.event_id
+                    self._tell(waiting, waiting.credit_due())
+                    yield envelope
+                if waiting.is_over:
+                    break
+                await waiting.change()
+        finally:
+            self._end(waiting)
+        if waiting.error is not None and not waiting.is_aborted:
+            raise waiting.error
+
+    async def _answered(
+        self,
+        kind: type[W],
+        request: Requested,
+        context: Context | None,
+        ends_at: float | None,
+        *,
+        idempotent: bool = False,
+        options: Mapping[str, Any] = _NOTHING,
+    ) -> W:
+        """A call that is over, or a stream whose first sign of life has come; tried again where that is safe."""
+        attempt = 1
         while True:
-            attempt += 1
-            request = Requested(
-                new_request_id(),
-                operation_id,
-                input,
-                None if ttl is None else int(ttl * 1000),
-                parent_request_id=_parent(context),
-                credits=room,
-                provenance=provenance,
-                last_event_id=None if context is None else context.last_event_id,
-            )
-            if self._subscription is None:
-                await self._open()
-            waiting = self._made(WaitingStream, request, False, window=room, settings=self._settings)
+            subject = self._subjects.get(request.operation_id) or self._subject(request.operation_id)
+            # A worker that lives says so at once: a second silence need not be as long as the first.
+            silence = self._settings.silence if attempt == 1 or ends_at is None else self._settings.silence / 4
+            waiting = kind(request, subject, ends_at, silence, time.monotonic(), idempotent, **options)
+            self._waiting[request.request_id] = waiting
             try:
-                await self._send(request, waiting, context)
-                self._tick_soon()
-                while waiting.control is None and not waiting.is_over and not waiting.has_items:
+                await self._send(waiting, context)
+                while not (waiting.is_over or waiting.has_begun):
+                    if self._timer is None:
+                        self._tick_soon()
                     await waiting.change()
             except BaseException:
-                self._end(waiting)
+                waiting.fail(outcomes.aborted(request.operation_id))
                 raise
-            if waiting.error is None or waiting.has_items:
+            finally:
+                if waiting.is_over:
+                    self._end(waiting)
+            if waiting.error is None or waiting.has_begun:
                 return waiting
-            self._end(waiting)
-            delay = retry_delay(self._retry, attempt, waiting.error, idempotent=False)
-            if delay is None:
-                raise waiting.error
+            delay = retry_delay(self._retry, attempt, waiting.error, idempotent=idempotent)
+            if delay is None or (ends_at is not None and time.monotonic() + delay >= ends_at):
+                return waiting
             await asyncio.sleep(delay)
+            attempt += 1
+            ttl_ms = None if ends_at is None else _milliseconds(ends_at)
+            request = msgspec.structs.replace(request, request_id=new_request_id(), ttl_ms=ttl_ms)
 
     # answering
-
-    def expect_answer(self, request_id: str, call: Incoming) -> None:
-        """Take on an incoming call: its answers are published by `respond`, `emit_error` and `complete`."""
-        self._answers[request_id] = call
-
-    def forget_answer(self, request_id: str) -> None:
-        self._answers.pop(request_id, None)
 
     def respond(
         self, request_id: str, output: Any, seq: int | None = None, event_id: str | None = None
@@ -268,11 +226,9 @@ class PendingRequestMap:
         return self._answer(Completed(request_id, seq))
 
     async def _answer(self, payload: Payload) -> None:
-        call = self._answers.get(payload.request_id)
-        if call is not None:
-            await call.answer(payload)
-        elif payload.request_id in self._waiting:
-            self._waiting[payload.request_id].hear(payload, None, time.monotonic())
+        waiting = self._waiting.get(payload.request_id)
+        if waiting is not None:
+            waiting.hear(payload, None, time.monotonic())
 
     # giving up
 
@@ -280,6 +236,7 @@ class PendingRequestMap:
         """Give up a call: here it ends at once, and its worker is told as soon as it is known."""
         waiting = self._waiting.get(request_id)
         if waiting is not None:
+            waiting.is_aborted = True
             waiting.fail(outcomes.aborted(waiting.operation_id))
 
     async def close(self) -> None:
@@ -290,21 +247,13 @@ class PendingRequestMap:
             if timer is not None:
                 timer.cancel()
         subscription, self._subscription = self._subscription, None
+        self._listening.forget()
         if self._telling:
             await asyncio.wait(self._telling, timeout=1.0)
         if subscription is not None:
             await subscription.close()
 
     # one request
-
-    def _made(self, kind: type[W], request: Requested, idempotent: bool, **options: Any) -> W:
-        request_id, operation_id = request.request_id, request.operation_id
-        subject = self._subjects.get(operation_id) or self._subject(operation_id)
-        ttl = None if request.ttl_ms is None else request.ttl_ms / 1000
-        silence = self._settings.silence
-        waiting = kind(request_id, operation_id, subject, time.monotonic(), ttl, silence, idempotent, **options)
-        self._waiting[request_id] = waiting
-        return waiting
 
     def _subject(self, operation_id: str) -> str:
         """Where calls of an operation go; what could not be an id does not become a subject."""
@@ -315,30 +264,30 @@ class PendingRequestMap:
         subject = self._subjects[operation_id] = request_subject(self._transport.name, operation_id)
         return subject
 
-    async def _send(self, request: Requested, waiting: Waiting, context: Context | None) -> None:
+    async def _send(self, waiting: WaitingRequest, context: Context | None) -> None:
+        request = waiting.request
         if request.ttl_ms == 0:
             waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
             return
         headers = None if self._sign is None or context is None else self._sign(request, context)
         try:
             data = write_event(next(self._ids), request)
-            reply = self._prefix + request.request_id
-            await self._transport.send(waiting.subject, data, reply=reply, headers=headers)
+            await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
         except FormatError as error:
             waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
         except TransportError as error:
             waiting.fail(outcomes.from_transport(request.operation_id, error))
 
-    def _end(self, waiting: Waiting) -> None:
+    def _end(self, waiting: WaitingRequest) -> None:
         """Forget it; a worker that may still be at it is told that nobody waits."""
-        self._waiting.pop(waiting.request_id, None)
-        finished = waiting.error is None and waiting.is_over
-        if finished or (waiting.error is not None and not may_still_run(waiting.error)):
+        if self._waiting.pop(waiting.request.request_id, None) is None:
+            return
+        if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
         self._given_up.add(waiting, time.monotonic())
         self._tick_soon()
 
-    def _tell(self, waiting: Waiting, payload: Payload | None) -> None:
+    def _tell(self, waiting: WaitingRequest, payload: Payload | None) -> None:
         """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
         if waiting.control is not None and payload is not None:
             self._tell_at(waiting.control, payload)
@@ -356,19 +305,16 @@ class PendingRequestMap:
     # listening
 
     async def _open(self) -> None:
-        """Listen at our inbox, once, however many begin to call at the same time."""
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.ensure_future(self._listen())
+        """Listen at our inbox."""
         try:
-            await asyncio.shield(self._opening)
+            await self._listening()
         except TransportError as error:
             raise CallError("UNAVAILABLE", f"Nothing can be called: {error}", {"started": False}) from error
 
     async def _listen(self) -> None:
-        if self._subscription is None:
-            await self._transport.connect()
-            self._prefix = f"{self._transport.inbox()}."
-            self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
+        await self._transport.connect()
+        self._prefix = f"{self._transport.inbox()}."
+        self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
@@ -440,6 +386,11 @@ class PendingRequestMap:
             self._tick_soon()
 
 
+def _milliseconds(ends_at: float) -> int:
+    """The time that is left, as it travels."""
+    return max(0, int((ends_at - time.monotonic()) * 1000))
+
+
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:
     """The time that is left, the shortest of all that was said; a deadline is read by our clock, here and only here."""
     if context is None and deadline is None:
@@ -447,7 +398,3 @@ def _ttl(context: Context | None, timeout: float | None, deadline: float | None)
     left = None if deadline is None else deadline / 1000 - time.time()
     said = [limit for limit in (timeout, left, context.remaining() if context else None) if limit is not None]
     return max(0.0, min(said)) if said else None
-
-
-def _parent(context: Context | None) -> str | None:
-    return None if context is None else context.request_id

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
+
+import msgspec
 
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import CallSettings
@@ -16,6 +17,7 @@ from enfold.calls.protocol.events import (
     Failed,
     Heartbeat,
     Payload,
+    Requested,
     Responded,
     Resume,
     call_error,
@@ -24,63 +26,42 @@ from enfold.calls.protocol.events import (
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 
-__all__ = ["Waiting", "WaitingCall", "WaitingStream"]
-
-Tell: TypeAlias = Callable[[str, Payload], None]  # an event to the worker, at its control subject
+__all__ = ["WaitingCall", "WaitingRequest", "WaitingStream"]
 
 
-class Waiting:
+class WaitingRequest(msgspec.Struct, eq=False):
     """What a call and a stream have in common: until when, since when silent, and where the worker listens."""
 
-    __slots__ = (
-        "control",
-        "deadline",
-        "error",
-        "heard_at",
-        "idempotent",
-        "operation_id",
-        "request_id",
-        "result",
-        "silence",
-        "subject",
-        "waiter",
-    )
-
-    def __init__(
-        self,
-        request_id: str,
-        operation_id: str,
-        subject: str,
-        now: float,
-        ttl: float | None,
-        silence: float,
-        idempotent: bool,
-    ) -> None:
-        self.request_id = request_id
-        self.operation_id = operation_id
-        self.subject = subject
-        self.deadline = None if ttl is None else now + ttl
-        self.idempotent = idempotent
-        self.heard_at = now
-        self.silence = silence  # how long is too long
-        self.control: str | None = None
-        self.result: ResponseEnvelope[Any] | None = None  # of a call
-        self.error: CallError | None = None
-        self.waiter: asyncio.Future[None] | None = None
+    request: Requested
+    subject: str
+    deadline: float | None
+    silence: float  # how long is too long
+    heard_at: float
+    idempotent: bool = False
+    control: str | None = None
+    result: ResponseEnvelope[Any] | None = None  # of a call
+    error: CallError | None = None
+    is_over: bool = False
+    is_aborted: bool = False  # by our own side
+    waiter: asyncio.Future[None] | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.error is not None
+    def has_begun(self) -> bool:
+        """Whether something has come that a caller can use before the end."""
+        return False
+
+    @property
+    def operation_id(self) -> str:
+        return self.request.operation_id
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
 
     def hear(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
         """Take an event of the worker; whether it is the right worker is seen at its control subject."""
-        control = payload.control or reply if isinstance(payload, Accepted) else reply
-        if control is not None and control.startswith("ctl."):
-            if self.control is None:
-                self.control = control
-                self._wake()
-            elif control != self.control:
-                return
+        if (reply is not None or isinstance(payload, Accepted)) and not self._is_from_worker(payload, reply):
+            return
         if self.is_over:
             return
         self.heard_at = now
@@ -89,6 +70,16 @@ class Waiting:
         elif not isinstance(payload, Accepted | Heartbeat):
             self._take(payload, now, size)
 
+    def _is_from_worker(self, payload: Payload, reply: str | None) -> bool:
+        """Whether it comes from the worker that spoke first, which is remembered."""
+        control = payload.control or reply if isinstance(payload, Accepted) else reply
+        if control is None or not control.startswith("ctl."):
+            return True
+        if self.control is None:
+            self.control = control
+            self._wake()
+        return control == self.control
+
     def _take(self, payload: Payload, now: float, size: int) -> None:
         raise NotImplementedError
 
@@ -96,7 +87,7 @@ class Waiting:
         """End it with an error, unless it has ended: the first end counts."""
         if not self.is_over:
             self.error = error
-            self._wake()
+            self._end()
 
     def check(self, now: float) -> None:
         """End it when its time is over, or when nobody has been heard for too long."""
@@ -110,80 +101,63 @@ class Waiting:
         self.waiter = asyncio.get_running_loop().create_future()
         return self.waiter
 
+    def _end(self) -> None:
+        self.is_over = True
+        self._wake()
+
     def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
 
-class WaitingCall(Waiting):
+class WaitingCall(WaitingRequest, eq=False):
     """A call: it ends with the first result or error."""
-
-    __slots__ = ()
-
-    @property
-    def is_over(self) -> bool:
-        return self.result is not None or self.error is not None
 
     def _take(self, payload: Payload, now: float, size: int) -> None:
         del now, size
-        if isinstance(payload, Responded) and payload.seq is not None:
-            message = f"{self.operation_id} is a subscription: subscribe to it"
-            self.fail(CallError("INVALID_OPERATION_TYPE", message))
-        elif isinstance(payload, Responded):
-            try:
-                self.result = envelope_of(payload)
-            except FormatError as error:
-                self.error = CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}")
-            self._wake()
+        if not isinstance(payload, Responded):
+            return
+        if payload.seq is not None:
+            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
+            return
+        try:
+            self.result = envelope_of(payload)
+        except FormatError as error:
+            self.error = CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}")
+        self._end()
 
 
-class WaitingStream(Waiting):
+class WaitingStream(WaitingRequest, eq=False, kw_only=True):
     """A stream: items in order, without a gap, or an error that says so.
 
     The producer may be at most a window ahead of what has been consumed. Whatever is lost on the way, items or
     credits, is made good by asking again from the first missing item, and granting anew the room there is.
     """
 
-    __slots__ = (
-        "_consumed",
-        "_consumed_bytes",
-        "_expected",
-        "_gap_since",
-        "_granted",
-        "_items",
-        "_settings",
-        "_spoke_at",
-        "_took_at",
-        "event_id",
-        "is_complete",
-        "window",
-    )
+    window: int
+    settings: CallSettings
+    idle: float | None = None  # seconds that may pass without an item
+    event_id: str | None = None
+    _items: deque[tuple[ResponseEnvelope[Any], str | None, int]] = msgspec.field(default_factory=deque)
+    _expected: int = 1
+    _consumed: int = 0
+    _consumed_bytes: int = 0  # since room was last given back
+    _granted: int = 0  # how much of what was consumed has been given back as credit
+    _gap_since: float | None = None
+    _took_at: float = 0.0
+    _spoke_at: float = 0.0
+    _idle_since: float = 0.0
 
-    def __init__(self, *args: Any, window: int, settings: CallSettings, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.window = window
-        self.is_complete = False
-        self.event_id: str | None = None
-        self._settings = settings
-        self._items: deque[tuple[ResponseEnvelope[Any], str | None, int]] = deque()
-        self._expected = 1
-        self._consumed = 0
-        self._consumed_bytes = 0  # since room was last given back
-        self._granted = 0  # how much of what was consumed has been given back as credit
-        self._gap_since: float | None = None
-        self._took_at = self._spoke_at = self.heard_at
+    def __post_init__(self) -> None:
+        self._took_at = self._spoke_at = self._idle_since = self.heard_at
 
     @property
-    def is_over(self) -> bool:
-        return self.is_complete or self.error is not None
+    def has_begun(self) -> bool:
+        return self.control is not None or bool(self._items)
 
     @property
     def has_items(self) -> bool:
         return bool(self._items)
-
-    @property
-    def has_begun(self) -> bool:
-        return self._expected > 1
 
     def next_item(self) -> ResponseEnvelope[Any]:
         """The oldest item; taking it is what gives the producer room again."""
@@ -195,7 +169,7 @@ class WaitingStream(Waiting):
     def credit_due(self) -> Credit | None:
         """The room to give back, once it is half the window, in items or in bytes."""
         room = self._consumed - self._granted
-        is_half = room >= self.window // 2 or self._consumed_bytes >= self._settings.window_bytes // 2
+        is_half = room >= self.window // 2 or self._consumed_bytes >= self.settings.window_bytes // 2
         if self.control is None or not room or not is_half or self._gap_since is not None:
             return None
         self._granted, self._consumed_bytes = self._consumed, 0
@@ -206,8 +180,7 @@ class WaitingStream(Waiting):
             self._take_item(payload, payload.seq, now, size)
         elif isinstance(payload, Completed):
             if payload.seq == self._expected - 1:
-                self.is_complete = True
-                self._wake()
+                self._end()
             else:
                 self._miss(now)
 
@@ -224,7 +197,7 @@ class WaitingStream(Waiting):
             return
         self._expected += 1
         self._gap_since = None
-        self._took_at = now
+        self._took_at = self._idle_since = now
         self._wake()
 
     def _miss(self, now: float) -> None:
@@ -233,19 +206,23 @@ class WaitingStream(Waiting):
             self._spoke_at = 0.0  # ask at the next tick
 
     def check(self, now: float) -> None:
+        if self._items:
+            self._idle_since = now  # it is the consumer who takes their time
         if self._gap_since is not None and now - self._gap_since > self.silence:
             message = f"Items of {self.operation_id} were lost after item {self._expected - 1}"
             self.fail(CallError("DATA_LOSS", message, {"seq": self._expected}))
+        elif self.idle is not None and now - self._idle_since > self.idle:
+            self.fail(outcomes.idle(self.operation_id, self.idle))
         else:
-            super().check(now)
+            WaitingRequest.check(self, now)
 
     def speak(self, now: float, *, at_once: bool = False) -> Payload | None:
         """What to tell the worker now: that we live, and, where nothing came, what we wait for."""
-        if self.control is None or (now - self._spoke_at < self._settings.heartbeat and not at_once):
+        if self.control is None or (now - self._spoke_at < self.settings.heartbeat and not at_once):
             return None
         self._spoke_at = now
         room = self.window - len(self._items)
-        if room and (at_once or self._gap_since is not None or now - self._took_at >= self._settings.heartbeat):
+        if room and (at_once or self._gap_since is not None or now - self._took_at >= self.settings.heartbeat):
             self._granted, self._consumed_bytes = self._consumed, 0
             return Resume(self.request_id, self._expected, room)
         return Heartbeat(self.request_id)

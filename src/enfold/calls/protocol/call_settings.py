@@ -32,7 +32,7 @@ class WorkerLimits(msgspec.Struct, frozen=True):
 
     running: int = 256
     waiting: int = 256
-    per_peer: int | None = None
+    per_peer: int = 128  # of one identity, running or waiting: nobody uses up what others need
     remembered: int = 65_536  # requests whose second delivery would be recognized
 
 

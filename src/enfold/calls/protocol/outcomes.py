@@ -11,7 +11,18 @@ from enfold.calls.protocol.transport import (
 )
 from enfold.errors import CallError
 
-__all__ = ["aborted", "denied", "from_transport", "lost", "nobody", "overloaded", "silent", "timed_out", "too_large"]
+__all__ = [
+    "aborted",
+    "denied",
+    "from_transport",
+    "idle",
+    "lost",
+    "nobody",
+    "overloaded",
+    "silent",
+    "timed_out",
+    "too_large",
+]
 
 
 def nobody(operation_id: str) -> CallError:
@@ -30,6 +41,10 @@ def silent(operation_id: str, *, idempotent: bool) -> CallError:
 
 def timed_out(operation_id: str, *, idempotent: bool) -> CallError:
     return CallError("TIMEOUT", f"{operation_id} took longer than it may", retryable=idempotent)
+
+
+def idle(operation_id: str, limit: float) -> CallError:
+    return CallError("TIMEOUT", f"{operation_id} gave no item for {limit:g} seconds", {"reason": "idle"})
 
 
 def aborted(operation_id: str) -> CallError:

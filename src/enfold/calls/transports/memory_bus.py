@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Final
 
 from enfold.calls.protocol.subjects import inbox_of, new_boot, peer_name
 from enfold.calls.protocol.transport import (
@@ -15,21 +15,11 @@ from enfold.calls.protocol.transport import (
     Signal,
 )
 from enfold.calls.transports.router import Listener, Router
-from enfold.envelope import ResponseEnvelope
 from enfold.operation import Identity
 
-__all__ = ["MAX_PAYLOAD", "MemoryTransport", "Shortcut"]
+__all__ = ["MAX_PAYLOAD", "MemoryTransport"]
 
 MAX_PAYLOAD: Final = 1024 * 1024
-
-
-class Shortcut(Protocol):
-    """A worker of this process: an operation that never waits is answered by it without a message."""
-
-    def answer_now(
-        self, operation_id: str, input: Mapping[str, Any], sender: MemoryTransport, parent: str | None, ttl: float
-    ) -> ResponseEnvelope[Any] | None:
-        """The answer, or None where messages are needed after all."""
 
 
 class MemoryTransport:
@@ -42,13 +32,11 @@ class MemoryTransport:
         *,
         max_payload: int = MAX_PAYLOAD,
         router: Router | None = None,
-        shortcuts: dict[str, list[Shortcut]] | None = None,
     ) -> None:
         """A bus of its own, or, given a router, another peer on the bus that has it."""
         self.name = name or peer_name("local" if identity is None else identity.id)
         self.identity = identity
         self.capabilities = Capabilities(max_payload)
-        self.shortcuts = {} if shortcuts is None else shortcuts
         self._router = router or Router()
         self._inbox = inbox_of(self.name, new_boot())
         self._listeners: set[Listener] = set()
@@ -57,12 +45,7 @@ class MemoryTransport:
     def join(self, name: str, identity: Identity | None = None) -> MemoryTransport:
         """Another peer on the same bus."""
         limit = self.capabilities.max_payload
-        return MemoryTransport(name, identity, max_payload=limit, router=self._router, shortcuts=self.shortcuts)
-
-    def shortcut(self, operation_id: str) -> Shortcut | None:
-        """Who answers calls of an operation in this process at once, if there is one and no other to share with."""
-        found = self.shortcuts.get(operation_id)
-        return found[0] if found is not None and len(found) == 1 else None
+        return MemoryTransport(name, identity, max_payload=limit, router=self._router)
 
     async def connect(self) -> None:
         """There is nothing to connect."""

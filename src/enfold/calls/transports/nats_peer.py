@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from enfold.calls.protocol.connect_once import ConnectOnce
 from enfold.calls.protocol.subjects import inbox_of, is_token, new_boot, peer_of, request_subject
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -83,7 +84,7 @@ class NATSTransport:
         self._failures: tuple[type[Exception], ...] = (OSError,)
         self._subscriptions: set[NATSSubscription] = set()
         self._violations: set[str] = set()
-        self._connecting: asyncio.Task[None] | None = None
+        self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
         self._is_lost = False
         self._is_closed = False
@@ -97,11 +98,8 @@ class NATSTransport:
 
     async def connect(self) -> None:
         """Connect, once; the verbs do so by themselves."""
-        if self._client is not None:
-            return
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect())
-        await asyncio.shield(self._connecting)
+        if self._client is None:
+            await self._connecting()
 
     @property
     def client(self) -> Client:
@@ -148,9 +146,9 @@ class NATSTransport:
 
     async def close(self) -> None:
         self._is_closed = True
-        for task in (self._connecting, self._rebuilding):
-            if task is not None:
-                task.cancel()
+        self._connecting.forget()
+        if self._rebuilding is not None:
+            self._rebuilding.cancel()
         if self._client is not None and not self._client.is_closed:
             await self._client.close()
 

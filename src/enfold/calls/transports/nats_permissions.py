@@ -81,23 +81,28 @@ def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec], buck
     subjects += [ask_subject(name), "ctl.>"]
     if user.serves:
         subjects += ["_INBOX.*.>", announcement_subject(name)]
-        subjects += [] if bucket is None else _store_subjects(bucket)
+        subjects += [] if bucket is None else _store_subjects(bucket, _served(user, specs))
     return [*subjects, "$SRV.>"] if user.is_operator else subjects
 
 
 def _may_subscribe(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
     subjects = [f"_INBOX.{name}.>", announcement_subject("*")]
     if user.serves:
-        served = [spec.id for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
-        subjects += [f"{offer_subject(operation_id)} {WORKERS}" for operation_id in served]
+        subjects += [f"{offer_subject(operation_id)} {WORKERS}" for operation_id in _served(user, specs)]
         subjects += [ask_subject("*"), f"ctl.{name}.>", "$SRV.>"]
     return subjects
 
 
-def _store_subjects(bucket: str) -> list[str]:
+def _served(user: NATSUser, specs: Sequence[OperationSpec]) -> list[str]:
+    return [spec.id for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
+
+
+def _store_subjects(bucket: str, served: Sequence[str]) -> list[str]:
+    """Where a worker keeps first results: of what it serves, and of nothing else."""
     stream = f"KV_{bucket}"
-    verbs = [f"STREAM.INFO.{stream}", f"STREAM.CREATE.{stream}", f"STREAM.MSG.GET.{stream}", f"DIRECT.GET.{stream}.>"]
-    return [f"$KV.{bucket}.>", *(f"$JS.API.{verb}" for verb in verbs)]
+    entries = [f"$KV.{bucket}.{operation_id}.*" for operation_id in served]
+    reads = [f"$JS.API.DIRECT.GET.{stream}.{entry}" for entry in entries]
+    return [*entries, *reads, f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.CREATE.{stream}"]
 
 
 def _lies_in(operation_id: str, place: str) -> bool:

@@ -71,7 +71,10 @@ class Router:
 
     def route(self, message: Message) -> int:
         """Hand the message over; how many have got it."""
-        everyone, groups = self._route(message.subject)
+        subject, routes = message.subject, self._routes
+        everyone, groups = (
+            routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
+        )
         for listener in everyone:
             listener.receive(message)
         for group in groups:
@@ -91,19 +94,16 @@ class Router:
                 return
             del path[depth - 1].below[tokens[depth - 1]]
 
-    def _route(self, subject: str) -> _Route:
+    def _find_route(self, subject: str) -> _Route:
         """The route of a subject; one that does not depend on the last token is kept for all that share the rest.
 
         Replies come on subjects that are used once: keeping each would be all cost.
         """
-        found = self._routes.get(subject) or self._routes.get(subject.rpartition(".")[0] + ".")
-        if found is not None:
-            return found
         listeners, by_last_token = self._find(subject.split("."))
         route = _as_route(listeners)
         if len(self._routes) >= MAX_CACHED:
             self._routes.clear()
-        self._routes[subject if by_last_token else subject.rpartition(".")[0] + "."] = route
+        self._routes[subject if by_last_token else subject[: subject.rfind(".") + 1]] = route
         return route
 
     def _find(self, tokens: list[str]) -> tuple[list[Listener], bool]:

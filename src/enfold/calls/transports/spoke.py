@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from enfold.calls.protocol.connect_once import ConnectOnce
 from enfold.calls.protocol.subjects import inbox_of, new_boot
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -54,7 +55,7 @@ class WebSocketTransport:
         self._subscriptions: dict[int, WebSocketSubscription] = {}
         self._acks: dict[int, asyncio.Future[str | None]] = {}
         self._running: asyncio.Task[None] | None = None
-        self._first: asyncio.Future[None] | None = None
+        self._connecting = ConnectOnce(self._begin)
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -66,10 +67,7 @@ class WebSocketTransport:
 
     async def connect(self) -> None:
         """Connect, once; a hub that cannot be reached or refuses us the first time is an error."""
-        if self._first is None or (self._first.done() and self._first.exception() is not None):
-            self._first = asyncio.get_running_loop().create_future()
-            self._running = asyncio.create_task(self._run(self._first))
-        await asyncio.shield(self._first)
+        await self._connecting()
 
     def inbox(self) -> str:
         return inbox_of(self.name, self._boot)
@@ -97,6 +95,7 @@ class WebSocketTransport:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._connecting.forget()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -104,6 +103,12 @@ class WebSocketTransport:
             await self._connection.close()
 
     # the connection's life
+
+    async def _begin(self) -> None:
+        """Start the connection's life, and wait for its first moment."""
+        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running = asyncio.create_task(self._run(first))
+        await first
 
     async def _run(self, first: asyncio.Future[None]) -> None:
         """Connect, listen until it breaks, and again, after pauses that grow."""

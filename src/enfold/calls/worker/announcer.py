@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
-from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.subjects import announcement_subject, ask_subject
 from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError, leads_back
 from enfold.operation import Identity, OperationSpec

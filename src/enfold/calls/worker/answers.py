@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import CallSettings
-from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.events import Completed, Failed, Payload, event_ids, failed, write_event
 from enfold.calls.protocol.transport import (
     DisconnectedError,
@@ -43,12 +43,14 @@ class Answers:
         """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""
         while True:
             try:
-                await self._transport.publish(subject, self.written(payload))
+                await self._transport.publish(subject, write_event(next(self._ids), payload))
+            except FormatError as error:
+                payload = (
+                    _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, _no_json(error))
+                )
             except PayloadTooLargeError as error:
                 too_large = failed(payload.request_id, outcomes.too_large(operation_id, error, "result"))
                 payload = _in_short(payload) if isinstance(payload, Failed) else too_large
-            except CallError as error:
-                payload = failed(payload.request_id, error)
             except (DisconnectedError, OverloadedError):
                 if context is None or context.cancelled:
                     return
@@ -72,7 +74,7 @@ class Answers:
         except FormatError as error:
             if isinstance(payload, Failed):  # its details are no JSON data
                 return write_event(next(self._ids), _in_short(payload))
-            raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+            raise _no_json(error) from error
 
     def written_end(self, payload: Completed | Failed) -> bytes:
         """The end of a stream, in a size that leaves in any case."""
@@ -112,3 +114,7 @@ class Answers:
 def _in_short(payload: Failed) -> Failed:
     """A failure without its details: the sentence must do."""
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
+
+
+def _no_json(error: FormatError) -> CallError:
+    return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")

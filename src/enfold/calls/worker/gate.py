@@ -8,9 +8,8 @@ from typing import Final
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.events import Requested
-from enfold.calls.protocol.subjects import operation_of
 from enfold.calls.protocol.transport import Message, leads_back
-from enfold.calls.worker.served import Counts, ServedCall
+from enfold.calls.worker.served import Counts, Owner, ServedCall
 from enfold.errors import CallError
 from enfold.operation import OperationSpec, OperationType
 
@@ -40,7 +39,7 @@ class Gate:
         self._counts = counts
         self._remembered: set[tuple[str | None, str]] = set()
         self._remembered_longer: set[tuple[str | None, str]] = set()
-        self._of_peer: dict[str | None, int] = {}
+        self._slots: dict[Owner, int] = {}  # taken by each caller
         self._alive_at = float("inf")  # until the first `wake` nobody can say that we stood still
         self._frozen_for = 0.0
         self._suspect_until = 0.0
@@ -58,39 +57,41 @@ class Gate:
 
     def deadline(self, message: Message, request: Requested, spec: OperationSpec, now: float) -> float | None:
         """Until when a request may run; raises what can be said against it besides what the registry checks."""
-        if operation_of(message.subject) != request.operation_id:
+        subject = message.subject
+        if subject[subject.find(".", 3) + 1 :] != request.operation_id:
             raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")
         if request.credits is not None:
             _check_credits(spec, request.credits)
-        ttl = _ttl(request)
-        if ttl is None:
+        if request.ttl_ms is not None:
+            deadline = now + request.ttl_ms / 1000
+        elif request.deadline is not None:
+            deadline = now + request.deadline / 1000 - time.time()  # by the caller's clock, for want of a better one
+        else:
             return None
-        deadline = now + ttl - self._waited(now)
+        if now - self._alive_at > FROZEN or now < self._suspect_until:
+            deadline -= self._waited(now)
         if deadline <= now:
             self._counts.expired += 1
             details = {"reason": "late", "started": False}
             raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
         return deadline
 
-    def check_load(self, call: ServedCall, running: int, waiting: int, *, is_taken: bool) -> None:
-        """Raise where there is too much, or where another peer's call has the same id."""
+    def enter(self, call: ServedCall, running: int, waiting: int, *, is_taken: bool = False) -> None:
+        """Give a call its slot; raises where there are too many, of all or of this caller, or where its id is taken."""
         if is_taken:
             raise CallError("VALIDATION_ERROR", "Another call has this request id")
-        limits = self.limits
-        is_full = running >= limits.running and waiting >= limits.waiting
-        if is_full or (limits.per_peer is not None and self._of_peer.get(call.peer, 0) >= limits.per_peer):
+        limits, slots = self.limits, self._slots
+        owned = slots.get(call.owner, 0)
+        if (running >= limits.running and waiting >= limits.waiting) or owned >= limits.per_peer:
             self._counts.shed += 1
-            raise outcomes.overloaded(f"There are too many calls to take {call.spec.id} on")
-
-    def enter(self, call: ServedCall) -> None:
-        if self.limits.per_peer is not None:
-            self._of_peer[call.peer] = self._of_peer.get(call.peer, 0) + 1
+            whose = "of yours " if owned >= limits.per_peer else ""
+            raise outcomes.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
+        slots[call.owner] = owned + 1
 
     def leave(self, call: ServedCall) -> None:
-        if self.limits.per_peer is not None:
-            left = self._of_peer.pop(call.peer, 1) - 1
-            if left:
-                self._of_peer[call.peer] = left
+        left = self._slots.pop(call.owner, 1) - 1
+        if left:
+            self._slots[call.owner] = left
 
     def wake(self, now: float) -> None:
         """Called again and again; whether it was not for long is how the loop knows that it stood still."""
@@ -111,10 +112,3 @@ def _check_credits(spec: OperationSpec, room: int) -> None:
         raise CallError("INVALID_OPERATION_TYPE", f"{spec.id} is a {spec.type.value}: call it")
     if room < 1:
         raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-
-
-def _ttl(request: Requested) -> float | None:
-    """The time a request leaves us; a deadline by the caller's clock counts only where he gave no remaining time."""
-    if request.ttl_ms is not None:
-        return request.ttl_ms / 1000
-    return None if request.deadline is None else request.deadline / 1000 - time.time()

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from enfold.access import check_access
-from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.protocol import outcomes
-from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
+from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
+from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Aborted,
@@ -30,21 +30,21 @@ from enfold.calls.protocol.events import (
     failed,
     input_digest,
     read_event,
+    responded,
 )
-from enfold.calls.protocol.subjects import control_subject, new_boot
+from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject
 from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport
 from enfold.calls.worker.answers import Answers
 from enfold.calls.worker.gate import FROZEN, Gate, is_addressed
-from enfold.calls.worker.offered import OfferedOperations
-from enfold.calls.worker.once_store import OnceStore, store_key
+from enfold.calls.worker.once_store import OnceStore, entry_key
 from enfold.calls.worker.producer import Producer
-from enfold.calls.worker.quick import Lanes, Quick, as_started
-from enfold.calls.worker.served import Counts, ServedCall, Tally, context_of
+from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
 from enfold.operation import Context, Identity, Recording
 from enfold.registry import Registry
+from enfold.runtime import never_waits
 
 __all__ = ["CallHandler"]
 
@@ -64,7 +64,6 @@ class CallHandler:
         registry: Registry,
         transport: Transport,
         *,
-        pending: PendingRequestMap | None = None,
         settings: CallSettings | None = None,
         limits: WorkerLimits | None = None,
         store: OnceStore | None = None,
@@ -73,20 +72,20 @@ class CallHandler:
     ) -> None:
         """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
+        self._guarded = registry.guarded()
         self.counts = Counts()
-        self.operations = Tally()
+        self.operations: dict[str, OperationCounts] = {}
         self.boot = new_boot()
         self._transport = transport
         self._settings = settings or CallSettings()
         self._gate = Gate(limits or WorkerLimits(), self.counts)
         self._answers = Answers(transport, self._settings)
-        self._lanes = Lanes(registry)
-        self._quick = Quick(self._lanes, self._answers, self.counts, self.operations, verifies=verify is not None)
-        self._pending = pending or PendingRequestMap(transport, settings=self._settings)
         self._store = store
         self._verify = verify
         self._record = record
-        self._offers = OfferedOperations(transport, self.receive, self._quick)
+        self._offers: dict[str, Subscription] = {}
+        self._served: dict[str, Served] = {}
+        self._stop_watching: Callable[[], None] | None = None
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue: deque[ServedCall] = deque()
@@ -102,16 +101,21 @@ class CallHandler:
             await self._transport.connect()
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._hear)
+            self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
     async def offer(self, operation_id: str) -> None:
         """Take calls of an operation; raises a TransportError where the transport refuses."""
         await self.start()
-        await self._offers.add(operation_id)
+        if operation_id not in self._offers:
+            subject = offer_subject(operation_id)
+            self._offers[operation_id] = await self._transport.subscribe(subject, self.receive, queue=WORKERS)
 
-    async def withdraw(self, operation_id: str) -> None:
-        """Take no more calls of an operation; those that have been sent to us are still served."""
-        await self._offers.remove(operation_id)
+    async def withdraw(self, operation_id: str, *, drain: bool = True) -> None:
+        """Take no more calls of an operation; with `drain` those that have been sent to us are still served."""
+        subscription = self._offers.pop(operation_id, None)
+        if subscription is not None:
+            await subscription.close(drain=drain)
 
     @property
     def offered(self) -> list[str]:
@@ -123,7 +127,8 @@ class CallHandler:
 
     async def close(self, *, drain: bool = True) -> None:
         """Take no more calls; with `drain` let those that run come to their end first."""
-        await self._offers.close(drain=drain)
+        for operation_id in self.offered:
+            await self.withdraw(operation_id, drain=drain)
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if drain and (tasks or self._queue):
             await self._drained()
@@ -132,6 +137,8 @@ class CallHandler:
         for timer in (self._clock, self._pulse):
             if timer is not None:
                 timer.cancel()
+        if self._stop_watching is not None:
+            self._stop_watching()
         if self._control is not None:
             await self._control.close()
             self._control = None
@@ -170,16 +177,14 @@ class CallHandler:
     def _admit(self, message: Message, request: Requested) -> None:
         now = time.monotonic()
         try:
-            lane = self._lanes.of(request.operation_id)
-            deadline = self._gate.deadline(message, request, lane.spec, now)
+            served = self._served.get(request.operation_id) or self._prepare(request.operation_id)
+            deadline = self._gate.deadline(message, request, served.prepared.spec, now)
             identity = message.identity if self._verify is None else self._verify(message, request)
-            if lane.is_quick and request.idempotency_key is None and request.provenance is None:
-                left = None if deadline is None else deadline - now
-                self._quick.answer(lane, message.reply or "", request, context_of(request, identity, left))
-                return
-            call = ServedCall(message, request, lane.spec, self._publish, now, deadline, identity)
+            owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
+            reply = message.reply or ""
+            call = ServedCall(request, served.prepared, identity, message.peer, owner, reply, deadline, now, now)
             is_taken = request.request_id in self._calls
-            self._gate.check_load(call, self._running, len(self._queue), is_taken=is_taken)
+            self._gate.enter(call, self._running, len(self._queue), is_taken=is_taken)
         except CallError as error:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
@@ -187,67 +192,88 @@ class CallHandler:
             _log.error("A request of %s could not be taken (request %s)", *facts, error=fault)
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
-            self._take_on(call)
+            self._calls[request.request_id] = call
+            if self._running < self._gate.limits.running:
+                self._launch(call, in_place=not served.may_wait)
+            else:
+                self._queue.append(call)
+            if self._clock is None and self._calls:
+                self._tick_soon()
+
+    def _prepare(self, operation_id: str) -> Served:
+        """What is known of an operation before its calls; it is forgotten when the registry changes."""
+        prepared = self._guarded.prepared(operation_id)
+        served = Served(prepared, prepared.is_stream or not never_waits(prepared.operation.handler))
+        if self._stop_watching is not None:
+            self._served[operation_id] = served
+        return served
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
         self._answers.say(self._answers.tell(message.reply or "", failed(request.request_id, error)))
 
-    def _take_on(self, call: ServedCall) -> None:
-        self._gate.enter(call)
-        self._calls[call.request.request_id] = call
-        if self._clock is None:
-            self._tick_soon()
-        if self._running < self._gate.limits.running:
-            self._launch(call)
-        else:
-            self._queue.append(call)
-
     # a call runs
 
-    def _launch(self, call: ServedCall) -> None:
+    def _launch(self, call: ServedCall, *, in_place: bool = False) -> None:
+        """Run a call in a task of its own, or in place, where its handler never waits: a task would cost more than it."""
         self._running += 1
-        self._pending.expect_answer(call.request.request_id, call)
-        call.task = asyncio.get_running_loop().create_task(self._run(call))
+        if in_place and call.request.idempotency_key is None:
+            call.task = start(self._run(call))
+        else:
+            call.task = asyncio.get_running_loop().create_task(self._run(call))
 
     async def _run(self, call: ServedCall) -> None:
         request_id = call.request.request_id
         error: CallError | None = None
         try:
-            if call.is_stream:
+            if call.prepared.is_stream:
                 await self._stream(call)
             else:
-                await self._publish(call, departing(request_id, await self._result(call)))
+                envelope = await self._result(call)
+                answer = departing(request_id, envelope)
+                await self._answers.reply(call.reply, call.request.operation_id, answer, call.context)
         except CallError as raised:
             error = raised
-            await self._pending.emit_error(request_id, as_started(raised))
+            await self._publish(call, failed(request_id, as_started(raised)))
         except asyncio.CancelledError:
             if not call.is_aborted:  # we are being stopped, and the caller should know
-                error = CallError("UNAVAILABLE", f"The worker stopped before {call.spec.id} had ended")
+                error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} had ended")
                 self._answers.say(self._answers.tell(call.reply, failed(request_id, error)))
                 raise
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
-            _log.error("The answer of %s failed (request %s)", call.spec.id, request_id, error=fault)
-            error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.spec.id}")
-            await self._pending.emit_error(request_id, error)
+            _log.error("The answer of %s failed (request %s)", call.operation_id, request_id, error=fault)
+            error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.operation_id}")
+            await self._publish(call, failed(request_id, error))
         finally:
             self._finish(call, error)
 
     async def _result(self, call: ServedCall) -> ResponseEnvelope[Any]:
-        request = call.request
-        context = call.enter()
-        if self._record is not None and request.provenance is not None:
+        request, prepared = call.request, call.prepared
+        context = self._enter(call)
+        if request.provenance is not None and self._record is not None:
             context.recording = self._record(request.provenance, call.identity)
         if request.idempotency_key is None or self._store is None:
-            lane = self._lanes.of(request.operation_id)
-            check_access(lane.spec, call.identity, request.input)
-            return await lane.execute(request.input, context)
-        check_access(call.spec, call.identity, request.input)  # a result that is kept is no less guarded
+            return await prepared.execute(request.input, context)
+        check_access(prepared.spec, call.identity, request.input)  # a result that is kept is no less guarded
+        left = context.remaining()
         return await self._store.once(
-            store_key(call.identity, call.peer, request),
+            entry_key(request, call.identity, vouched=self._transport.capabilities.peer_identity),
             input_digest(request.input),
-            context.remaining() or 0.0,
-            lambda: self.registry.execute(request.operation_id, request.input, context),
+            DEFAULT_TTL if left is None else left,
+            lambda: prepared.execute(request.input, context),
         )
+
+    def _enter(self, call: ServedCall) -> Context:
+        """Begin: the context under which the operation runs, with the time that is left."""
+        request, deadline = call.request, call.deadline
+        call.context = context = Context(
+            request_id=request.request_id,
+            parent_request_id=request.parent_request_id,
+            identity=call.identity,
+            timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
+            last_event_id=request.last_event_id,
+            meta=None if request.provenance is None else {"provenance": request.provenance},
+        )
+        return context
 
     async def _stream(self, call: ServedCall) -> None:
         request = call.request
@@ -257,13 +283,13 @@ class CallHandler:
         send = partial(self._transport.publish, call.reply, reply=control)
         call.producer = Producer(window, self._settings, send, time.monotonic())
         await self._accept(call)
-        context = call.enter()
-        items = self.registry.guarded().subscribe(request.operation_id, request.input, context)
+        context = self._enter(call)
+        items = call.prepared.subscribe(request.input, context)
         try:
             await self._produce(call, call.producer, items, context)
         finally:
             await items.aclose()
-        await self._pending.complete(request.request_id, call.producer.last)
+        await self._publish(call, Completed(request.request_id, call.producer.last))
 
     async def _produce(
         self, call: ServedCall, producer: Producer, items: AsyncGenerator[ResponseEnvelope[Any]], context: Context
@@ -276,14 +302,19 @@ class CallHandler:
                 envelope = await anext(items)
             except StopAsyncIteration:
                 return
-            await self._pending.respond(call.request.request_id, envelope, producer.last + 1, context.event_id)
+            await self._publish(call, responded(call.request.request_id, envelope, producer.last + 1, context.event_id))
         raise asyncio.CancelledError
 
     def _finish(self, call: ServedCall, error: CallError | None) -> None:
-        request_id = call.request.request_id
-        self._pending.forget_answer(request_id)
         self._running -= 1
-        self.operations.add(call.spec.id, call.arrived_at, error)
+        counts = self.operations.get(call.request.operation_id)
+        if counts is None:
+            counts = self.operations[call.request.operation_id] = OperationCounts()
+        counts.requests += 1
+        counts.seconds += time.monotonic() - call.arrived_at
+        if error is not None:
+            counts.errors += 1
+            counts.last_error = error.code
         if call.producer is not None and not call.is_aborted:
             # The last frames may be lost on their way: stay a while, for a caller who asks for them again.
             asyncio.get_running_loop().call_later(self._settings.silence, self._forget, call)
@@ -307,7 +338,7 @@ class CallHandler:
     def _expire(self, call: ServedCall) -> None:
         self.counts.expired += 1
         self._forget(call)
-        error = outcomes.timed_out(call.spec.id, idempotent=call.spec.idempotent)
+        error = outcomes.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
         self._answers.say(self._answers.tell(call.reply, failed(call.request.request_id, error)))
 
     # publishing
@@ -315,12 +346,12 @@ class CallHandler:
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
         """Send an answer of a call that runs."""
         if call.producer is None:
-            await self._answers.reply(call.reply, call.spec.id, payload, call.context)
+            await self._answers.reply(call.reply, call.operation_id, payload, call.context)
         elif isinstance(payload, Completed | Failed):
             await call.producer.finish(self._answers.written_end(payload))
         elif isinstance(payload, Responded):
             frame = self._answers.written(payload)
-            self._check_size(call.spec.id, len(frame))
+            self._check_size(call.operation_id, len(frame))
             await call.producer.put(frame)
 
     def _check_size(self, operation_id: str, size: int) -> None:
@@ -374,7 +405,7 @@ class CallHandler:
 
     def _admit_loss(self, call: ServedCall, seq: int) -> None:
         call.give_up()
-        error = CallError("DATA_LOSS", f"Items of {call.spec.id} are not kept any more", {"seq": seq})
+        error = CallError("DATA_LOSS", f"Items of {call.operation_id} are not kept any more", {"seq": seq})
         self._answers.say(
             self._answers.tell(call.reply, failed(call.request.request_id, error), self._control_of(call))
         )
@@ -409,3 +440,11 @@ class CallHandler:
             )
         if call.producer is not None and now - call.producer.heard_at > self._settings.silence + FROZEN:
             call.give_up()
+
+
+def as_started(error: CallError) -> CallError:
+    """An error from inside a call that ran: what a nested call says of itself is not true of this one."""
+    if "started" not in error.details:
+        return error
+    details = {key: value for key, value in error.details.items() if key != "started"}
+    return CallError(error.code, error.message, details, error.retryable)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.calls.protocol.eager import start
+from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.subjects import SERVICES, WORKERS, offer_subject
 from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError
 from enfold.calls.worker.handler import CallHandler

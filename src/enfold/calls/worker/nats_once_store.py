@@ -6,13 +6,24 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from enfold.calls.transports.nats_peer import NATSTransport
 from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.calls.worker.once_store import RETENTION, Outcome, Run, outcome_of, refuse_other_input, result_of
+from enfold.calls.worker.once_store import (
+    KEEP,
+    PER_IDENTITY,
+    EntryKey,
+    KeyQuota,
+    Outcome,
+    Run,
+    outcome_of,
+    refuse_other_input,
+    result_of,
+)
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import new_request_id
@@ -49,32 +60,52 @@ class NATSOnceStore:
     """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
 
     def __init__(
-        self, transport: NATSTransport, *, bucket: str = BUCKET, retention: float = RETENTION, replicas: int = 1
+        self,
+        transport: NATSTransport,
+        *,
+        bucket: str = BUCKET,
+        keep: float = KEEP,
+        per_identity: int = PER_IDENTITY,
+        replicas: int = 1,
     ) -> None:
+        """`per_identity` is how many keys of one identity this worker writes within `keep` seconds."""
         self._transport = transport
         self._bucket = bucket
-        self._retention = retention
+        self._keep = keep
+        self._quota = KeyQuota(keep, per_identity)
         self._replicas = replicas
         self._opened: Any = None
         # Kept from call to call: who tries again and again has watched all the while.
         self._watched: dict[str, _Watched] = {}
 
-    async def once(self, key: str, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
+    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
         """The result of `run`, or of the first call with this key."""
+        # The operation stands before the key: the server lets only those write there who serve it.
+        name = f"{key.operation_id}.{key.digest()}"
         ends_at = time.monotonic() + ttl
         entry = _Entry(new_request_id(), digest, ttl + LEASE_MARGIN)
         while True:
-            revision = await self._patiently(lambda: self._take(key, entry), ends_at)
+            revision = await self._patiently(lambda: self._take(name, entry), ends_at)
             if revision is not None:
-                self._watched.pop(key, None)
-                return await self._run_first(key, entry, revision, run, ends_at)
-            outcome = await self._patiently(lambda: self._outcome(key, digest), ends_at)
+                self._watched.pop(name, None)
+                return await self._run_first(name, entry, revision, partial(self._counted, key, run), ends_at)
+            outcome = await self._patiently(lambda: self._outcome(name, digest), ends_at)
             if outcome is not None:
-                self._watched.pop(key, None)
+                self._watched.pop(name, None)
                 return result_of(outcome)
             await asyncio.sleep(PAUSE)
             if time.monotonic() >= ends_at:
                 raise CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
+
+    async def _counted(self, key: EntryKey, run: Run) -> ResponseEnvelope[Any]:
+        """Run it, if its caller has not used too many keys."""
+        self._quota.take(key.owner)
+        try:
+            return await run()
+        except BaseException as error:
+            if not isinstance(error, CallError) or error.retryable:
+                self._quota.give_back(key.owner)
+            raise
 
     async def _run_first(
         self, key: str, entry: _Entry, revision: int, run: Run, ends_at: float
@@ -166,6 +197,6 @@ class NATSOnceStore:
             try:
                 self._opened = await stream.key_value(self._bucket)
             except NotFoundError:
-                config = KeyValueConfig(self._bucket, ttl=self._retention, replicas=self._replicas)
+                config = KeyValueConfig(self._bucket, ttl=self._keep, replicas=self._replicas, direct=True)
                 self._opened = await stream.create_key_value(config)
         return self._opened

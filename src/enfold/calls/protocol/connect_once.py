@@ -1,0 +1,37 @@
+"""Something that is done once, however many ask for it at the same time: connecting, and beginning to listen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["ConnectOnce"]
+
+
+class ConnectOnce:
+    """Awaited by everybody who needs the connection; where it failed, the next who asks tries again."""
+
+    __slots__ = ("_connect", "_task")
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._connect = connect
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> None:
+        """Wait until it is done; one who gives up does not end it for the others."""
+        task = self._task
+        if task is None or (task.done() and _has_failed(task)):
+            task = self._task = asyncio.get_running_loop().create_task(self._connect())
+            task.add_done_callback(_has_failed)  # whether anybody waits for it or not
+        await asyncio.shield(task)
+
+    def forget(self) -> None:
+        """What was done is no more: end it where it is under way, and let the next who asks do it again."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+def _has_failed(task: asyncio.Task[None]) -> bool:
+    return task.cancelled() or task.exception() is not None
