@@ -1,8 +1,15 @@
 import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tests.formats.surfaces import in_the_shell, over_cgi, over_http
 
-from enfold.errors import CODES, CallError, code_row
+from enfold import Context, OperationRegistry, OperationSpec
+from enfold.errors import CATEGORIES, CODES, CallError, code_row
+from enfold.formats import FORMATS, tool_envelope_v1
 
 # The table of the contract, row by row: code, HTTP status, retry is safe, category, recoverable, exit code.
 TABLE = [
@@ -60,3 +67,166 @@ def test_an_error_prints_its_sentence_and_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
     assert str(again) == "too slow"
     assert again.to_wire() == error.to_wire()
+
+
+# --- codes of an operation's own ----------------------------------------------------------------------------------
+
+# The example of the ToolEnvelope V1 specification.
+SEED = {"code": "ERR_INPUT_SCHEMA", "category": "validation", "recoverable": True, "http_status": 422, "exit": 9}
+MESSAGE = "The provided context does not match schema"
+ACTION = "Provide all required fields and retry"
+
+
+def failing(
+    error_schemas: list[dict[str, Any]], failure: Callable[[], BaseException], **options: Any
+) -> OperationRegistry:
+    ops = OperationRegistry("t", **options)
+
+    @ops.query(error_schemas=error_schemas)
+    def fail() -> None:
+        raise failure()
+
+    return ops
+
+
+def seed_error() -> CallError:
+    return CallError("ERR_INPUT_SCHEMA", MESSAGE, {"suggested_action": ACTION, "next_tool": "inspect"})
+
+
+def test_a_declared_code_means_what_the_operation_says_on_every_surface() -> None:
+    ops = failing([SEED], seed_error)
+    assert over_http(ops, "t.fail", "result").status == 422
+    assert over_cgi(ops, "t.fail", "result").status == 422
+    assert in_the_shell(ops, "t.fail", "result").status == 9
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi, in_the_shell])
+def test_the_error_of_the_tool_envelope_specification_can_be_raised(call: Any) -> None:
+    body = call(failing([SEED], seed_error), "t.fail", "tool_envelope_v1").body
+    assert tool_envelope_v1.parse_block(body["content"][1]["text"]).payload == {
+        "category": "validation",
+        "code": "ERR_INPUT_SCHEMA",
+        "message": MESSAGE,
+        "recoverable": True,
+        "suggestedAction": ACTION,
+        "nextTool": "inspect",
+    }
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_every_category_can_be_chosen(category: str) -> None:
+    ops = failing([{"code": "MINE", "category": category}], lambda: CallError("MINE", "no"))
+    body = over_http(ops, "t.fail", "tool_envelope_v1").body
+    assert tool_envelope_v1.parse_block(body["content"][1]["text"]).payload["category"] == category
+
+
+def test_a_code_of_the_table_means_the_same_for_every_operation() -> None:
+    declared = [{"code": "TIMEOUT", "http_status": 418, "category": "model", "exit": 99}]
+    ops = failing(declared, lambda: CallError("TIMEOUT", "late"))
+    assert over_http(ops, "t.fail", "result").status == 504
+    assert in_the_shell(ops, "t.fail", "result").status == 5
+
+
+def test_an_undeclared_code_is_a_failed_execution() -> None:
+    ops = failing([], seed_error)
+    assert over_http(ops, "t.fail", "result").status == 500
+    assert in_the_shell(ops, "t.fail", "result").status == 1
+
+
+def test_what_an_inner_operation_declares_reaches_the_caller_of_the_outer_one() -> None:
+    ops = failing([SEED], seed_error)
+
+    @ops.query
+    async def through(context: Context) -> None:
+        await context.env.t.fail({})
+
+    assert over_http(ops, "t.through", "result").status == 422
+
+
+@pytest.mark.parametrize("wrong", [{"category": "modell"}, {"exit": 0}, {"exit": 256}], ids=str)
+def test_a_wrong_declaration_is_told_at_registration(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"category|exit code"):
+        OperationSpec(name="a", error_schemas=[{"code": "MINE", **wrong}])
+
+
+def test_a_declared_code_survives_the_wire_form_of_its_spec() -> None:
+    spec = OperationSpec(name="a", error_schemas=[SEED])
+    assert OperationSpec.from_dict(spec.to_dict()).declared_row("ERR_INPUT_SCHEMA") == spec.error_schemas[0].row
+
+
+# --- exceptions ---------------------------------------------------------------------------------------------------
+
+SECRET = "--token=s3cr3t"
+
+
+def failed_program() -> BaseException:
+    said = "import sys; sys.stderr.write('disk \\x1b[31mfull\\x07'); sys.exit(3)"
+    try:
+        subprocess.run([sys.executable, "-c", said, SECRET], check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        return error
+    raise AssertionError
+
+
+PROGRAMS: dict[str, tuple[Callable[[], BaseException], str, dict[str, Any]]] = {
+    "a real program": (
+        failed_program,
+        "A program failed with exit code 3",
+        {"exit_code": 3, "stderr": "disk [31mfull"},
+    ),
+    "a signal": (
+        lambda: subprocess.CalledProcessError(-9, ["x", SECRET]),
+        "A program was ended by signal 9",
+        {"exit_code": -9},
+    ),
+    "much to say": (
+        lambda: subprocess.CalledProcessError(1, f"x {SECRET}", stderr="a" * 100_000 + "end"),
+        "A program failed with exit code 1",
+        {"exit_code": 1, "stderr": "a" * 1997 + "end"},
+    ),
+    "a program that took too long": (
+        lambda: subprocess.TimeoutExpired(["x", SECRET], 5),
+        "A program took longer than 5 seconds",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("failure", "message", "details"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_failed_program_is_told_without_its_command_line(
+    failure: Callable[[], BaseException], message: str, details: dict[str, Any]
+) -> None:
+    ops = failing([], failure)
+    error = over_http(ops, "t.fail", "envelope").body["error"]
+    assert (error["message"], error["details"]) == (message, details)
+    for written in FORMATS:
+        assert "s3cr3t" not in str(over_http(ops, "t.fail", written).body)
+
+
+async def test_a_failed_program_says_nothing_where_errors_are_not_exposed() -> None:
+    with pytest.raises(CallError) as raised:
+        await failing([], failed_program, expose_errors=False).execute("t.fail", {})
+    assert (raised.value.message, raised.value.details) == ("Operation t.fail failed", {"exit_code": 3})
+
+
+def test_a_missing_permission_is_a_failed_execution_of_the_category_authorization() -> None:
+    ops = failing([], lambda: PermissionError(13, "Permission denied"))
+    seen = over_http(ops, "t.fail", "tool_envelope_v1")
+    payload = tool_envelope_v1.parse_block(seen.body["content"][1]["text"]).payload
+    assert (seen.status, payload["code"], payload["category"]) == (500, "EXECUTION_ERROR", "authorization")
+
+
+@pytest.mark.parametrize(("exception", "message"), [(TimeoutError("late"), "late"), (TimeoutError(), "took too long")])
+async def test_a_timeout_of_a_handlers_own_is_a_timeout(exception: TimeoutError, message: str) -> None:
+    with pytest.raises(CallError, match=message) as raised:
+        await failing([], lambda: exception).execute("t.fail", {})
+    assert (raised.value.code, raised.value.retryable) == ("TIMEOUT", True)
+
+
+async def test_an_exception_that_cannot_be_printed_is_told_by_its_name() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    with pytest.raises(CallError, match="OddError"):
+        await failing([], OddError).execute("t.fail", {})

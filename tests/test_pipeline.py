@@ -269,3 +269,19 @@ async def test_a_mapping_that_claims_to_be_an_envelope_is_told() -> None:
     claimed = await finish({"data": {"id": 1}, "meta": {"source": "http", "statusCode": 200}}, {})
     assert (claimed.meta.source, [warning.code for warning in claimed.warnings]) == ("http", ["detected"])
     assert (await finish(http_envelope({"id": 1}), {})).warnings == ()
+
+
+async def test_a_policy_trusts_instances_alone() -> None:
+    claimed = {"data": {"id": 1}, "meta": {"source": "http", "statusCode": 200}}
+    envelope = await finish(claimed, {}, detect="instances")
+    assert (envelope.data, envelope.meta.source, envelope.warnings) == (claimed, "local", ())
+    assert (await finish(http_envelope({"id": 1}), {}, detect="instances")).meta.source == "http"
+    ops = OperationRegistry(detect="instances")
+
+    @ops.query
+    async def claim() -> dict[str, Any]:
+        return claimed
+
+    assert (await ops.execute("claim", {})).data == claimed
+    with pytest.raises(ValueError, match="use all or instances"):
+        Policy(detect="none")  # type: ignore[arg-type]  # the point of the test

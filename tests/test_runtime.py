@@ -271,7 +271,7 @@ async def test_a_def_that_overruns_answers_timeout_and_its_thread_counts_until_i
     assert seen == [True]
 
 
-async def test_a_handlers_own_timeout_error_is_a_failed_execution() -> None:
+async def test_a_handlers_own_timeout_error_is_a_timeout() -> None:
     ops = registry()
 
     @ops.query
@@ -279,7 +279,7 @@ async def test_a_handlers_own_timeout_error_is_a_failed_execution() -> None:
         async with asyncio.timeout(0):
             await asyncio.sleep(1)
 
-    assert await code_of(ops, "t.inner", {}) == "EXECUTION_ERROR"
+    assert await code_of(ops, "t.inner", {}) == "TIMEOUT"
 
 
 async def test_cancelling_the_caller_reaches_the_handler() -> None:

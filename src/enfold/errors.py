@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import msgspec
 
-__all__ = ["CODES", "CallError", "Code", "FormatError", "code_row"]
+__all__ = ["CATEGORIES", "CODES", "CallError", "Code", "FormatError", "code_row", "error_from"]
+
+# The kinds of failures that ToolEnvelope V1 knows; an operation may choose one for a code of its own.
+CATEGORIES: Final = (
+    "validation",
+    "execution",
+    "timeout",
+    "model",
+    "network",
+    "authorization",
+    "rate_limit",
+    "not_found",
+    "internal",
+)
+
+MAX_MESSAGE: Final = 500
+MAX_OUTPUT: Final = 2000  # of what a program said on its standard error
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -87,3 +104,47 @@ class CallError(Exception):
 
 class FormatError(ValueError):
     """What was read is not of the format it was said to be."""
+
+
+# --- exceptions of handlers ---------------------------------------------------------------------------------------
+
+
+def error_from(exception: BaseException, hidden: str | None = None) -> CallError:
+    """The error for an exception that a handler let out; `hidden` is the sentence where its own is for nobody."""
+    subprocess = sys.modules.get("subprocess")  # whoever has not loaded it cannot have raised one of these
+    if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
+        return _failed_program(exception, hidden)
+    if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
+        return CallError("TIMEOUT", hidden or f"A program took longer than {exception.timeout} seconds")
+    if isinstance(exception, TimeoutError):
+        return CallError(
+            "TIMEOUT", hidden or str(exception)[:MAX_MESSAGE] or "What the handler waited for took too long"
+        )
+    error = CallError("EXECUTION_ERROR", hidden or _text(exception)[:MAX_MESSAGE])
+    if isinstance(exception, PermissionError):
+        error.row = msgspec.structs.replace(error.row, category="authorization")
+    return error
+
+
+def _failed_program(exception: Any, hidden: str | None) -> CallError:
+    """A program that failed: how it ended and what it said, but never its command line, which may hold a secret."""
+    status = exception.returncode
+    ended = f"was ended by signal {-status}" if status < 0 else f"failed with exit code {status}"
+    details: dict[str, Any] = {"exit_code": status}
+    said = "" if hidden else _readable(exception.stderr)
+    if said:
+        details["stderr"] = said
+    return CallError("EXECUTION_ERROR", hidden or f"A program {ended}", details)
+
+
+def _readable(output: Any) -> str:
+    """The end of what a program said, without control characters."""
+    text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output or "")
+    return "".join(character for character in text[-MAX_OUTPUT:] if character.isprintable() or character in "\n\t")
+
+
+def _text(exception: BaseException) -> str:
+    try:
+        return str(exception) or type(exception).__name__
+    except Exception:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
+        return type(exception).__name__

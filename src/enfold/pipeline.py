@@ -155,7 +155,7 @@ class _SlowPath:
             return mcp_envelope([block.to_wire() for block in blocks], content=blocks)
         if isinstance(result, ResponseEnvelope):
             return _plain_envelope(result)
-        if is_response_envelope(result):
+        if self._policy.detect != "instances" and is_response_envelope(result):
             return _plain_envelope(_detected(result))
         return local_envelope(self._plain(result), self._spec.id)
 

@@ -223,13 +223,15 @@ class OperationRegistry(Registry):
         coerce: bool = True,
         extras: Literal["strip", "keep"] = "strip",
         expose_errors: bool = True,
+        detect: Literal["all", "instances"] = "all",
         threads: int = 128,
     ) -> None:
         """`namespace` is that of functions registered here; the rest are policies, which an operation may override."""
         if namespace:
             operation_id(namespace, "x")
         self.namespace = namespace
-        self._policy = Policy(normalize, strict_output, coerce, extras, expose_errors).over(DEFAULT_POLICY)
+        chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
+        self._policy = chosen.over(DEFAULT_POLICY)
         self._thread_limit = threads
         self._pool: Threads | None = None
         self._entries: dict[str, PreparedOperation] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, error_from
 from enfold.log import Log
 from enfold.operation import INHERIT, Context, Operation, OperationSpec, OperationType, Policy
 from enfold.schema.refusal import DecodeError
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits", "resume"]
 
 T = TypeVar("T")
-
-MAX_MESSAGE: Final = 500
 
 _STRAY: Final = "what the handler waited for was cancelled"
 
@@ -302,6 +300,7 @@ class PreparedOperation:
 
     def _as_told(self, error: CallError, context: Context | None) -> CallError:
         """The error under the id that this caller got, whatever call inside it failed."""
+        error.row = self.spec.declared_row(error.code) or error.row
         if context is not None:
             error.request_id = context.request_id
         return error
@@ -328,23 +327,14 @@ class PreparedOperation:
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
         Log("enfold").error("%s failed (request %s%s)", self.id, context.request_id, of, error=error)
-        return self._as_told(CallError("EXECUTION_ERROR", self._message(error)), context)
-
-    def _message(self, error: BaseException) -> str:
-        if not self._policy.expose_errors:
-            return f"Operation {self.id} failed"
-        return _text(error)[:MAX_MESSAGE]
+        told = error_from(error, None if self._policy.expose_errors else f"Operation {self.id} failed")
+        if told.code == "TIMEOUT":
+            told.retryable = self.spec.idempotent
+        return self._as_told(told, context)
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError("the registry runs no operation without a handler")
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
-        return type(error).__name__
 
 
 # --- reading the input --------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.formats.surfaces import Call, over_cgi, over_http
 
+from enfold import Context, OperationRegistry, unwrap
 from enfold.envelope import local_envelope
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
@@ -112,3 +114,57 @@ json_values = st.recursive(
 def test_whatever_the_result_the_answer_keeps_to_a_limit_above_its_frame(value: Any, limit: int) -> None:
     wire = {"schema_version": "mcp.envelope.v0.1", "result": [value, value, "x" * 700], "provenance": None}
     assert len(msgspec.json.encode(fit(wire, limited(limit), adapter="http"))) <= limit
+
+
+# --- on its way to the handler ------------------------------------------------------------------------------------
+
+REFERENCE = {"schema_version": "artifact.ref.v0.1", "locator": "file:/tmp/a.json"}
+
+
+def echoing() -> OperationRegistry:
+    ops = OperationRegistry("shop")
+
+    @ops.query(version="2.1.0")
+    async def add(x: int, context: Context) -> dict[str, Any]:
+        chosen = context.preferences
+        told = [chosen.deterministic, chosen.max_output_bytes, chosen.locale]
+        return {"preferences": told, "artifacts": [each.locator for each in context.artifacts]}
+
+    @ops.query
+    async def nested(x: int, context: Context) -> Any:
+        return unwrap(await context.env.shop.add({"x": x}))
+
+    @ops.query(access={"required_scopes": ["admin"]}, version="3.0.0")
+    async def secret(x: int) -> int:
+        return x
+
+    return ops
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+@pytest.mark.parametrize("tool", ["shop.add", "shop.nested"])
+def test_preferences_and_artifacts_reach_the_handler(call: Call, tool: str) -> None:
+    preferences = {"deterministic": False, "max_output_bytes": 10_000, "locale": "de"}
+    wire = request(tool={"name": tool}, preferences=preferences, artifacts=[REFERENCE])
+    body = call(echoing(), "/call", "result", wire).body
+    assert body["result"] == {"preferences": [False, 10_000, "de"], "artifacts": ["file:/tmp/a.json"]}
+
+
+def test_a_call_without_a_request_has_default_preferences_and_no_artifacts() -> None:
+    body = over_http(echoing(), "shop.add", "result", {"x": 1}).body
+    assert body == {"result": {"preferences": [True, None, None], "artifacts": []}}
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_a_wrong_version_of_the_tool_is_told(call: Call) -> None:
+    seen = call(echoing(), "/call", "result", request(tool={"name": "shop.add", "version": "2.0.0"}))
+    error = seen.body["errors"][0]
+    assert (seen.status, error["code"]) == (400, "ENFOLD.VALIDATION_ERROR")
+    assert error["details"] == {"argument": "tool.version", "reason": "constraint", "expected": "2.1.0"}
+    assert call(echoing(), "/call", "result", request(tool={"name": "shop.add", "version": "2.1.0"})).status == 200
+
+
+def test_the_version_of_what_the_caller_may_not_see_is_not_told() -> None:
+    seen = over_http(echoing(), "/call", "result", request(tool={"name": "shop.secret", "version": "9"}))
+    assert "3.0.0" not in str(seen.body)
+    assert seen.body["errors"][0]["code"] != "ENFOLD.VALIDATION_ERROR"

@@ -74,7 +74,7 @@ def _guarded(command: Callable[[], int]) -> int:
         return ended.exit_code
     except CallError as error:
         print(f"{error.code}: {error.message}", file=sys.stderr)
-        return code_row(error.code).exit_code
+        return error.row.exit_code
     except KeyboardInterrupt:
         return code_row("ABORTED").exit_code
     except BrokenPipeError:

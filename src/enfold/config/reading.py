@@ -155,6 +155,7 @@ _COMMON: Final[dict[str, Rule]] = {
     "strict_output": _FLAG,
     "coerce": _FLAG,
     "extras": (_is_one_of("strip", "keep"), "strip or keep"),
+    "detect": (_is_one_of("all", "instances"), "all or instances"),
     "timeout": _SECONDS,
     "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
     "disabled": _FLAG,
@@ -254,7 +255,7 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_POLICIES: Final = ("normalize", "strict_output", "coerce", "extras")
+_POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from enfold.errors import CallError
+from enfold.operation.context import Preferences
 from enfold.provenance.options import CaptureOptions, options_from_meta
 from enfold.provenance.records import ArtifactRef
 
@@ -36,6 +37,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     locale: str | None = None
     request_id: str | None = None
     time: str | None = None
+
+    @property
+    def preferences(self) -> Preferences:
+        """How the caller wants the answer, as handlers see it."""
+        return Preferences(self.deterministic, self.max_output_bytes, self.locale)
 
 
 def read_request(wire: Any) -> Request:

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from enfold.errors import CallError
     from enfold.operation.spec import OperationSpec
 
-__all__ = ["Call", "Context", "LogMessage", "Notify", "Progress", "Recording", "new_request_id"]
+__all__ = [
+    "ARTIFACTS",
+    "PREFERENCES",
+    "Call",
+    "Context",
+    "LogMessage",
+    "Notify",
+    "Preferences",
+    "Progress",
+    "Recording",
+    "new_request_id",
+]
 
 
 def new_request_id() -> str:
@@ -40,6 +51,20 @@ class LogMessage(msgspec.Struct, frozen=True):
     level: str = "info"
     data: Any = None
 
+
+class Preferences(msgspec.Struct, frozen=True):
+    """How the caller of an `mcp.request.v0.1` wants the answer."""
+
+    deterministic: bool = True
+    max_output_bytes: int | None = None
+    locale: str | None = None
+
+
+# In the meta of a context: what an `mcp.request.v0.1` says beside the arguments.
+PREFERENCES: Final = "enfold/preferences"
+ARTIFACTS: Final = "enfold/artifacts"
+
+_NO_PREFERENCES: Final = Preferences()
 
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
 
@@ -179,6 +204,17 @@ class Context:
     def is_heard(self) -> bool:
         """Whether anybody listens to progress and log messages."""
         return self._notify is not None
+
+    @property
+    def preferences(self) -> Preferences:
+        """How the caller of an `mcp.request.v0.1` wants the answer; of another call, what is preferred by default."""
+        found = None if self.meta is None else self.meta.get(PREFERENCES)
+        return found if isinstance(found, Preferences) else _NO_PREFERENCES
+
+    @property
+    def artifacts(self) -> tuple[Any, ...]:
+        """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
+        return () if self.meta is None else self.meta.get(ARTIFACTS, ())
 
     @property
     def event_id(self) -> str | None:

@@ -20,12 +20,15 @@ class Policy(msgspec.Struct, frozen=True):
     extras: Literal["strip", "keep"] | None = None
     expose_errors: bool | None = None
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
+    detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
 
     def __post_init__(self) -> None:
         if self.normalize not in (None, "repair", "typebox", "off"):
             raise ValueError(f"Unknown normalize policy {self.normalize!r}: use repair, typebox or off")
         if self.extras not in (None, "strip", "keep"):
             raise ValueError(f"Unknown extras policy {self.extras!r}: use strip or keep")
+        if self.detect not in (None, "all", "instances"):
+            raise ValueError(f"Unknown detect policy {self.detect!r}: use all or instances")
 
     def over(self, base: Policy) -> Policy:
         """This policy where it says something, the base where it does not."""
@@ -34,4 +37,4 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 INHERIT: Final = Policy()
-DEFAULT_POLICY: Final = Policy("repair", False, True, "strip", True, False)
+DEFAULT_POLICY: Final = Policy("repair", False, True, "strip", True, False, "all")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from enfold.errors import CATEGORIES, CODES, Code, code_row
 from enfold.operation.identity import AccessControl, read_access, words
 from enfold.operation.names import operation_id, sha256
 
@@ -28,12 +29,34 @@ class OperationType(StrEnum):
 
 
 class ErrorSchema(msgspec.Struct, frozen=True):
-    """A code the handler may raise of its own, and what its details look like."""
+    """A code the handler may raise of its own, what its details look like, and what it means on each surface."""
 
     code: str
     description: str = ""
     schema: Schema = {}
     http_status: int | None = None
+    category: str | None = None
+    recoverable: bool | None = None
+    exit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.category is not None and self.category not in CATEGORIES:
+            raise ValueError(f"Unknown category {self.category!r}: use {', '.join(CATEGORIES)}")
+        if self.exit is not None and not 0 < self.exit < 256:
+            raise ValueError(f"An error has an exit code from 1 to 255, not {self.exit}")
+
+    @property
+    def row(self) -> Code:
+        """The row of the table of codes, with what is declared here; a status that tells of no error is left out."""
+        status = self.http_status if self.http_status is not None and 400 <= self.http_status <= 599 else None
+        declared = {
+            "http_status": status,
+            "category": self.category,
+            "recoverable": self.recoverable,
+            "exit_code": self.exit,
+        }
+        chosen = {name: value for name, value in declared.items() if value is not None}
+        return msgspec.structs.replace(code_row(self.code), **chosen)
 
 
 class OperationSpec:
@@ -151,6 +174,10 @@ class OperationSpec:
             text = msgspec.json.encode(_canonical(self.to_dict()), order="deterministic")
             object.__setattr__(self, "_digest", sha256(text))
         return str(self._digest)
+
+    def declared_row(self, code: str) -> Code | None:
+        """What a code of the operation's own means where this operation declares it."""
+        return next((error.row for error in self.error_schemas if error.code == code and code not in CODES), None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OperationSpec) and (self is other or self.digest == other.digest)

@@ -40,9 +40,8 @@ def status_of(error: CallError, operation: OperationSpec | None, *, has_identity
         return 401
     if error.code == "EXECUTION_ERROR" and _is_upstream(error):
         return 502
-    if error.code not in CODES and operation is not None:
-        return declared_status(operation, error.code)
-    return code_row(error.code).http_status
+    declared = None if operation is None else operation.declared_row(error.code)
+    return (declared or error.row).http_status
 
 
 # No token helps a request that names another host, or a page of another origin.
@@ -50,11 +49,8 @@ _NOT_ABOUT_IDENTITY: Final = ("host", "origin")
 
 
 def declared_status(operation: OperationSpec, code: str) -> int:
-    """The status an operation declares for a code of its own, if it is one of an error."""
-    for declared in operation.error_schemas:
-        if declared.code == code and declared.http_status is not None and 400 <= declared.http_status <= 599:
-            return declared.http_status
-    return code_row(code).http_status
+    """The status an operation declares for a code of its own, or that of the table."""
+    return (operation.declared_row(code) or code_row(code)).http_status
 
 
 def _is_upstream(error: CallError) -> bool:
@@ -86,4 +82,6 @@ def with_prefix(error: CallError, prefix: str) -> CallError:
     """The error as format `result` tells it: words that are the handler's own are marked as such."""
     if error.code in CODES and error.code not in ("EXECUTION_ERROR", "UNKNOWN_ERROR"):
         return error
-    return CallError(error.code, f"{prefix}{error.message}", error.details, error.retryable)
+    told = CallError(error.code, f"{prefix}{error.message}", error.details, error.retryable)
+    told.row = error.row
+    return told

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
 from enfold.formats.mcp_request_v0_1 import Request, fit, read_request
 from enfold.operation import Context, Identity, OperationSpec
+from enfold.operation.context import ARTIFACTS, PREFERENCES
 from enfold.provenance.records import Artifact, ArtifactRef
 from enfold.registry import Registry
 
@@ -43,8 +45,11 @@ class RequestCall:
         self._adapter = adapter
         self._request: Request = read_request(wire)
         self.spec: OperationSpec = registry.find_tool(self._request.tool)
+        if may_list(self.spec.access_control, identity):  # Who may not see it does not learn its version either.
+            _check_version(self._request, self.spec)
         self.input = self._request.input
-        self.context = Context(request_id=request_id, identity=identity, timeout=timeout, inline=inline)
+        facts = {PREFERENCES: self._request.preferences, ARTIFACTS: self._request.artifacts}
+        self.context = Context(request_id=request_id, identity=identity, timeout=timeout, inline=inline, meta=facts)
         if recorder is not None and self._request.capture is not None:
             self.context.recording = recorder.begin(
                 self._request.capture,
@@ -67,6 +72,14 @@ class RequestCall:
     def _fitted(self, wire: dict[str, Any]) -> dict[str, Any]:
         took = int((time.monotonic() - self._started) * 1000)
         return fit(wire, self._request, adapter=self._adapter, request_id=self.context.request_id, duration_ms=took)
+
+
+def _check_version(request: Request, spec: OperationSpec) -> None:
+    if request.version is None or request.version == spec.version:
+        return
+    details = {"argument": "tool.version", "reason": "constraint", "expected": spec.version}
+    told = f"{spec.id} is of version {spec.version}, not {request.version}: leave out tool.version, or give this one"
+    raise CallError("VALIDATION_ERROR", told, details)
 
 
 def _now() -> str:

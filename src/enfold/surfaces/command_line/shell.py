@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, error_text
+from enfold.envelope import ResponseEnvelope, error_of
 from enfold.errors import CallError, code_row
 from enfold.formats import find_format
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
@@ -197,7 +197,8 @@ class Shell:
         self._print(call.write(envelope))
         if not envelope.is_error:
             return 0
-        return self.tell(CallError("EXECUTION_ERROR", error_text(envelope)))
+        self.tell(error_of(envelope))
+        return code_row("EXECUTION_ERROR").exit_code
 
     def _print(self, text: bytes) -> None:
         """One line for a program, several for a person at a terminal."""
@@ -211,9 +212,9 @@ class Shell:
 
     def tell(self, error: CallError | KeyboardInterrupt) -> int:
         """Say what went wrong, and give its exit code."""
-        code, message = (error.code, error.message) if isinstance(error, CallError) else ("ABORTED", "interrupted")
-        print(f"{code}: {message}", file=self._messages)
-        return code_row(code).exit_code
+        told = error if isinstance(error, CallError) else CallError("ABORTED", "interrupted")
+        print(f"{told.code}: {told.message}", file=self._messages)
+        return told.row.exit_code
 
 
 def _find(registry: Registry, name: str) -> OperationSpec:
