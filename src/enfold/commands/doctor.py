@@ -13,8 +13,8 @@ __all__ = ["run"]
 
 EXTRAS: Final = {
     "http": "uvicorn",
-    "mcp": "httpx2",
-    "openapi": "httpx2",
+    "mcp": "httptools",
+    "openapi": "httptools",
     "nats": "nats",
     "websocket": "websockets",
     "auth": "cryptography",

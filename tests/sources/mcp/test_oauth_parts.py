@@ -20,8 +20,8 @@ from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
-from enfold.sources.mcp.oauth.wire import RefusedError
 from enfold.sources.mcp.web import Refusal
+from enfold.sources.web.grants import RefusedError
 
 # --- challenges ---------------------------------------------------------------------------------------------------
 
@@ -131,7 +131,18 @@ def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours:
         ("https://x.org/mcp", "https://login.org/a b", False),
         ("https://x.org/mcp", "https://login.org\n/token", False),
         ("https://x.org/mcp", "https://3com.example/token", True),
-        ("https://x.org/mcp", "https://10.0.0.7/token", True),
+        ("https://x.org/mcp", "https://10.0.0.7/token", False),
+        ("https://x.org/mcp", "https://169.254.169.254/token", False),
+        ("https://x.org/mcp", "https://[fd00:ec2::254]/token", False),
+        ("https://x.org/mcp", "https://[64:ff9b::7f00:1]/token", False),
+        ("https://x.org/mcp", "https://127。0。0。1/token", False),
+        ("https://x.org/mcp", "https://①②⑦.0.0.1/token", False),
+        ("https://x.org/mcp", "https://ｌocalhost/token", False),
+        ("https://x.org/mcp", "https://bücher.example/token", True),
+        ("https://10.0.0.1/mcp", "https://10.0.0.7/token", True),
+        ("https://10.0.0.1/mcp", "https://127.0.0.1/token", False),
+        ("https://10.0.0.1/mcp", "https://169.254.169.254/token", False),
+        ("http://127.0.0.1:8000/mcp", "https://169.254.169.254/token", False),
         ("https://x.org/mcp", "file:///etc/passwd", False),
         ("https://x.org/mcp", "javascript:alert(1)", False),
         ("https://x.org/mcp", "https://user@login.org/", False),

@@ -189,7 +189,91 @@ async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(ser
         await in_thread(lambda: from_openapi(elsewhere.url, limits=Limits(document_bytes=10)))
 
 
+# --- a document behind a login
+
+
+def behind_login(http: Words, authorization: str) -> Any:
+    def answer(received: Received) -> bytes:
+        if received.header("authorization") == authorization:
+            return http.reply(http.document({}) if received.path == "/openapi.json" else {"called": True})
+        return http.reply(b"", status="401 No", headers={"WWW-Authenticate": authorization.partition(" ")[0]})
+
+    return answer
+
+
+BASIC = "Basic YW5uOnNlY3JldA=="
+
+
+@pytest.mark.parametrize(
+    ("authorization", "options"),
+    [
+        ("Bearer t1", {"headers": {"Authorization": "Bearer t1"}}),
+        ("Bearer t1", {"credentials": {"any": "t1"}}),
+        ("Bearer t1", {"credentials": {"any": lambda: "t1"}}),
+        ("Bearer t1", {"credentials": {"wrong": "t0", "right": {"token": "t1"}}}),
+        (BASIC, {"credentials": {"any": ("ann", "secret")}}),
+        (BASIC, {"credentials": {"any": "ann:secret"}}),
+        (BASIC, {"credentials": {"any": {"username": "ann", "password": "secret"}}}),
+    ],
+    ids=["a header", "a token", "a function", "the second", "a pair", "a text", "names"],
+)
+@pytest.mark.parametrize("names_base", [False, True])
+async def test_a_document_behind_a_login_is_fetched_with_what_the_user_gave(
+    serve: Serve, http: Words, authorization: str, options: dict[str, Any], names_base: bool
+) -> None:
+    server = await serve(behind_login(http, authorization))
+    base_url = server.url if names_base else None
+    imported = await in_thread(lambda: from_openapi(f"{server.url}/openapi.json", base_url=base_url, **options))
+    assert [operation.spec.id for operation in imported] == ["x"]
+    await imported.aclose()
+
+
+async def test_a_document_behind_a_login_is_fetched_with_the_users_client_which_works_afterwards(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    import httpx2
+
+    server = await serve(behind_login(http, BASIC))
+    async with httpx2.AsyncClient(auth=("ann", "secret")) as client:
+        registry = await in_thread(lambda: connect(f"{server.url}/openapi.json", client=client))
+        assert (await registry.execute("x", {})).data == {"called": True}
+        assert (await registry.execute("x", {})).data == {"called": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"headers": {"Authorization": "Bearer t1"}}, {"credentials": {"any": "t1"}}],
+    ids=["headers", "credentials"],
+)
+async def test_a_document_elsewhere_gets_nothing_that_is_for_the_users_server(
+    serve: Serve, http: Words, options: dict[str, Any]
+) -> None:
+    server = await serve(behind_login(http, "Bearer t1"))
+    with pytest.raises(LookupError, match="answered 401: give"):
+        await in_thread(lambda: from_openapi(f"{server.url}/openapi.json", base_url="http://127.0.0.1:9", **options))
+    assert [each.header("authorization") for each in server.received] == [None]
+
+
+async def test_headers_of_the_user_go_with_every_call_to_their_server_only(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    elsewhere = await serve(lambda _: http.reply({}))
+    server = await serve(redirecting(http, "307 Temporary", f"{elsewhere.url}/y"))
+    registry = connect(http.document({}), base_url=server.url, headers={"X-Tenant": "7"}, allow_hosts=[elsewhere.url])
+    await registry.execute("x", {})
+    assert (server.received[0].header("x-tenant"), elsewhere.received[0].header("x-tenant")) == ("7", None)
+
+
 # --- redirects
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+async def test_a_redirect_that_leads_nowhere_is_no_success(
+    serve: Serve, connect: Connect, http: Words, status: str
+) -> None:
+    server = await serve(lambda _: http.reply(b"", status=status))
+    error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))
+    assert (error.code, "does not say where to" in error.message) == ("EXECUTION_ERROR", True)
 
 
 def redirecting(http: Words, status: str, location: str) -> Any:

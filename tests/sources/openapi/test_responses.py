@@ -171,6 +171,38 @@ async def test_compressed_content_that_is_broken_is_an_error(serve: Serve, conne
     assert (error.code, "decompressed" in error.message) == ("EXECUTION_ERROR", True)
 
 
+@pytest.mark.parametrize("is_given", [False, True], ids=["our client", "a user's client"])
+@pytest.mark.parametrize(
+    ("encoding", "content", "words"),
+    [
+        ("gzip", gzip.compress(b"a long text, " * 500)[:60], "breaks off"),
+        ("gzip", gzip.compress(b'{"id": 1}')[:-4], "breaks off"),
+        ("deflate", b"\x78\x9c", "breaks off"),
+        ("br", b"\x0b\x02\x80hello\x03", "not asked for"),
+        ("zstd", b"\x28\xb5\x2f\xfd", "not asked for"),
+    ],
+    ids=["half a gzip", "gzip without its end", "the start of a deflate", "br", "zstd"],
+)
+async def test_half_a_packed_body_and_an_encoding_nobody_asked_for_are_no_success(
+    serve: Serve, connect: Connect, http: Words, encoding: str, content: bytes, words: str, is_given: bool
+) -> None:
+    import httpx2
+
+    server = await serve(
+        lambda _: http.reply(content, content_type="text/plain", headers={"Content-Encoding": encoding})
+    )
+    async with httpx2.AsyncClient() as client:
+        registry = connect(http.document({}), base_url=server.url, client=client if is_given else None)
+        error = await failure(registry.execute("x", {}))
+    assert (error.code, words in error.message) == ("EXECUTION_ERROR", True)
+
+
+async def test_x_gzip_is_gzip(serve: Serve, connect: Connect, http: Words) -> None:
+    packed = gzip.compress(b'{"id": 1}')
+    server = await serve(lambda _: http.reply(packed, headers={"Content-Encoding": "x-gzip"}))
+    assert (await connect(http.document({}), base_url=server.url).execute("x", {})).data == {"id": 1}
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc"], ids=["none", "garbage", "cut"]
 )  # fmt: skip
@@ -289,3 +321,16 @@ async def test_a_client_of_the_user_keeps_its_own_headers(serve: Serve, connect:
     async with httpx2.AsyncClient(headers={"X-Mine": "1"}) as client:
         await connect(http.document({}), base_url=server.url, client=client).execute("x", {})
     assert server.received[0].header("x-mine") == "1"
+
+
+async def test_no_cookie_of_an_answer_stays_in_a_client_of_the_user(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    import httpx2
+
+    server = await serve(lambda _: http.reply({}, headers={"Set-Cookie": "session=alice; Path=/"}))
+    async with httpx2.AsyncClient(cookies={"mine": "1"}) as client:
+        registry = connect(http.document({}), base_url=server.url, client=client)
+        await registry.execute("x", {})
+        await registry.execute("x", {})
+    assert [each.header("cookie") for each in server.received] == ["mine=1", "mine=1"]

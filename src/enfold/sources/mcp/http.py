@@ -97,7 +97,7 @@ class HTTPConnection:
 
     async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> Reply:
         reply = await self._web.send("POST", headers, encode(message))
-        self._session_id = reply.headers.get("mcp-session-id", self._session_id)
+        self._session_id = reply.header("mcp-session-id") or self._session_id
         return await self._accepted(reply)
 
     async def _send(self, message: dict[str, Any]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias, cast
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -14,6 +12,12 @@ from enfold.errors import CallError
 from enfold.sources.mcp.failures import LostError, http_failure
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address
+from enfold.sources.web import Request, Response, WebError, open_client
+from enfold.sources.web.addresses import same_place, split_url
+from enfold.sources.web.redirects import follow
+
+if TYPE_CHECKING:
+    from enfold.sources.web import AnyClient
 
 __all__ = ["GivenHeaders", "Headers", "Refusal", "Reply", "Web", "given_headers", "too_large"]
 
@@ -29,6 +33,7 @@ class Refusal(msgspec.Struct, frozen=True):
     sent: str
     before: str | None = None
     nonce: str = ""  # that a proof of possession has to repeat
+    peer: str = ""  # the IP address that it came from, where it is known
 
     def __repr__(self) -> str:
         return f"Refusal({self.status})"
@@ -49,14 +54,14 @@ class Login(Protocol):
 
 Headers: TypeAlias = GivenHeaders | Login
 
-CONNECT_TIMEOUT: Final = 10.0
 REDIRECTS: Final = 3
 LOGINS: Final = 3  # for one request
 DRAIN: Final = 1.0  # seconds for the end of a stream to come, so that its connection can be used again
+_FOLLOWED: Final = (307, 308)
 
 
 class Web:
-    """The client for one address, and the user's own client where he gave one."""
+    """The client for one address, and the user's own client where they gave one."""
 
     def __init__(self, address: Address, name: str, limits: Limits, headers: Headers, client: Any = None) -> None:
         self.name = name
@@ -66,8 +71,8 @@ class Web:
         is_given = isinstance(headers, Mapping) or callable(headers)
         self._login = None if is_given else cast("Login", headers)
         self._headers = cast("GivenHeaders", headers) if is_given else {}
-        self._client = client
-        self._is_ours = client is None
+        self._given = client
+        self._client: AnyClient | None = None
 
     async def send(
         self,
@@ -116,24 +121,33 @@ class Web:
             raise CallError("ACCESS_DENIED", f"{self.name} {refused}: {advice}", {"status": 401, "reason": "login"})
 
     async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> Reply:
+        """Send, and follow redirects that stay on the server: our headers are for no other."""
         target = url or self.url
-        for _ in range(REDIRECTS + 1):
-            response = await self._send(method, target, headers, content)
-            if response.status_code not in (307, 308):
-                return Reply(self, response)
-            await response.aclose()
-            target = self._moved(target, response)
-            self.url = self.url if url else target
-        raise CallError("EXECUTION_ERROR", f"{self.name} redirects again and again", {"reason": "redirects"})
+        sent = ""
 
-    async def _send(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Any:
-        client = self._current()
-        own = await self._own_headers(method, url)
+        async def send(request: Request) -> Response:
+            nonlocal sent
+            own = await self._own_headers(method, request.url)
+            sent = own.get("authorization", own.get("Authorization", ""))
+            return await self._current().send(
+                Request(request.method, request.origin, request.target, _merged(own, headers), request.content)
+            )
+
+        def keeps_headers(moved: str, status: int) -> bool:
+            if not same_place(target, moved):
+                details = {"reason": "redirect", "status": status}
+                sentence = f"{self.name} redirects to another server, which is refused"
+                raise CallError("EXECUTION_ERROR", sentence, details)
+            return True
+
         try:
-            request = client.build_request(method, url, headers={**own, **headers}, content=content)
-            return await client.send(request, stream=True, follow_redirects=False)
-        except Exception as error:
+            request = Request(method, *split_url(target), [], content)
+            response = await follow(send, request, keeps_headers, REDIRECTS, _FOLLOWED)
+        except WebError as error:
             raise self.lost(error) from error
+        if not url:
+            self.url = response.url
+        return Reply(self, response, sent)
 
     async def _own_headers(self, method: str, url: str) -> dict[str, str]:
         own = given_headers(self._headers) if self._login is None else self._login.headers(method, url)
@@ -143,94 +157,74 @@ class Web:
         """What the server says, without the token of the login: the callers of its operations are not to have it."""
         return text if self._login is None else self._login.censored(text)
 
-    def _moved(self, url: str, response: Any) -> str:
-        """The new address, if it is on the same server: our headers are for no other."""
-        moved = _joined(url, str(response.headers.get("location", "")))
-        if moved is None:
-            details = {"reason": "redirect", "status": response.status_code}
-            raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
-        return moved
-
-    def _current(self) -> Any:
+    def _current(self) -> AnyClient:
         if self._client is None:
-            try:
-                import httpx2
-            except ImportError:
-                raise CallError(
-                    "UNAVAILABLE", "An MCP server at a URL needs httpx2: pip install 'enfold[mcp]'"
-                ) from None
-            timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT)  # the call has its own deadline
-            pool = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-            self._client = httpx2.AsyncClient(timeout=timeout, limits=pool, headers={"user-agent": "enfold"})
+            self._client = open_client(self._given)
         return self._client
 
-    def lost(self, error: Exception) -> Exception:
+    def lost(self, error: WebError) -> Exception:
         """What a failure of the client means for the request it was to send."""
-        library = _library(self._client)
-        if isinstance(error, library.ConnectError | library.ConnectTimeout):
-            return LostError(self._unavailable("cannot be reached", error), may_have_run=False)
-        if isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol | library.InvalidURL):
-            return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error}")
-        if isinstance(error, library.TransportError | library.StreamError):
-            return LostError(self._unavailable("broke off", error), may_have_run=True)
-        return error
-
-    def _unavailable(self, fate: str, error: Exception) -> CallError:
-        return CallError(
-            "UNAVAILABLE", f"{self.name} {fate}: {str(error) or type(error).__name__}", {"reason": "connection"}
-        )
+        if error.kind == "redirect":
+            return CallError(
+                "EXECUTION_ERROR", f"{self.name} redirects again and again: {error.sentence}", {"reason": "redirects"}
+            )
+        if error.kind == "unsendable":
+            return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error.sentence}")
+        if error.kind == "too_large":
+            return too_large(self.limits.message_bytes)
+        fate = "broke off" if error.was_sent else "cannot be reached"
+        told = CallError("UNAVAILABLE", f"{self.name} {fate}: {error.sentence}", {"reason": "connection"})
+        return LostError(told, may_have_run=error.was_sent)
 
     async def close(self) -> None:
         client, self._client = self._client, None
-        if self._is_ours and client is not None:
+        if client is not None:
             await client.aclose()
 
 
 class Reply:
     """An open response: its head, and its body as it comes."""
 
-    def __init__(self, web: Web, response: Any) -> None:
+    def __init__(self, web: Web, response: Response, sent: str = "") -> None:
         self._web = web
         self._response = response
-        self.status: int = response.status_code
-        self.headers: Mapping[str, str] = response.headers
+        self._sent = sent  # the `Authorization` of its request
+        self.status = response.status
         self.chunks: AsyncGenerator[bytes] = self._chunks()
+
+    def header(self, name: str) -> str | None:
+        return self._response.header(name)
 
     @property
     def content_type(self) -> str:
-        return self._told(self.headers.get("content-type", "")).partition(";")[0].strip().lower()
+        return self._told(self.header("content-type") or "").partition(";")[0].strip().lower()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         """The body in pieces, with a broken connection told as such."""
         try:
-            async for chunk in self._response.aiter_bytes():
+            async for chunk in self._response.chunks():
                 yield chunk
-        except Exception as error:
+        except WebError as error:
             raise self._web.lost(error) from error
 
     async def body(self) -> bytes:
         """The whole body, if it is within the limit."""
-        limit = self._web.limits.message_bytes
-        parts: list[bytes] = []
-        size = 0
-        async for chunk in self.chunks:
-            size += len(chunk)
-            if size > limit:
-                raise too_large(limit)
-            parts.append(chunk)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            return await self._response.body(self._web.limits.message_bytes)
+        except WebError as error:
+            raise self._web.lost(error) from error
 
     def refusal(self, before: str | None) -> Refusal:
         """What a status of 401 or 403 asks for."""
-        challenges = self._response.headers.get_list("www-authenticate")
-        sent = self._response.request.headers.get("authorization", "")
-        return Refusal(self.status, tuple(challenges), sent, before, self.headers.get("dpop-nonce", ""))
+        challenges = tuple(self._response.all("www-authenticate"))
+        nonce = self.header("dpop-nonce") or ""
+        return Refusal(self.status, challenges, self._sent, before, nonce, self._response.peer)
 
     async def failure(self) -> CallError:
         """The error that an error status means."""
         body = self._web.censored(await self.body())
-        reason = self._told(self._response.reason_phrase or "error")
-        return http_failure(self.status, reason, self.content_type, body, self.headers.get("retry-after"))
+        reason = self._told(self._response.reason or "error")
+        return http_failure(self.status, reason, self.content_type, body, self.header("retry-after"))
 
     def _told(self, text: str) -> str:
         return self._web.censored(text.encode()).decode()
@@ -246,7 +240,7 @@ class Reply:
 
     async def close(self) -> None:
         await self.chunks.aclose()
-        await self._response.aclose()
+        await self._response.close()
 
 
 async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
@@ -255,20 +249,11 @@ async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
     return given if isinstance(given, Mapping) else await given
 
 
-def _joined(url: str, location: str) -> str | None:
-    """Where a redirect leads, if it stays on its server."""
-    try:
-        moved = urljoin(url, location)
-        return moved if urlsplit(moved)[:2] == urlsplit(url)[:2] else None
-    except ValueError:  # to what is no address
-        return None
+def _merged(own: Mapping[str, str], headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Headers by their names; those of the protocol come before what a user gave under the same name."""
+    ours = {name.lower() for name in headers}
+    return [*((name, value) for name, value in own.items() if name.lower() not in ours), *headers.items()]
 
 
 def too_large(limit: int) -> CallError:
     return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
-
-
-def _library(client: Any) -> Any:
-    """The module a client belongs to: httpx and httpx2 have the same names in it."""
-    name = type(client).__module__.partition(".")[0]
-    return sys.modules[name if name in ("httpx", "httpx2") else "httpx2"]

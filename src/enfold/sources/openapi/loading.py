@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from base64 import b64encode
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
 from enfold.sources.openapi.document import BrokenReferenceError, read_document
 from enfold.sources.openapi.files import Folders, referred_file
+from enfold.sources.openapi.security import Credential
 from enfold.sources.openapi.servers import Reach, origin
+from enfold.sources.web import Request, Response, WebError, open_client
+from enfold.sources.web.addresses import shown, split_url
+from enfold.sources.web.messages import Headers
+from enfold.sources.web.redirects import follow
+
+if TYPE_CHECKING:
+    from enfold.sources.web import AnyClient
 
 _MAX_REDIRECTS: Final = 5
 _TIMEOUT: Final = 30.0
+_ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -25,13 +37,31 @@ class Loaded(msgspec.Struct, frozen=True):
     uri: str
 
 
+class Login(msgspec.Struct, frozen=True):
+    """What the user gave for their own server, which a document of that server may ask for as well."""
+
+    client: Any = None
+    headers: Mapping[str, str] = {}
+    credentials: tuple[Credential, ...] = ()
+
+
 class Loader:
     """Reads what documents refer to: files beside a file, addresses of the same origin or allowed hosts."""
 
     def __init__(
-        self, allow_hosts: Iterable[str], max_bytes: int, base_url: str | None = None, allow_files: Folders = ()
+        self,
+        allow_hosts: Iterable[str],
+        max_bytes: int,
+        base_url: str | None = None,
+        allow_files: Folders = (),
+        login: Login | None = None,
     ) -> None:
-        """`base_url` is the server the user gave: its origin is as good as the document's own."""
+        """`base_url` is the server the user gave: its origin is as good as the document's own.
+
+        The login is for that server; without a `base_url` it is the document's own.
+        """
+        self._login = login or Login()
+        self._base_url = base_url
         base = origin(base_url or "")
         self._allow_hosts = (*allow_hosts, *([f"{base[0]}://{base[1]}:{base[2]}"] if base else []))
         self._allow_files = allow_files
@@ -72,35 +102,103 @@ class Loader:
 
     def _fetch(self, url: str) -> bytes:
         """Read an address; redirects only lead to where we may go."""
-        import httpx2
+        try:
+            return _in_a_loop_of_its_own(self._get(url))
+        except WebError as error:
+            raise BrokenReferenceError(f"{shown(url)} cannot be read: {error.sentence}") from error
+        except TimeoutError:
+            raise BrokenReferenceError(f"{shown(url)} did not answer within {_TIMEOUT:g} seconds") from None
 
+    async def _get(self, url: str) -> bytes:
         reach = Reach(self._home, self._allow_hosts)
-        with httpx2.Client(follow_redirects=False, timeout=_TIMEOUT) as client:
-            for _ in range(_MAX_REDIRECTS):
-                try:
-                    location, content = self._get(client, url)
-                except httpx2.HTTPError as error:
-                    raise BrokenReferenceError(f"{url} cannot be read: {error}") from error
-                if location is None:
-                    return content
-                url = urljoin(url, location)
-                refusal = reach.refusal(url)
-                if refusal is not None:
-                    raise BrokenReferenceError(f"a redirect was refused: {refusal}")
-        raise BrokenReferenceError(f"more than {_MAX_REDIRECTS} redirects")
+        # What belongs to the user's server goes nowhere else: with a `base_url` elsewhere, not to the document's either.
+        own = Reach(self._base_url or self._home)
+        client = open_client(self._login.client)
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._read_answer(client, url, reach, own)
+        finally:
+            await client.aclose()
 
-    def _get(self, client: Any, url: str) -> tuple[str | None, bytes]:
-        with client.stream("GET", url, headers={"Accept": "application/json, application/yaml, */*;q=0.5"}) as response:
-            if response.has_redirect_location:
-                return response.headers["location"], b""
-            if response.status_code != 200:
-                raise BrokenReferenceError(f"{url} answered {response.status_code}")
-            content = bytearray()
-            for chunk in response.iter_bytes():
-                content += chunk
-                if len(content) > self._max_bytes:
-                    raise BrokenReferenceError(f"{url} is over the limit of {self._max_bytes} bytes")
-        return None, bytes(content)
+    async def _read_answer(self, client: AnyClient, url: str, reach: Reach, own: Reach) -> bytes:
+        response = await self._ask(client, url, reach, own, {})
+        if response.status == 401 and own.is_home(url):
+            challenge = response.header("www-authenticate") or ""
+            async for headers in _authorizations(self._login.credentials, challenge):
+                await response.close()
+                response = await self._ask(client, url, reach, own, headers)
+                if response.status != 401:
+                    break
+        try:
+            if response.status != 200:
+                raise BrokenReferenceError(f"{shown(url)} answered {response.status}{_advice(response.status)}")
+            return await response.body(self._max_bytes)
+        except WebError as error:
+            if error.kind != "too_large":
+                raise
+            raise BrokenReferenceError(f"{shown(url)} is over the limit of {self._max_bytes} bytes") from None
+        finally:
+            await response.close()
+
+    async def _ask(self, client: AnyClient, url: str, reach: Reach, own: Reach, headers: Mapping[str, str]) -> Response:
+        def keeps_headers(moved: str, _status: int) -> bool:
+            refusal = reach.refusal(moved)
+            if refusal is not None:
+                raise BrokenReferenceError(f"a redirect was refused: {refusal}")
+            return own.is_home(moved)
+
+        async def send(request: Request) -> Response:
+            return await client.send(request, is_own=own.is_home(request.url))
+
+        sent: Headers = [("Accept", _ACCEPT)]
+        if own.is_home(url):
+            given = [pair for pair in self._login.headers.items() if not headers or pair[0].lower() != "authorization"]
+            sent += [*given, *headers.items()]
+        if self._login.client is not None:
+            sent.append(("Connection", "close"))  # the user's client is for another loop than this one
+        return await follow(send, Request("GET", *split_url(url), sent), keeps_headers, _MAX_REDIRECTS)
+
+
+async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[dict[str, str]]:
+    """The credentials of the API as its document's server may take them; its schemes are in the document."""
+    for credential in credentials:
+        given: Any = credential() if callable(credential) else credential
+        given = await given if hasattr(given, "__await__") else given
+        if isinstance(given, Mapping):
+            pair = (given.get("username", ""), given.get("password", ""))
+            given = given.get("token") or given.get("value") or given.get("access_token") or (pair if any(pair) else "")
+        if isinstance(given, tuple | list):
+            yield _basic(":".join(map(str, given)))
+        elif isinstance(given, str) and given:
+            is_pair = ":" in given and "basic" in challenge.lower()
+            yield _basic(given) if is_pair else {"Authorization": f"Bearer {given}"}
+
+
+def _basic(pair: str) -> dict[str, str]:
+    return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _advice(status: int) -> str:
+    return ": give headers, credentials or a client that are let in" if status in (401, 403) else ""
+
+
+def _in_a_loop_of_its_own(work: Coroutine[Any, Any, bytes]) -> bytes:
+    """Wait for some work in a thread: documents are read before there is a loop, or while it stands still."""
+    found: list[bytes] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="enfold-document")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
 
 
 def _is_text(source: str) -> bool:

@@ -145,6 +145,14 @@ def gather_credentials(
     return found
 
 
+def document_credentials(
+    given: Mapping[str, Credential] | None, environment: Mapping[str, str]
+) -> tuple[Credential, ...]:
+    """All given credentials, whatever their schemes: nobody knows these before the document is read."""
+    filled = (_filled(each, environment) for each in (given or {}).values())
+    return tuple(each for each in filled if each is not None)
+
+
 def environment_name(scheme: str, namespace: str) -> str:
     """The variable that holds a scheme's credential: `ENFOLD_GITHUB_TOKEN` for the scheme `token` in `github`."""
     words = ("enfold", namespace, scheme)

@@ -13,7 +13,7 @@ from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
 from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
 from enfold.sources.openapi.files import Folders
-from enfold.sources.openapi.loading import Loader
+from enfold.sources.openapi.loading import Loader, Login
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
 from enfold.sources.openapi.report import ImportReport
@@ -22,6 +22,7 @@ from enfold.sources.openapi.security import (
     Credential,
     Requirements,
     Security,
+    document_credentials,
     gather_credentials,
     read_schemes,
     unknown_credentials,
@@ -67,6 +68,7 @@ def from_openapi(
     namespace: str = "",
     base_url: str | None = None,
     credentials: Mapping[str, Credential] | None = None,
+    headers: Mapping[str, str] | None = None,
     client: Any = None,
     include: Filter | None = None,
     exclude: Filter | None = None,
@@ -83,12 +85,14 @@ def from_openapi(
 
     `credentials` maps a security scheme to its key or token, a (user, password), client credentials, or a function
     that gives one; `${NAME}` in it is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme
-    it does not name. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
+    it does not name. `headers` go with every request to the user's own server. A document that is behind a login is
+    fetched with the same client, headers or credentials, if it is on that server. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
     `rename` maps a name, an operationId or `METHOD /path` to the new name.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or Limits()
-    loader = Loader(allowed, bounds.document_bytes, base_url, allow_files)
+    login = Login(client, headers or {}, document_credentials(credentials, os.environ))
+    loader = Loader(allowed, bounds.document_bytes, base_url, allow_files, login)
     loaded = loader.load(document)
     version = read_version(loaded.root)
     library = Library(loaded.root, loaded.uri, loader.part, version)
@@ -100,7 +104,7 @@ def from_openapi(
         variables=server_variables or {},
         allow_hosts=allowed,
     )
-    http = HTTPClient(servers.reach, bounds, client)
+    http = HTTPClient(servers.reach, bounds, client, headers or {})
     tokens = TokenStore(http, servers.reach, servers.base)
     problems: list[Problem] = []
     schemes = read_schemes(library, version, problems)

@@ -17,6 +17,7 @@ from enfold.sources.openapi.client import HTTPClient
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import Answer, to_envelope, to_error
 from enfold.sources.sse import EventDecoder, EventTooLargeError
+from enfold.sources.web import Response, WebError
 
 END_MARK: Final = "[DONE]"  # how streams in the manner of OpenAI end; it is no JSON
 FIRST_PAUSE: Final = 0.5
@@ -163,7 +164,7 @@ class _Connection:
     def retry(self) -> int | None:
         return self._reader.retry if self._reader is not None else None
 
-    async def open(self, *, is_first: bool) -> Any:
+    async def open(self, *, is_first: bool) -> Response | None:
         """The open response; None where the server says that there is no more."""
         try:
             response = self._response = await self._client.open(self._request)
@@ -171,13 +172,13 @@ class _Connection:
             if is_first or not error.retryable:
                 raise
             raise _CutError(error) from error
-        if response.status_code >= 400:
+        if response.status >= 400:
             raise to_error(await self.read())
-        if response.status_code in (204, 205):
+        if response.status in (204, 205):
             return None
-        self.status = response.status_code
-        self.headers = response.headers.multi_items()
-        self.content_type = response.headers.get("content-type", "")
+        self.status = response.status
+        self.headers = response.headers
+        self.content_type = response.header("content-type") or ""
         return response
 
     async def read(self) -> Answer:
@@ -195,16 +196,15 @@ class _Connection:
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         try:
-            async with aclosing(self._response.aiter_bytes()) as chunks:
+            async with aclosing(self._response.chunks()) as chunks:
                 async for chunk in chunks:
                     yield chunk
-        except Exception as error:
-            told = self._client.told(error, self._request)
-            raise _CutError(told) from error
+        except WebError as error:
+            raise _CutError(self._client.failure(error, self._request)) from error
 
     async def close(self) -> None:
         if self._response is not None:
-            await self._response.aclose()
+            await self._response.close()
 
 
 def _bounded(items: Iterator[Item]) -> Iterator[Item]:

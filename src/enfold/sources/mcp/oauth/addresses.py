@@ -2,38 +2,69 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from socket import inet_aton
+from collections.abc import Mapping
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.web.addresses import PORTS, Endpoint, Network, literal_address, network_of, place_of
 
 __all__ = ["Reach", "authorization_server_urls", "covers", "origin", "resource_metadata_urls"]
 
-_PORTS = {"http": 80, "https": 443}
+
+_REACHED_FROM: Final[Mapping[Network, frozenset[Network]]] = {
+    "public": frozenset({"public"}),
+    "private": frozenset({"public", "private"}),
+    "loopback": frozenset({"public", "private", "loopback"}),
+    "link-local": frozenset({"public", "private", "link-local"}),
+}
 
 
 class Reach:
-    """Which addresses a login may lead to: https anywhere; this machine only where the server itself is on it."""
+    """Which addresses a login may lead to: https, on networks that the server itself is on, or public ones.
 
-    __slots__ = ("_allows_loopback", "_name")
+    A name is judged when it is connected to, by the address it leads to then. What the user named may lead anywhere.
+    """
+
+    __slots__ = ("_home", "_name", "_network", "_trusted")
 
     def __init__(self, server_url: str, name: str) -> None:
-        self._allows_loopback = _is_loopback(urlsplit(server_url))
         self._name = name
+        self._network: Network = _written_network(server_url) or "public"
+        self._home = place_of(server_url)
+        self._trusted = {self._home} - {None}
+
+    def trust(self, url: str) -> None:
+        """The user has named this server too."""
+        self._trusted |= {place_of(url)} - {None}
+
+    def learn(self, url: str, peer: str) -> None:
+        """Where the server itself has answered from: its network is known from now on."""
+        if peer and place_of(url) == self._home:
+            self._network = network_of(peer)
+
+    def allows(self, endpoint: Endpoint, address: str) -> bool:
+        """Whether an address may be connected to, which is asked at the moment it is."""
+        is_trusted = (endpoint.scheme, endpoint.host, endpoint.port) in self._trusted
+        return is_trusted or network_of(address) in _REACHED_FROM[self._network]
 
     def check(self, url: str, what: str) -> str:
-        """The same address, if it may be used."""
+        """The same address, as far as can be told from how it is written."""
         parts = _split(url)
         is_plain = parts is not None and bool(parts.hostname) and parts.username is None and not parts.fragment
-        if parts is not None and is_plain and self._allows(parts):
+        if is_plain and place_of(url) is not None and self._allows_written(url):
             return url
-        raise denied(f"{self._name} names an address for its login that is not used: {what} must be an https URL")
+        raise denied(
+            f"{self._name} names an address for its login that is not used: {what} must be an https URL, "
+            "and not of a network that the server itself is not on"
+        )
 
-    def _allows(self, parts: SplitResult) -> bool:
-        # A server elsewhere must not be able to have us ask the programs on this machine.
-        is_local = _is_loopback(parts)
-        return self._allows_loopback if is_local else parts.scheme == "https"
+    def _allows_written(self, url: str) -> bool:
+        network = _written_network(url)
+        if place_of(url) not in self._trusted and network not in (None, *_REACHED_FROM[self._network]):
+            return False
+        # Only to programs on this machine nobody in between can listen.
+        return url.lower().startswith("https:") or network == "loopback"
 
 
 def origin(url: str) -> str:
@@ -67,7 +98,7 @@ def covers(resource: str, server_url: str) -> bool:
     if (
         whole is None
         or part is None
-        or _place(whole) != _place(part)
+        or place_of(resource) != place_of(server_url)
         or whole.fragment
         or whole.query not in ("", part.query)
     ):
@@ -84,30 +115,14 @@ def _split(url: str) -> SplitResult | None:
         return None
     # An address is shown to people, on terminals too: what cannot be seen has no place in it.
     is_visible = url.isprintable() and " " not in url
-    return parts if is_visible and parts.scheme in _PORTS else None
+    return parts if is_visible and parts.scheme in PORTS else None
 
 
-def _place(parts: SplitResult) -> tuple[str, str, int]:
-    return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS[parts.scheme]
-
-
-def _is_loopback(parts: SplitResult) -> bool:
-    """Whether a host is this machine, by any name or number that leads here."""
-    host = (parts.hostname or "").removesuffix(".")
-    address = _address(host)
-    if address is None:
-        return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
-
-
-def _address(host: str) -> IPv4Address | IPv6Address | None:
-    """The address that a host is written as; systems also take old spellings, such as 127.1 and 0x7f000001."""
-    try:
-        found = ip_address(host)
-    except ValueError:
-        try:
-            return IPv4Address(inet_aton(host))
-        except (OSError, ValueError):
-            return None
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return mapped or found
+def _written_network(url: str) -> Network | None:
+    """The network that a host is on, as far as it is written: by a number, or by the name of this machine."""
+    place = place_of(url)
+    host = "" if place is None else place[1].removesuffix(".")
+    address = literal_address(host)
+    if address is not None:
+        return network_of(address)
+    return "loopback" if host == "localhost" or host.endswith(".localhost") else None

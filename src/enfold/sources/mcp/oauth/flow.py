@@ -19,7 +19,8 @@ from enfold.sources.mcp.oauth.metadata import Place, find_place
 from enfold.sources.mcp.oauth.receiver import Receiver, open_receiver
 from enfold.sources.mcp.oauth.settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
 from enfold.sources.mcp.oauth.store import Client, Saved, Tokens
-from enfold.sources.mcp.oauth.wire import RefusedError, Wire, open_wire
+from enfold.sources.mcp.oauth.wire import Wire, open_wire
+from enfold.sources.web.grants import RefusedError
 
 __all__ = ["Tried", "log_in", "refresh"]
 
@@ -27,14 +28,16 @@ Tried: TypeAlias = Literal["nothing", "renewal", "login"]
 
 
 async def log_in(
-    auth: Auth, server_url: str, name: str, challenge: Challenge, saved: Saved, tried: Tried
+    auth: Auth, server_url: str, name: str, challenge: Challenge, saved: Saved, tried: Tried, peer: str = ""
 ) -> tuple[Saved, Tried]:
     """New tokens for a server that has refused us, and by what they came.
 
     `tried` is by what the token came that it has just refused: after a renewal only a full login can help, and after
-    that nothing can, unless other tokens are taken now. More scopes always need a full login.
+    that nothing can, unless other tokens are taken now. More scopes always need a full login. `peer` is the IP address
+    that the refusal came from, where it is known.
     """
-    reach = Reach(server_url, name)
+    reach = _reach(auth, server_url, name)
+    reach.learn(server_url, peer)
     reach.check(server_url, "the server itself")
     async with open_wire(reach) as wire:
         place = await find_place(wire, reach, server_url, challenge, auth.issuer)
@@ -54,7 +57,7 @@ async def refresh(auth: Auth, server_url: str, name: str, saved: Saved) -> Saved
     """The same login with a new access token; None where that cannot be had without asking a user."""
     if isinstance(auth, UserLogin) and (saved.tokens is None or not saved.tokens.refresh):
         return None
-    reach = Reach(server_url, name)
+    reach = _reach(auth, server_url, name)
     async with open_wire(reach) as wire:
         challenge = Challenge(parameters={"resource_metadata": saved.metadata_url})
         place = await find_place(wire, reach, server_url, challenge, auth.issuer)
@@ -67,6 +70,15 @@ async def refresh(auth: Auth, server_url: str, name: str, saved: Saved) -> Saved
             return None
         client, tokens = await _granted(wire, auth, place, saved, saved.scopes, name)
         return msgspec.structs.replace(saved, client=client, tokens=tokens)
+
+
+def _reach(auth: Auth, server_url: str, name: str) -> Reach:
+    """Where a login may lead; the authorities that the user has named are theirs to choose."""
+    reach = Reach(server_url, name)
+    reach.trust(auth.issuer)
+    if isinstance(auth, EnterpriseLogin):
+        reach.trust(auth.provider_token_url)
+    return reach
 
 
 def _bound(auth: Auth, place: Place, saved: Saved, name: str) -> Saved:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +17,8 @@ from enfold.sources.mcp.oauth.metadata import Place
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.settings import Auth, EnterpriseLogin, Text
 from enfold.sources.mcp.oauth.store import Client, Tokens
-from enfold.sources.mcp.oauth.wire import RefusedError, Wire
+from enfold.sources.mcp.oauth.wire import Wire
+from enfold.sources.web.grants import Method, RefusedError, TokenAnswer, identify
 
 __all__ = ["JWT_BEARER", "exchange_identity", "request_tokens", "text_of"]
 
@@ -29,15 +28,9 @@ _TYPE: Final = "urn:ietf:params:oauth:token-type"
 _STATEMENT: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LIFE: Final = 120  # seconds of a statement about ourselves
 
+_METHODS: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_post", "none")
 _UNKNOWN_CLIENT: Final = ("invalid_client", "unauthorized_client", "invalid_request")
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    access_token: str
-    token_type: str = "Bearer"  # noqa: S105  # the kind of a token, and the usual one
-    expires_in: float | str | None = None
-    refresh_token: str | None = None
 
 
 async def request_tokens(
@@ -64,7 +57,7 @@ async def request_tokens(
     if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
         raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
-    return Tokens(answer.access_token, refresh, _end(answer.expires_in), key.pem if is_bound and key else "")
+    return Tokens(answer.access_token, refresh, _end(answer.seconds), key.pem if is_bound and key else "")
 
 
 def _is_unknown(refused: RefusedError, client: Client, place: Place) -> bool:
@@ -82,12 +75,12 @@ def _key(place: Place, bound_to: str) -> ProofKey | None:
 
 async def _post(
     wire: Wire, auth: Auth, place: Place, client: Client, form: Mapping[str, str], key: ProofKey | None
-) -> _Answer:
+) -> TokenAnswer:
     url = place.server.token_endpoint
     who, headers = _identify(auth, client, place.server.issuer)
 
-    async def send(proof: dict[str, str]) -> _Answer:
-        return await wire.post_form(url, {**form, **who}, {**headers, **proof}, _Answer, client.secret)
+    async def send(proof: dict[str, str]) -> TokenAnswer:
+        return await wire.post_form(url, {**form, **who}, {**headers, **proof}, client.secret)
 
     if key is None:
         return await send({})
@@ -115,7 +108,7 @@ async def exchange_identity(wire: Wire, auth: EnterpriseLogin, place: Place, sco
     }
     url = auth.provider_token_url
     Reach(url, "The identity provider").check(url, "its token endpoint")
-    return (await wire.post_form(url, form, {}, _Answer)).access_token
+    return (await wire.post_form(url, form, {})).access_token
 
 
 async def text_of(text: Text) -> str:
@@ -129,13 +122,9 @@ def _identify(auth: Auth, client: Client, issuer: str) -> tuple[dict[str, str], 
     """Who we are, as fields of the form and as headers."""
     if client.method == "private_key_jwt":
         return {"client_assertion_type": _STATEMENT, "client_assertion": _statement(auth, client, issuer)}, {}
-    if client.method == "client_secret_basic":
-        pair = f"{quote(client.id, safe='')}:{quote(client.secret, safe='')}"
-        return {}, {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-    if client.method == "client_secret_post":
-        return {"client_id": client.id, "client_secret": client.secret}, {}
-    if client.method == "none":
-        return ({"client_id": client.id} if client.id else {}), {}
+    for method in _METHODS:
+        if client.method == method:
+            return identify(client.id, client.secret, method)
     raise denied(f"{issuer} wants to know its clients by {client.method}, which is not known here")
 
 
@@ -146,10 +135,6 @@ def _statement(auth: Auth, client: Client, issuer: str) -> str:
     return signer.sign(claims, kid=auth.key_id) if auth.key_id else signer.sign(claims)
 
 
-def _end(life: float | str | None) -> float:
-    """When a token ends, as a time; 0 where nobody said it so that it can be read."""
-    try:
-        seconds = float(life or 0)
-    except ValueError:
-        return 0.0
-    return time.time() + seconds if 0 < seconds < float("inf") else 0.0
+def _end(seconds: float) -> float:
+    """When a token ends, as a time; 0 where nobody knows."""
+    return time.time() + seconds if seconds else 0.0

@@ -136,7 +136,7 @@ class Login:
         if challenge.wants_more_scopes:
             self._check_scopes(challenge)
         is_new = refusal.before not in (None, refusal.sent)  # and it was refused all the same
-        await self._together(lambda: self._log_in(challenge, self._came_by if is_new else "nothing"))
+        await self._together(lambda: self._log_in(challenge, self._came_by if is_new else "nothing", refusal.peer))
 
     def _check_failed(self, challenge: Challenge) -> None:
         """Leave a user alone for a while who did not log in, even where a server wants something new each time."""
@@ -182,9 +182,9 @@ class Login:
             self._came_by = "renewal"
             self._keep(renewed)
 
-    async def _log_in(self, challenge: Challenge, tried: Tried) -> None:
+    async def _log_in(self, challenge: Challenge, tried: Tried, peer: str) -> None:
         try:
-            saved, self._came_by = await log_in(self._auth, self._url, self._name, challenge, self._saved, tried)
+            saved, self._came_by = await log_in(self._auth, self._url, self._name, challenge, self._saved, tried, peer)
         except CallError as error:
             if error.code == "ACCESS_DENIED":
                 self._failed[challenge.scopes] = error, time.monotonic() + PAUSE

@@ -1,0 +1,32 @@
+"""One bounded HTTP client below all sources: OpenAPI calls, documents, MCP over HTTP and OAuth go through it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from enfold.errors import CallError
+from enfold.sources.web.failures import WebError
+from enfold.sources.web.messages import Request, Response
+
+if TYPE_CHECKING:
+    from enfold.sources.web.client import Client
+    from enfold.sources.web.dialing import Allows
+    from enfold.sources.web.given import GivenClient
+
+    AnyClient: TypeAlias = Client | GivenClient
+
+__all__ = ["Request", "Response", "WebError", "open_client"]
+
+
+def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
+    """The user's httpx or httpx2 client behind our verbs, or our own; what neither needs is not imported."""
+    if given is not None:
+        from enfold.sources.web.given import GivenClient
+
+        return GivenClient(given)
+    try:
+        from enfold.sources.web.client import Client
+    except ImportError:
+        advice = "pip install 'enfold[mcp]' or 'enfold[openapi]'"
+        raise CallError("UNAVAILABLE", f"A server at a URL needs httptools: {advice}", retryable=False) from None
+    return Client(allows)

@@ -1,0 +1,74 @@
+"""The client: exact requests over pooled connections, sent again only where that is safe, and nothing kept between them."""
+
+from __future__ import annotations
+
+from enfold.sources.web.addresses import read_endpoint
+from enfold.sources.web.connection import Connection, Exchange
+from enfold.sources.web.dialing import Allows
+from enfold.sources.web.failures import SAFE_TO_REPEAT, WebError
+from enfold.sources.web.messages import Headers, Request, Response, write
+from enfold.sources.web.pool import Pool
+from enfold.sources.web.surroundings import proxy_for
+
+__all__ = ["Client"]
+
+
+class Client:
+    """Our own client, HTTP/1.1: no cookie is kept, and no answer."""
+
+    def __init__(self, allows: Allows | None = None) -> None:
+        """`allows` tells of an endpoint and an IP address whether it may be connected to; without it all may."""
+        self._pool = Pool(allows)
+
+    async def send(self, request: Request, *, is_own: bool = True) -> Response:
+        """An open response, whatever its status. `is_own` is for clients that have something to add for their server."""
+        del is_own
+        endpoint = read_endpoint(request.origin)
+        proxy = proxy_for(endpoint)
+        data = write(request, proxy)
+        key = endpoint, proxy
+        while (connection := self._pool.take(key)) is not None:
+            try:
+                return await _exchange(connection, request, data)
+            except _StaleError:
+                # The server has ended a connection that waited; whether it has read the request nobody knows.
+                if request.method not in SAFE_TO_REPEAT:
+                    raise
+        return await _exchange(await self._pool.open(key), request, data)
+
+    async def aclose(self) -> None:
+        self._pool.close()
+
+
+class _StaleError(WebError):
+    """A connection that had been kept ended without a word."""
+
+
+async def _exchange(connection: Connection, request: Request, data: bytes) -> Response:
+    exchange = Exchange(request.method)
+    is_kept = connection.is_used
+    try:
+        connection.send(exchange, data)
+        await exchange.head()
+    except WebError as error:
+        connection.close()
+        if is_kept and error.kind == "broken" and not exchange.is_begun:
+            raise _StaleError(error.kind, error.sentence) from None
+        raise
+    except BaseException:
+        connection.close()
+        raise
+    return Response(
+        request, exchange.status, _text(exchange.reason), _read_headers(exchange), exchange, connection.peer
+    )
+
+
+def _read_headers(exchange: Exchange) -> Headers:
+    return [(name.decode("latin-1"), _text(value)) for name, value in exchange.headers]
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

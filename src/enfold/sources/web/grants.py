@@ -1,0 +1,141 @@
+"""Asking a token endpoint: who we are, in a header or in the form, and an answer or a refusal without our secrets in it."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Literal, TypeAlias, TypeVar
+from urllib.parse import quote, quote_plus, urlencode, urlsplit
+
+import msgspec
+
+from enfold.sources.web.addresses import split_url
+from enfold.sources.web.failures import WebError
+from enfold.sources.web.messages import Request, Response
+
+__all__ = ["Method", "RefusedError", "Send", "TokenAnswer", "decoded", "exchange", "identify", "post", "post_form"]
+
+T = TypeVar("T")
+
+Send: TypeAlias = Callable[[Request], Awaitable[Response]]
+Method: TypeAlias = Literal["client_secret_basic", "client_secret_post", "none"]
+
+MAX_BYTES: Final = 256 * 1024
+SECONDS: Final = 20.0
+
+_BUSY: Final = (429, 502, 503, 504)
+# What a server may repeat in its complaint, and must not be repeated by us.
+_SECRETS: Final = (
+    "client_secret",
+    "code",
+    "code_verifier",
+    "refresh_token",
+    "assertion",
+    "client_assertion",
+    "subject_token",
+)
+
+
+class TokenAnswer(msgspec.Struct, frozen=True):
+    """What a token endpoint gives."""
+
+    access_token: str
+    token_type: str = "Bearer"  # noqa: S105  # the kind of a token, and the usual one
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long the token is good; 0 where nobody said it so that it can be read."""
+        try:
+            seconds = float(self.expires_in or 0)
+        except ValueError:
+            return 0.0
+        return seconds if 0 < seconds < float("inf") else 0.0
+
+
+class RefusedError(Exception):
+    """An authorization server said no; `error` is its word for it."""
+
+    def __init__(self, url: str, status: int, error: str, description: str, nonce: str = "") -> None:
+        self.url = url
+        self.host = urlsplit(url).netloc.rpartition("@")[2]
+        self.status = status
+        self.error = error
+        self.description = description
+        self.nonce = nonce  # which the next proof has to repeat
+        self.reason = description or error or f"HTTP {status}"
+        super().__init__(f"{self.host} refuses: {self.reason}")
+
+    def without(self, secrets: Iterable[str]) -> RefusedError:
+        """The same, should the server have repeated what it was told in confidence."""
+        error, description = self.error, self.description
+        for secret in filter(None, secrets):
+            for text in (secret, quote_plus(secret)):  # as a form has it
+                error, description = error.replace(text, "…"), description.replace(text, "…")
+        return RefusedError(self.url, self.status, error, description, self.nonce)
+
+
+def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str], dict[str, str]]:
+    """Who we are, as fields of the form and as headers."""
+    if method == "client_secret_basic":
+        pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
+        return {}, {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+    if method == "client_secret_post":
+        return {"client_id": client_id, "client_secret": secret}, {}
+    return ({"client_id": client_id} if client_id else {}), {}
+
+
+async def post_form(
+    send: Send, url: str, form: Mapping[str, str], headers: Mapping[str, str], secret: str = ""
+) -> TokenAnswer:
+    """The token for a form; RefusedError where the server says no, WebError where it does not answer."""
+    sent = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json", **headers}
+    try:
+        return await post(send, url, sent, urlencode(form).encode(), TokenAnswer)
+    except RefusedError as refused:
+        credentials = headers.get("authorization", "").partition(" ")[2]
+        raise refused.without([secret, credentials, *(form.get(name, "") for name in _SECRETS)]) from None
+
+
+async def post(send: Send, url: str, headers: Mapping[str, str], content: bytes, type: type[T]) -> T:
+    """The document that answers a post; no redirect is followed, because what is posted are secrets."""
+    status, nonce, body = await exchange(send, "POST", url, headers, content)
+    refusal = decoded(body, _Refusal) or _Refusal()
+    if status not in (200, 201) or refusal.error:
+        raise RefusedError(url, status, refusal.error, refusal.error_description, nonce)
+    answer = decoded(body, type)
+    if answer is None:
+        raise RefusedError(url, status, "", "its answer is not what OAuth describes")
+    return answer
+
+
+async def exchange(
+    send: Send, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+) -> tuple[int, str, bytes]:
+    """The status, the nonce for proofs and the body of a small answer, in time."""
+    origin, target = split_url(url)
+    try:
+        async with asyncio.timeout(SECONDS):
+            response = await send(Request(method, origin, target, list(headers.items()), content))
+            try:
+                if response.status in _BUSY:
+                    raise WebError("unreachable", f"HTTP {response.status}")
+                return response.status, response.header("dpop-nonce") or "", await response.body(MAX_BYTES)
+            finally:
+                await response.close()
+    except TimeoutError:
+        raise WebError("late", "no answer in time") from None
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    error: str = ""
+    error_description: str = ""
+
+
+def decoded(body: bytes, type: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=type)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,90 @@
+"""The connections of one client: kept for the next request, given up when they are old, of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import time
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from enfold.sources.web.addresses import Endpoint
+from enfold.sources.web.connection import Connection
+from enfold.sources.web.dialing import Allows, dial
+from enfold.sources.web.surroundings import Proxy
+
+__all__ = ["Pool"]
+
+Key: TypeAlias = tuple[Endpoint, Proxy | None]
+
+MAX_IDLE: Final = 100
+LIFE: Final = 60.0  # seconds that a connection is kept without work
+CONNECT: Final = 10.0  # seconds for a connection to be made
+
+
+class Pool:
+    """Connections by where they lead."""
+
+    def __init__(self, allows: Allows | None = None) -> None:
+        self._allows = allows
+        self._idle: dict[Key, list[Connection]] = {}
+        self._count = 0
+        self._open: set[Connection] = set()
+        self._loop: Any = None
+
+    def take(self, key: Key) -> Connection | None:
+        """A connection that is still good, if there is one."""
+        self._check_loop()
+        idle = self._idle.get(key)
+        while idle:
+            connection = idle.pop()  # the youngest: the others may grow old
+            self._count -= 1
+            if connection.is_open and time.monotonic() < connection.good_until and not _has_news(connection):
+                return connection
+            connection.close()
+        return None
+
+    async def open(self, key: Key) -> Connection:
+        """A new connection."""
+        self._check_loop()
+        endpoint, proxy = key
+        connection = await dial(endpoint, proxy, lambda: Connection(self, key), self._allows, CONNECT)
+        self._open.add(connection)
+        return connection
+
+    def free(self, connection: Connection) -> None:
+        if connection not in self._open or self._count >= MAX_IDLE:
+            connection.close()
+            return
+        connection.good_until = time.monotonic() + LIFE
+        self._idle.setdefault(connection.key, []).append(connection)
+        self._count += 1
+
+    def lose(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        idle = self._idle.get(connection.key, [])
+        if connection in idle:
+            idle.remove(connection)
+            self._count -= 1
+
+    def close(self) -> None:
+        connections, self._open, self._idle, self._count = self._open, set(), {}, 0
+        for connection in connections:
+            with suppress(RuntimeError):  # its loop may be gone, and the connection with it
+                connection.close()
+
+    def _check_loop(self) -> None:
+        """Connections of an earlier loop are dead."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self.close()
+            self._loop = loop
+
+
+def _has_news(connection: Connection) -> bool:
+    """Whether something has come that the loop has not read yet: on a connection without work it can only be the end."""
+    if not hasattr(select, "poll"):  # where there is none, select takes any number of descriptors
+        return bool(select.select([connection.descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(connection.descriptor, select.POLLIN)
+    return bool(poll.poll(0))
