@@ -1,8 +1,11 @@
-"""A registry over HTTP: `uvicorn http_app:app` serves it; here a client asks the app directly."""
+"""A registry over HTTP: `uvicorn http_app:app` serves it; here a thread does, and the standard library asks."""
 
-import asyncio
+import json
+import socket
+from http.client import HTTPConnection
+from threading import Thread
 
-import httpx2
+import uvicorn
 
 from enfold import Identity, OperationRegistry
 from enfold.surfaces.http import to_http
@@ -28,18 +31,27 @@ async def add(text: str) -> int:
 app = to_http(ops, tokens=Tokens({"secret": Identity("ann", frozenset({"notes:write"}))}))
 
 
-async def main() -> None:
-    transport = httpx2.ASGITransport(app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        answers = [
-            await client.get("/functions/notes.find", params={"word": "tea"}),
-            await client.post("/functions/add", json={"text": "bake a cake"}),
-            await client.post("/functions/add", json={"text": "bake"}, headers={"Authorization": "Bearer secret"}),
-            await client.post("/functions/find", json={}, headers={"Enfold-Format": "envelope"}),
-        ]
-    for answer in answers:
-        print(answer.status_code, answer.text)
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        thread = Thread(target=server.run, args=([listening],))
+        thread.start()
+        port = listening.getsockname()[1]
+        ask(port, "GET", "/functions/notes.find?word=tea")
+        ask(port, "POST", "/functions/add", {"text": "bake a cake"})
+        ask(port, "POST", "/functions/add", {"text": "bake"}, {"Authorization": "Bearer secret"})
+        ask(port, "POST", "/functions/find", {}, {"Enfold-Format": "envelope"})
+        server.should_exit = True
+        thread.join()
+
+
+def ask(port: int, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> None:
+    connection = HTTPConnection("127.0.0.1", port)
+    connection.request(method, path, json.dumps(body), {"Content-Type": "application/json", **(headers or {})})
+    answer = connection.getresponse()
+    print(answer.status, answer.read().decode())
+    connection.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,3 +1,4 @@
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py"))
+BROUGHT = {"enfold", "msgspec", "uvicorn"}  # the package, what it depends on, and what `enfold[http]` brings
 
 
 def test_the_pages_show_the_examples_and_what_they_print() -> None:
@@ -27,3 +29,12 @@ def test_every_link_in_the_pages_leads_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_needs_nothing_that_the_extras_do_not_bring(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = [node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imports]
+    packages = {str(module).partition(".")[0] for module in modules} - sys.stdlib_module_names
+    assert packages <= BROUGHT

@@ -203,7 +203,7 @@ class PreparedOperation:
                 refused = again
         found = faults(schema, value)
         if found:
-            raise validation_error(found)
+            raise validation_error(found, schema)
         raise _refused_by_type(refused)
 
     # running the handler

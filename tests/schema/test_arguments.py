@@ -38,29 +38,46 @@ ADD = arguments(x=INTEGER, y=INTEGER)
 
 
 def test_a_missing_argument_is_reported_by_name() -> None:
-    error = validation_error(faults(ADD, {"x": 2}))
+    error = validation_error(faults(ADD, {"x": 2}), ADD)
     assert error.code == "VALIDATION_ERROR"
     assert error.details == {"argument": "y", "reason": "missing", "expected": "integer"}
     assert str(error) == 'Argument "y" is missing (expected integer)'
 
 
 def test_an_unknown_argument_is_reported_by_name() -> None:
-    error = validation_error(faults(ADD, {"x": 1, "y": 2, "z": 3}))
+    error = validation_error(faults(ADD, {"x": 1, "y": 2, "z": 3}), ADD)
     assert error.details == {"argument": "z", "reason": "unknown", "expected": None}
     assert str(error) == 'Unknown argument "z"'
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("bok", "book"), ("boook", "book"), ("Titel", "title"), ("pages", None), ("b" * 10_000, None)]
+)
+def test_a_wrong_name_is_told_with_the_nearest_right_one(given: str, near: str | None) -> None:
+    schema = arguments(book=STRING, title=STRING)
+    sentence = str(validation_error(faults(schema, {given: "x"}), schema))
+    assert (f'": did you mean "{near}"?' in sentence) is (near is not None)
+
+
+def test_up_to_five_faults_are_told_together() -> None:
+    schema = arguments(book=STRING)
+    error = validation_error(faults(schema, {"bok": "x"}), schema)
+    assert str(error) == 'Argument "book" is missing (expected string); Unknown argument "bok": did you mean "book"?'
+    schema = arguments(**dict.fromkeys("abcdefg", INTEGER))
+    assert str(validation_error(faults(schema, {}), schema)).count(" is missing") == 5
 
 
 @pytest.mark.parametrize(
     ("value", "got"), [("abc", "string"), (1.5, "number"), (True, "boolean"), (None, "null"), ([], "array")]
 )
 def test_a_value_of_another_type_is_reported_with_both_types(value: Any, got: str) -> None:
-    error = validation_error(faults(ADD, {"x": value, "y": 2}))
+    error = validation_error(faults(ADD, {"x": value, "y": 2}), ADD)
     assert error.details == {"argument": "x", "reason": "type", "expected": "integer"}
     assert str(error) == f'Argument "x" must be integer, got {got}'
 
 
 def test_the_first_fault_follows_the_schema_and_the_others_go_to_more() -> None:
-    error = validation_error(faults(ADD, {"z": 1, "y": "abc"}))
+    error = validation_error(faults(ADD, {"z": 1, "y": "abc"}), ADD)
     assert error.details == {
         "argument": "x",
         "reason": "missing",
@@ -73,7 +90,7 @@ def test_the_first_fault_follows_the_schema_and_the_others_go_to_more() -> None:
 
 
 def test_no_more_than_twenty_others_are_told() -> None:
-    error = validation_error(faults(ADD, {f"z{number}": 1 for number in range(1_000)}))
+    error = validation_error(faults(ADD, {f"z{number}": 1 for number in range(1_000)}), ADD)
     assert len(error.details["more"]) == 20
 
 
@@ -82,7 +99,8 @@ def test_a_whole_number_written_as_a_float_is_an_integer() -> None:
 
 
 def test_a_long_value_is_cut_in_the_sentence() -> None:
-    sentence = str(validation_error(faults(arguments(x={"type": "string", "maxLength": 5}), {"x": "a" * 10_000})))
+    schema = arguments(x={"type": "string", "maxLength": 5})
+    sentence = str(validation_error(faults(schema, {"x": "a" * 10_000}), schema))
     assert sentence == f'Argument "x" must be at most 5 characters, got "{"a" * 50}…"'
 
 
@@ -423,7 +441,7 @@ def test_hostile_input_gets_an_answer(schema: Any, value: Any) -> None:
     found = faults(schema, coerce(schema, value))
     assert bool(found) is not compile_schema(schema).check(value)
     if found:
-        assert json.dumps(validation_error(found).to_wire(), ensure_ascii=False).encode()
+        assert json.dumps(validation_error(found, schema).to_wire(), ensure_ascii=False).encode()
 
 
 CORPUS = Path(__file__).parents[3] / "shared" / "data" / "cast" / "open.jsonl"

@@ -100,6 +100,13 @@ async def test_a_target_is_a_file_its_registry_or_a_module(folder: Path) -> None
     [
         ("missing.py", "There is no file missing.py"),
         ("no_such_module_at_all", "There is no module no_such_module_at_all"),
+        ("", "The target is empty"),
+        (".", ". is a folder: name a Python file in it, as in app.py"),
+        ("..", ".. is a folder: name a Python file in it, as in ../app.py"),
+        ("./", "./ is a folder"),
+        ("a..b", "There is no module a..b"),
+        ("a b", "There is no module a b"),
+        (__file__ + "c", "There is no module"),
         ("neighbour.py", "has no operations"),
         ("app_for_test.py:nothing", "there is no nothing in app_for_test"),
         ("app_for_test.py:ONE", "has no operations"),

@@ -11,9 +11,9 @@ from enfold.surfaces.command_line import to_command_line  # noqa: F401  # the su
 
 APP = """
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 from collections.abc import AsyncIterator
-from enfold import CallError, OperationRegistry, TextContent, mcp_envelope
+from enfold import CallError, OperationRegistry, TextContent, http_envelope, mcp_envelope
 
 ops = OperationRegistry("t")
 
@@ -78,6 +78,21 @@ def half() -> str:
 async def halves() -> AsyncIterator[str]:
     yield "whole"
     yield "\\ud800"
+
+class Row(TypedDict):
+    id: int
+
+@ops.query
+def rows() -> list[Row]:
+    return [{"id": 1, "secret": "x"}, {"id": 2, "secret": "y"}]
+
+@ops.query
+async def page() -> Row:
+    return http_envelope("<html>", status_code=200, content_type="text/html")
+
+@ops.subscription
+async def some() -> AsyncIterator[Row]:
+    yield {"id": 1, "a\\x1b[2J\\nb": "x"}
 
 @ops.query
 def odd_error() -> None:
@@ -265,6 +280,26 @@ def test_output_that_cannot_be_written_is_told_in_one_sentence(app: Path, buffer
         command = [sys.executable, "-m", "enfold", "call", str(app), "add", "x=1"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=environ)
     assert (done.returncode, done.stderr) == (1, "EXECUTION_ERROR: No space left on device\n")
+
+
+def test_every_warning_is_a_line_on_stderr(app: Path) -> None:
+    code, printed, messages = call(app, "rows")
+    assert (code, printed) == (0, [{"result": [{"id": 1}, {"id": 2}]}])
+    assert messages == "warning: A property the schema does not know was removed: /*/secret (2 times)\n"
+
+
+def test_a_warning_does_not_speak_to_the_terminal(app: Path) -> None:
+    code, printed, messages = call(app, "some")
+    assert (code, printed) == (0, [{"result": {"id": 1}}])
+    assert messages == "warning: A property the schema does not know was removed: /a\\x1b[2J b\n"
+
+
+def test_an_upstream_s_wrong_success_is_printed_warned_of_and_exits_with_1(app: Path) -> None:
+    code, printed, messages = call(app, "page")
+    assert (code, printed) == (1, [{"error": "The service answered text/html where application/json was promised"}])
+    assert call(app, "page", "--format", "envelope")[1][0]["data"] == "<html>"
+    assert messages.splitlines()[0] == "warning: The result as a whole is not what the schema describes: /"
+    assert messages.splitlines()[1].startswith("EXECUTION_ERROR: ")
 
 
 def test_streams_run_in_the_loop_that_their_source_lives_in(tmp_path: Path) -> None:

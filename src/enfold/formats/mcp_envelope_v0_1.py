@@ -21,7 +21,7 @@ from enfold.self_named import names_itself, own_code, parse_envelope
 if TYPE_CHECKING:
     from enfold.operation import OperationSpec
 
-__all__ = ["VERSION", "own_wire", "read", "write", "write_error"]
+__all__ = ["VERSION", "describe_warning", "own_wire", "read", "write", "write_error"]
 
 MAX_CODE: Final = 200
 MAX_MESSAGE: Final = 2000
@@ -178,10 +178,15 @@ _SENTENCES: Final[dict[str, str]] = {
 def _write_warning(warning: ResultWarning) -> dict[str, Any]:
     if isinstance(warning, _ReadWarning):
         return warning.wire
-    sentence = _SENTENCES.get(warning.code, warning.code.replace("_", " ").capitalize())
     facts = warning.to_wire()
     code = facts.pop("code")
-    return _entry(_warning_code(code), f"{sentence}: {warning.path or '/'}", details=_flat(facts))
+    return _entry(_warning_code(code), describe_warning(warning), details=_flat(facts))
+
+
+def describe_warning(warning: ResultWarning) -> str:
+    """The sentence that people read, with the place it speaks of, and no value."""
+    sentence = _SENTENCES.get(warning.code, warning.code.replace("_", " ").capitalize())
+    return f"{sentence}: {warning.path or '/'}"
 
 
 def _warning_code(code: str) -> str:

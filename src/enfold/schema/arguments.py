@@ -21,6 +21,9 @@ __all__ = ["Fault", "coerce", "faults", "validation_error"]
 
 _MOST_FOUND: Final = 100
 _MOST_TOLD: Final = 20
+_MOST_SAID: Final = 5
+_MOST_COMPARED: Final = 200
+_MOST_OF_A_NAME: Final = 100
 _MOST_OF_A_SCHEMA: Final = 100
 
 
@@ -54,23 +57,34 @@ def _found(schema: dict[str, Any], value: Any) -> dict[Fault, None]:
     return found
 
 
-def validation_error(faults: list[Fault]) -> CallError:
-    """The error for a call whose input has these faults; the first is the one that is told."""
+def validation_error(faults: list[Fault], schema: dict[str, Any]) -> CallError:
+    """The error for a call whose input has these faults; the first ones stand in its message, one after another."""
     first, *others = faults
     details = first.to_wire()
     if others:
         details["more"] = [fault.to_wire() for fault in others[:_MOST_TOLD]]
-    return CallError("VALIDATION_ERROR", _sentence(first), details)
+    sentences = [_sentence(fault, schema) for fault in faults[:_MOST_SAID]]
+    return CallError("VALIDATION_ERROR", "; ".join(dict.fromkeys(sentences)), details)
 
 
-def _sentence(fault: Fault) -> str:
+def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
     name = f'Argument "{fault.argument}"' if fault.argument else "The input"
     if fault.reason == "missing":
         return f"{name} is missing (expected {fault.expected})"
     if fault.reason == "unknown":
-        return f'Unknown argument "{fault.argument}"'
+        near = _nearest(fault.argument, schema)
+        return f'Unknown argument "{fault.argument}"' + (f': did you mean "{near}"?' if near else "")
     got = f", got {fault.got}" if fault.got else ""
     return f"{name} must be {fault.expected}{got}"
+
+
+def _nearest(name: str, schema: dict[str, Any]) -> str | None:
+    """The argument that a wrong name comes closest to, if it comes close to one."""
+    from difflib import get_close_matches  # slow to import, and only needed here
+
+    properties = schema.get("properties", {})
+    known = [*islice(properties, _MOST_COMPARED)] if isinstance(properties, dict) else []
+    return next(iter(get_close_matches(name[:_MOST_OF_A_NAME], known, 1)), None)
 
 
 _MOST_ROOTS: Final = 512

@@ -121,12 +121,25 @@ def _split_target(target: str) -> tuple[str, str, str]:
 def _import(name: str) -> ModuleType:
     from importlib import import_module
 
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise TargetError(_not_a_module(name))
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise TargetError(f"There is no module {name}") from error
+            raise TargetError(_not_a_module(name)) from error
         raise
+
+
+def _not_a_module(name: str) -> str:
+    path = Path(name)
+    if not name:
+        return "The target is empty: name a Python file, as in app.py"
+    if path.is_dir():
+        return f"{name} is a folder: name a Python file in it, as in {path / 'app.py'}"
+    if path.is_file():
+        return f"{name} is neither a Python file nor a configuration"
+    return f"There is no module {name}"
 
 
 def _attribute(module: ModuleType, name: str, target: str) -> Any:

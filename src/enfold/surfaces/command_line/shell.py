@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, error_of
+from enfold.envelope import ResponseEnvelope, ResultWarning, error_of
 from enfold.errors import CallError, code_row
 from enfold.formats import find_format
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
@@ -195,10 +195,20 @@ class Shell:
 
     def _write(self, call: PreparedCall, envelope: ResponseEnvelope[Any]) -> int:
         self._print(call.write(envelope))
+        if envelope.warnings:
+            self._warn(envelope.warnings)
         if not envelope.is_error:
             return 0
         self.tell(error_of(envelope))
         return code_row("EXECUTION_ERROR").exit_code
+
+    def _warn(self, warnings: Iterable[ResultWarning]) -> None:
+        """A line for each change made to a result, and for each place where it is not what was promised."""
+        from enfold.formats.mcp_envelope_v0_1 import describe_warning
+
+        for warning in warnings:
+            times = f" ({warning.count} times)" if warning.count > 1 else ""
+            print(f"warning: {printable(describe_warning(warning))}{times}", file=self._messages)
 
     def _print(self, text: bytes) -> None:
         """One line for a program, several for a person at a terminal."""
@@ -213,8 +223,15 @@ class Shell:
     def tell(self, error: CallError | KeyboardInterrupt) -> int:
         """Say what went wrong, and give its exit code."""
         told = error if isinstance(error, CallError) else CallError("ABORTED", "interrupted")
-        print(f"{told.code}: {told.message}", file=self._messages)
+        print(f"{told.code}: {printable(told.message)}", file=self._messages)
         return told.row.exit_code
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: a stranger's words may hold escapes and line breaks."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " if char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def _find(registry: Registry, name: str) -> OperationSpec:
