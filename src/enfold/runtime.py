@@ -144,12 +144,12 @@ class PreparedOperation:
                 result = await self._handler(**arguments)
             envelope = self._finish(result)
         except CallError as error:
-            raise self._recorded(self._as_told(error, context), input, context) from error.__cause__
+            raise await self._recorded(self._as_told(error, context), input, context) from error.__cause__
         except BaseException as error:
-            raise self._recorded(self._failure_of(error, context, has_passed), input, context) from error
+            raise await self._recorded(self._failure_of(error, context, has_passed), input, context) from error
         if context is None or context.recording is None:
             return envelope
-        return context.recording.succeeded(self.spec, input, envelope)
+        return await context.recording.keep_success(self.spec, input, envelope, inline=context.inline)
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
@@ -317,9 +317,9 @@ class PreparedOperation:
             raise error
         return self._failed(RuntimeError(_STRAY) if is_cancellation(error) else error, context)
 
-    def _recorded(self, error: CallError, input: Any, context: Context | None) -> CallError:
+    async def _recorded(self, error: CallError, input: Any, context: Context | None) -> CallError:
         if context is not None and context.recording is not None:
-            error.provenance = context.recording.failed(self.spec, input, error)
+            error.provenance = await context.recording.keep_failure(self.spec, input, error, inline=context.inline)
         return error
 
     def _failed(self, error: BaseException, context: Context | None) -> CallError:

@@ -53,7 +53,8 @@ def shop() -> OperationRegistry:
 
 async def execute(store: RecordStore, item: str, key: Any = None, *, wraps: bool = False) -> Any:
     context: Any = Context()
-    context.recording = Recorder(store=store, key=key).begin(CaptureOptions("full"), wraps=wraps)
+    writer = mcp_envelope_v0_1 if wraps else None
+    context.recording = Recorder(store=store, key=key).begin(CaptureOptions("full"), writer=writer)
     return await shop().execute("shop.order", {"item": item}, context)
 
 

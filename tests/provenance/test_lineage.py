@@ -140,6 +140,26 @@ def test_the_mermaid_chart_names_every_run_and_link() -> None:
     ]
 
 
+LONG = {
+    "a UUID": "9a1c2e9f-5c3f-4a3a-9d5e-1d2b4b6f9c10",
+    "a long id": "run-" * 50,
+    "wide letters": "注文" * 60,
+    "emoji": "🧾" * 60,
+}
+
+
+@pytest.mark.parametrize("text", LONG.values(), ids=LONG.keys())
+def test_no_text_is_wider_than_its_box(text: str) -> None:
+    root = ET.fromstring(to_svg(build_graph([run(text, name=text[:150])])))  # noqa: S314  # as above
+    name = "{http://www.w3.org/2000/svg}"
+    width = int(root.findall(f"{name}g/{name}rect")[0].get("width", ""))
+    for found in root.findall(f"{name}g/{name}text"):
+        size = 10.5 if found.get("class") == "small" else 12.0
+        columns = sum(2 if ord(character) > 0x2E80 else 1 for character in found.text or "")
+        assert 12 + columns * size * 0.61 <= width - 12
+    assert (root.findall(f"{name}g/{name}text")[1].text == text) is (len(text) == 36)
+
+
 def test_no_name_can_break_out_of_a_picture() -> None:
     graph = build_graph([run(HOSTILE, "gone" + HOSTILE, name=HOSTILE)])
     assert "<script>" not in to_svg(graph)

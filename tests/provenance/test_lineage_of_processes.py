@@ -83,9 +83,9 @@ async def compose(address: str, store: RecordStore) -> dict[str, Any]:
 
 
 def test_a_call_over_nats_links_the_records_of_both_processes(tmp_path: Path, worker: str) -> None:
-    store = RecordStore(tmp_path / "records.db")
-    record = asyncio.run(compose(worker, store))
-    records = store.lineage(record["run_id"])
+    with RecordStore(tmp_path / "records.db") as store:
+        record = asyncio.run(compose(worker, store))
+        records = store.lineage(record["run_id"])
     assert all(verdict.ok for verdict in verify_lineage(records))
     assert {found["tool"]["adapter"] for found in records} >= {"calls"}
     changed = [dict(found, methods=[]) if found["run_id"] == record["run_id"] else found for found in records]

@@ -69,10 +69,9 @@ def name_of(ops: OperationRegistry, namespace: str) -> str:
 def test_three_steps_over_three_sources_leave_one_lineage(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(SERVER)
-    store = RecordStore(tmp_path / "records.db")
-    with serve(to_http(upstream())) as client:
+    with RecordStore(tmp_path / "records.db") as store, serve(to_http(upstream())) as client:
         record = asyncio.run(compose(f"http://127.0.0.1:{client.port}", program, store))
-    records = store.lineage(record["run_id"])
+        records = store.lineage(record["run_id"])
     assert all(verdict.ok for verdict in verify_lineage(records))
     graph = build_graph(records)
     assert [parent for parent, _ in graph.edges] == [record["run_id"]] * 2

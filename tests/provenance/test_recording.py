@@ -88,12 +88,26 @@ def test_the_digest_algorithm_is_the_recorders_choice(add: OperationSpec, algori
     assert verify(record).ok
 
 
-def test_each_run_has_an_id_of_its_own_and_no_time_unless_a_clock_is_given(add: OperationSpec) -> None:
-    first, second = record_of(begin(), add), record_of(begin(), add)
+def test_each_run_has_an_id_of_its_own_and_its_time_unless_determinism_is_preferred(add: OperationSpec) -> None:
+    first, second = record_of(begin(), add), record_of(begin(deterministic=True), add)
     assert first["run_id"] != second["run_id"]
-    assert "time" not in first
+    assert (verify(first).ok, "time" in first, "time" in second) == (True, True, False)
     timed = record_of(begin(clock=lambda: "2026-01-02T03:04:05Z"), add)
     assert (timed["time"], verify(timed).ok) == ("2026-01-02T03:04:05Z", True)
+
+
+def test_the_caller_is_under_the_digest_of_a_full_record(add: OperationSpec, schema_faults: Faults) -> None:
+    record = record_of(begin(identity="ann"), add)
+    assert schema_faults("prov.record", record) == []
+    assert record["inputs"][1] == {
+        "schema_version": "artifact.v0.1",
+        "artifact_id": "enfold:caller",
+        "media_type": "text/plain",
+        "labels": {"id": "ann"},
+    }
+    record["inputs"][1]["labels"]["id"] = "bob"
+    assert verify(record).faults == ("the record digest does not fit the record",)
+    assert "enfold:caller" not in str(record_of(begin(CaptureOptions("minimal", artifacts=True), identity="ann"), add))
 
 
 def test_a_mode_the_server_does_not_allow_is_not_recorded() -> None:
@@ -136,7 +150,7 @@ def test_bytes_are_digested_as_they_are(add: OperationSpec) -> None:
 
 
 def test_inside_an_envelope_the_record_says_so_and_is_right(add: OperationSpec, schema_faults: Faults) -> None:
-    envelope = begin(wraps=True).succeeded(add, INPUT, local_envelope(3, "shop.add"))
+    envelope = begin(writer=mcp_envelope_v0_1).succeeded(add, INPUT, local_envelope(3, "shop.add"))
     wire = mcp_envelope_v0_1.write(envelope)
     assert schema_faults("mcp.envelope", wire) == []
     assert {"adapter.wrap.envelope_v0_1", "adapter.provenance.attach_record_v0_1"} <= set(wire["provenance"]["methods"])
@@ -146,11 +160,11 @@ def test_inside_an_envelope_the_record_says_so_and_is_right(add: OperationSpec, 
 
 def test_warnings_and_the_failure_of_an_mcp_result_are_claimed(add: OperationSpec) -> None:
     failed: ResponseEnvelope[Any] = mcp_envelope({}, is_error=True, content=[TextContent(text="no")])
-    wire = mcp_envelope_v0_1.write(begin(wraps=True).succeeded(add, INPUT, failed))
+    wire = mcp_envelope_v0_1.write(begin(writer=mcp_envelope_v0_1).succeeded(add, INPUT, failed))
     assert "adapter.errors.capture" in wire["provenance"]["methods"]
     assert verify_envelope(wire).ok
     warned: ResponseEnvelope[Any] = ResponseEnvelope({}, local_envelope(None, "").meta, (ResultWarning("strip", "/a"),))
-    wire = mcp_envelope_v0_1.write(begin(wraps=True).succeeded(add, INPUT, warned))
+    wire = mcp_envelope_v0_1.write(begin(writer=mcp_envelope_v0_1).succeeded(add, INPUT, warned))
     assert "adapter.warnings.capture" in wire["provenance"]["methods"]
     assert verify_envelope(wire).ok
 
@@ -160,7 +174,7 @@ def test_an_envelope_that_is_passed_through_stays_as_it_is_and_its_run_is_record
 ) -> None:
     existing = {"schema_version": "mcp.envelope.v0.1", "result": 1}
     with RecordStore(tmp_path / "r.db") as store:
-        recording = begin(recorder=Recorder(store=store), wraps=True)
+        recording = begin(recorder=Recorder(store=store), writer=mcp_envelope_v0_1)
         assert mcp_envelope_v0_1.write(recording.succeeded(add, INPUT, local_envelope(existing, ""))) == existing
         stored = store.get(recording.run_id)
     assert stored is not None
@@ -168,11 +182,11 @@ def test_an_envelope_that_is_passed_through_stays_as_it_is_and_its_run_is_record
 
 
 def test_a_failure_has_a_record_too(add: OperationSpec, schema_faults: Faults) -> None:
-    record = begin(wraps=True).failed(add, INPUT, CallError("TIMEOUT", "Too slow"))
+    record = begin(writer=mcp_envelope_v0_1).failed(add, INPUT, CallError("TIMEOUT", "Too slow"))
     assert record is not None
     assert schema_faults("prov.record", record) == []
     assert "adapter.errors.capture" in record["methods"]
-    assert record["outputs"] == []
+    assert [each["labels"]["role"] for each in record["outputs"]] == ["errors"]
     assert verify(record).ok
 
 
@@ -193,7 +207,7 @@ def test_every_record_we_emit_is_valid_and_verifies(
 ) -> None:
     spec = OperationSpec(name="any", namespace="shop")
     options = CaptureOptions(mode, artifacts, parents=("run-0",))
-    envelope = begin(options, wraps=True).succeeded(spec, input, local_envelope(output, "shop.any"))
+    envelope = begin(options, writer=mcp_envelope_v0_1).succeeded(spec, input, local_envelope(output, "shop.any"))
     wire = mcp_envelope_v0_1.write(envelope)
     assert wire["provenance"] is not None
     assert schema_faults("mcp.envelope", wire) == []

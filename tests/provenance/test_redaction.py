@@ -34,13 +34,21 @@ from enfold.provenance.redaction import REDACTED, is_secret_name, redact_locator
         "private_key",
         "aws_secret_access_key",
         "pin",
+        "tokens",
+        "refreshTokens",
+        "passwords",
+        "api_keys",
+        "client_secrets",
     ],
 )
 def test_a_name_that_promises_a_secret_is_known_in_any_spelling(name: str) -> None:
     assert is_secret_name(name)
 
 
-@pytest.mark.parametrize("name", ["name", "key", "max_tokens", "author", "spin", "secretary", "passenger", "keyboard"])
+@pytest.mark.parametrize(
+    "name",
+    ["name", "key", "keys", "max_tokens", "outputTokens", "author", "spin", "secretary", "passenger", "keyboard"],
+)
 def test_an_ordinary_name_is_none(name: str) -> None:
     assert not is_secret_name(name)
 

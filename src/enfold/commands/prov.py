@@ -11,13 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from enfold.commands.targets import parsed
-from enfold.errors import FormatError
+from enfold.provenance.canonical import read_json
 from enfold.provenance.drawing import to_mermaid, to_svg
-from enfold.provenance.lineage import build_graph, verify_lineage
+from enfold.provenance.lineage import build_graph, verify_run, verify_value
 from enfold.provenance.manifest import capabilities
 from enfold.provenance.signing import load_public_keys
-from enfold.provenance.store import RecordStore
-from enfold.provenance.verification import Verdict, verify, verify_envelope
+from enfold.provenance.store import RecordStore, StoredRecordError
+from enfold.provenance.verification import Verdict
 from enfold.registry import Registry
 
 __all__ = ["run"]
@@ -46,7 +46,7 @@ def _parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, words in (("show", "print a record"), ("verify", "verify a record"), ("graph", "draw its lineage")):
         command = commands.add_parser(name, help=words, description=words.capitalize() + ".")
-        command.add_argument("target", help="a run id of the store; without one a file, or - for standard input")
+        command.add_argument("target", help="a run id of the store; or a file, or - for standard input")
         command.add_argument("--store", type=Path, help="the SQLite file that holds the records")
     verifying = commands.choices["verify"]
     verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
@@ -67,16 +67,22 @@ def _verify(options: Any) -> int:
 
 
 def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
-    """With a store a record is verified together with its lineage, from a file alone or with its envelope."""
-    if options.store is not None:
-        try:
-            return verify_lineage(_lineage(options), keys)
-        except ValueError as error:  # a record whose bytes were changed in the store
-            return (Verdict(options.target, (str(error),)),)
-    found = _load(options)
-    if isinstance(found, list):
-        return verify_lineage(found, keys)
-    return (verify_envelope(found, keys) if _is_envelope(found) else verify(found, keys),)
+    """A run of a store is verified with its lineage; a file alone, or against the store where one is given too."""
+    if options.store is None:
+        return verify_value(_read(options.target), keys)
+    with RecordStore(options.store, create=False) as store:
+        if options.target == "-" or Path(options.target).is_file():
+            return verify_value(_read(options.target), keys, store)
+        if not _has(store, options.target):
+            raise LookupError(f"there is no record of run {options.target}")
+        return verify_run(options.target, store, keys)
+
+
+def _has(store: RecordStore, run_id: str) -> bool:
+    try:
+        return store.get(run_id) is not None
+    except StoredRecordError:  # It is there, and verification says what is wrong with it.
+        return True
 
 
 def _graph(options: Any) -> int:
@@ -109,11 +115,11 @@ def _load(options: Any) -> Any:
         if record is None:
             raise LookupError(f"there is no record of run {options.target}")
         return record
-    text = sys.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise FormatError(f"Not JSON: {error}") from error
+    return _read(options.target)
+
+
+def _read(target: str) -> Any:
+    return read_json(sys.stdin.read() if target == "-" else Path(target).read_bytes())
 
 
 def _lineage(options: Any) -> list[dict[str, Any]]:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
         referred_artifact,
     )
     from enfold.provenance.building import build_record, seal
-    from enfold.provenance.canonical import canonical_json
+    from enfold.provenance.canonical import canonical_json, read_json
     from enfold.provenance.digests import digest_bytes, digest_json
     from enfold.provenance.drawing import to_mermaid, to_svg
     from enfold.provenance.evidence import coerce_evidence, json_pointer_evidence, text_line_evidence
-    from enfold.provenance.lineage import CycleError, Graph, build_graph, verify_lineage
+    from enfold.provenance.lineage import CycleError, Graph, build_graph, verify_lineage, verify_run, verify_value
     from enfold.provenance.manifest import LEVEL, capabilities
     from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
     from enfold.provenance.options import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         options_from_meta,
         options_from_mode,
     )
-    from enfold.provenance.recording import Recorder, Recording
+    from enfold.provenance.recording import Recorder, Recording, recorded_run_id
     from enfold.provenance.records import Artifact, Digest, Evidence, Record, Tool, read_record
     from enfold.provenance.redaction import redact
     from enfold.provenance.signing import SigningKey, generate_key, load_key, load_public_keys, public_keys
@@ -75,8 +75,10 @@ __all__ = [
     "options_from_mode",
     "public_keys",
     "read_catalogue",
+    "read_json",
     "read_record",
     "record_digest",
+    "recorded_run_id",
     "redact",
     "referred_artifact",
     "seal",
@@ -86,6 +88,8 @@ __all__ = [
     "verify",
     "verify_envelope",
     "verify_lineage",
+    "verify_run",
+    "verify_value",
 ]
 
 _HOMES: Final = {
@@ -93,15 +97,15 @@ _HOMES: Final = {
     for module, names in {
         "artifacts": ("bytes_artifact", "file_artifact", "json_artifact", "opened_artifact", "referred_artifact"),
         "building": ("build_record", "seal"),
-        "canonical": ("canonical_json",),
+        "canonical": ("canonical_json", "read_json"),
         "manifest": ("LEVEL", "capabilities"),
         "digests": ("digest_bytes", "digest_json"),
         "drawing": ("to_mermaid", "to_svg"),
         "evidence": ("coerce_evidence", "json_pointer_evidence", "text_line_evidence"),
-        "lineage": ("CycleError", "Graph", "build_graph", "verify_lineage"),
+        "lineage": ("CycleError", "Graph", "build_graph", "verify_lineage", "verify_run", "verify_value"),
         "methods": ("CATALOGUE", "ClaimError", "method_id_fault", "read_catalogue"),
         "options": ("CaptureOptions", "options_from_call", "options_from_meta", "options_from_mode"),
-        "recording": ("Recorder", "Recording"),
+        "recording": ("Recorder", "Recording", "recorded_run_id"),
         "records": ("Artifact", "Digest", "Evidence", "Record", "Tool", "read_record"),
         "redaction": ("redact",),
         "signing": ("SigningKey", "generate_key", "load_key", "load_public_keys", "public_keys"),

@@ -16,13 +16,17 @@ from msgspec import UNSET, UnsetType
 
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.digests import digest_bytes, digest_chunks, digest_fault, same_digest
-from enfold.provenance.records import ARTIFACT_VERSION, Algorithm, Artifact, ArtifactRef, Digest
+from enfold.provenance.records import ARTIFACT_VERSION, Algorithm, Artifact, ArtifactRef, Digest, Record
 from enfold.provenance.redaction import REDACTED, Redacted, is_secret_name, redact_locator
 
 __all__ = [
+    "ROLE_LABEL",
     "bytes_artifact",
+    "caller_artifact",
+    "caller_of",
     "content_fault",
     "file_artifact",
+    "is_comparable",
     "is_json_type",
     "json_artifact",
     "opened_artifact",
@@ -33,26 +37,57 @@ MAX_FILE_BYTES: Final = 1 << 30
 MAX_LABEL: Final = 200
 # A JSON file larger than this is digested as bytes: parsing it would take many times its size.
 MAX_JSON_FILE_BYTES: Final = 64 << 20
+# Where secrets were taken out, as a JSON list of places; a list too long for one label goes on in `redacted_2` and so on.
 REDACTED_LABEL: Final = "redacted"
+MAX_REDACTED_LABELS: Final = 50
+ROLE_LABEL: Final = "role"
+OWN_ROLES: Final = "nested_"  # what begins so is said by us alone: it binds a run to one that it called
+CALLER_ID: Final = "enfold:caller"
+CALLER_LABEL: Final = "id"
 
 
 def json_artifact(content: Redacted, role: str, algorithm: Algorithm = "sha256") -> Artifact:
     """An artifact of a JSON value, named by its digest; a label says where secrets were taken out before."""
     text = canonical_json(content.value)
-    labels = {"role": role}
-    if content.paths:
-        labels[REDACTED_LABEL] = _redacted_label(content.paths)
+    labels = {ROLE_LABEL: role, **_redacted_labels(content.paths)}
     return _artifact(digest_bytes(text, algorithm), "application/json", len(text), labels)
 
 
-def _redacted_label(paths: tuple[str, ...]) -> str:
-    label = msgspec.json.encode(paths).decode()
-    return label if len(label) <= MAX_LABEL else f"{len(paths)} places"
+def _redacted_labels(paths: tuple[str, ...]) -> dict[str, str]:
+    if not paths:
+        return {}
+    text = msgspec.json.encode(paths).decode()
+    parts = [text[start : start + MAX_LABEL] for start in range(0, len(text), MAX_LABEL)]
+    if len(parts) > MAX_REDACTED_LABELS:
+        return {REDACTED_LABEL: f"{len(paths)} places"}
+    return {_redacted_name(number): part for number, part in enumerate(parts, 1)}
+
+
+def _redacted_name(number: int) -> str:
+    return REDACTED_LABEL if number == 1 else f"{REDACTED_LABEL}_{number}"
+
+
+def caller_artifact(identity: str) -> Artifact:
+    """The caller of a run as one of its inputs, so that the record's digest covers who called."""
+    return Artifact(
+        schema_version=ARTIFACT_VERSION,
+        artifact_id=CALLER_ID,
+        media_type="text/plain",
+        labels={CALLER_LABEL: identity[:MAX_LABEL]},
+    )
+
+
+def caller_of(record: Record) -> str | None:
+    """The caller that a record names among its inputs, or None."""
+    for artifact in record.inputs:
+        if artifact.artifact_id == CALLER_ID and artifact.labels is not UNSET:
+            return artifact.labels.get(CALLER_LABEL)
+    return None
 
 
 def bytes_artifact(content: bytes, media_type: str, role: str, algorithm: Algorithm = "sha256") -> Artifact:
     """An artifact of bytes, named by its digest."""
-    return _artifact(digest_bytes(content, algorithm), media_type, len(content), {"role": role})
+    return _artifact(digest_bytes(content, algorithm), media_type, len(content), {ROLE_LABEL: role})
 
 
 def _artifact(
@@ -159,7 +194,11 @@ def referred_artifact(reference: ArtifactRef) -> Artifact:
 def _labels(reference: ArtifactRef) -> dict[str, str] | UnsetType:
     if reference.labels is UNSET:
         return UNSET
-    return {name: REDACTED if is_secret_name(name) else text for name, text in reference.labels.items()}
+    return {
+        name: REDACTED if is_secret_name(name) else text
+        for name, text in reference.labels.items()
+        if not (name == ROLE_LABEL and text.startswith(OWN_ROLES))
+    }
 
 
 def _name_of(locator: Any) -> str:
@@ -175,7 +214,7 @@ def content_fault(artifact: Artifact, content: Any) -> str | None:
         return None
     try:
         fits = same_digest(_digested_bytes(artifact, content), artifact.digest)
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         return f"artifact {artifact.artifact_id} cannot be checked: {error}"
     return None if fits else f"artifact {artifact.artifact_id} is not what was recorded"
 
@@ -185,12 +224,22 @@ def _digested_bytes(artifact: Artifact, content: Any) -> bytes:
         return content
     if isinstance(content, bytes):
         content = _parsed(content, artifact.artifact_id)
-    labels = {} if artifact.labels is UNSET else artifact.labels
-    if REDACTED_LABEL in labels:
-        content = _redact_again(content, labels[REDACTED_LABEL])
+    label = _redacted_text(artifact)
+    if label:
+        content = _redact_again(content, label)
     if isinstance(content, str) and not is_json_type(artifact.media_type):
         return content.encode()
     return canonical_json(content)
+
+
+def is_comparable(artifact: Artifact) -> bool:
+    """Whether a content can be compared with an artifact: it has a digest, and says where secrets were taken out."""
+    return artifact.digest is not UNSET and not _redacted_text(artifact).endswith("places")
+
+
+def _redacted_text(artifact: Artifact) -> str:
+    labels = {} if artifact.labels is UNSET else artifact.labels
+    return "".join(labels.get(_redacted_name(number), "") for number in range(1, MAX_REDACTED_LABELS + 1))
 
 
 def is_json_type(media_type: str) -> bool:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from typing import Final
+from unicodedata import east_asian_width
 
 from enfold.provenance.lineage import Graph
 
 __all__ = ["to_mermaid", "to_svg"]
 
-BOX_WIDTH: Final = 220
+BOX_WIDTH: Final = 264
 BOX_HEIGHT: Final = 56
 GAP_X: Final = 36
 GAP_Y: Final = 56
 MARGIN: Final = 24
 
+PADDING: Final = 12
+# In these fonts every character is at most 0.61 of their size wide, a wide one (CJK, emoji) twice that.
+CHARACTER: Final = 0.61
+NAME_SIZE: Final = 12.0
+ID_SIZE: Final = 10.5  # so that a UUID fits
+
 _STYLE: Final = (
-    "text{font:13px system-ui,sans-serif;fill:#1c2430}.small{font-size:11px;fill:#5b6675}"
+    f"text{{font:{NAME_SIZE}px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1c2430}}"
+    f".small{{font-size:{ID_SIZE}px;fill:#5b6675}}"
     "rect{fill:#f6f8fb;stroke:#8b98a9}.missing rect{stroke-dasharray:5 4;fill:#fff}"
     "path{fill:none;stroke:#5b6675}"
 )
@@ -104,18 +112,29 @@ def _svg_edge(parent: tuple[int, int], child: tuple[int, int]) -> str:
 def _svg_box(graph: Graph, run_id: str, place: tuple[int, int]) -> str:
     x, y = place
     record = graph.records.get(run_id)
-    name = "not here" if record is None else _cut(f"{record.tool.name} {record.tool.version}")
+    name = "not here" if record is None else f"{record.tool.name} {record.tool.version}"
     kind = ' class="missing"' if record is None else ""
     return (
         f"<g{kind}><title>{_svg_text(run_id)}</title>"
         f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="8"/>'
-        f'<text x="{x + 12}" y="{y + 24}">{_svg_text(name)}</text>'
-        f'<text class="small" x="{x + 12}" y="{y + 43}">{_svg_text(_cut(run_id, 34))}</text></g>'
+        f'<text x="{x + PADDING}" y="{y + 24}">{_svg_text(_cut(name, NAME_SIZE))}</text>'
+        f'<text class="small" x="{x + PADDING}" y="{y + 43}">{_svg_text(_cut(run_id, ID_SIZE))}</text></g>'
     )
 
 
-def _cut(text: str, length: int = 28) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+def _cut(text: str, size: float) -> str:
+    """As much of a text as its box is wide."""
+    room = int((BOX_WIDTH - 2 * PADDING) / (CHARACTER * size))
+    kept = text[: room + 1]
+    if _columns(kept) <= room:
+        return text
+    while _columns(kept) >= room:
+        kept = kept[:-1]
+    return f"{kept}…"
+
+
+def _columns(text: str) -> int:
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _svg_text(text: str) -> str:

@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
+from enfold.errors import FormatError
+from enfold.provenance.artifacts import ROLE_LABEL
+from enfold.provenance.canonical import same_json
 from enfold.provenance.methods import Claims, claim_faults
 from enfold.provenance.records import Record, read_record
 from enfold.provenance.signing import PublicKeys
-from enfold.provenance.verification import Verdict, verify
+from enfold.provenance.verification import PARENTS_NOT_CHECKED, Verdict, verify, verify_envelope
 
-__all__ = ["RECORD_LABEL", "RUN_LABEL", "CycleError", "Graph", "build_graph", "verify_lineage"]
+__all__ = [
+    "NESTED_ROLES",
+    "RECORD_LABEL",
+    "RUN_LABEL",
+    "CycleError",
+    "Find",
+    "Graph",
+    "Store",
+    "build_graph",
+    "verify_lineage",
+    "verify_run",
+    "verify_value",
+]
 
-# Labels of an input that another run made: that run, and the digest of its record.
+# Labels of an input that another run made: its role, that run, and the digest of its record.
+NESTED_ROLES: Final = frozenset({"nested_output", "nested_run"})
 RUN_LABEL: Final = "run"
 RECORD_LABEL: Final = "record_digest"
+
+
+Find: TypeAlias = Callable[[str], Mapping[str, Any] | None]
+
+
+class Store(Protocol):
+    """What verification asks a store of records for; `RecordStore` is one. What it cannot read is a ValueError."""
+
+    def get(self, run_id: str) -> dict[str, Any] | None: ...
+
+    def lineage(self, run_id: str) -> list[dict[str, Any]]: ...
+
+    def row_faults(self, run_id: str) -> list[str]: ...
 
 
 class CycleError(ValueError):
@@ -95,33 +124,136 @@ def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
     return [*path[path.index(parent) :], parent]
 
 
-def verify_lineage(
-    records: Iterable[Mapping[str, Any]], keys: PublicKeys | None = None, *, whole: bool = True
-) -> tuple[Verdict, ...]:
-    """Verify each record and how they hang together; with `whole` a parent that is not among them is a fault."""
-    wires = list(records)
-    verdicts = [verify(wire, keys) for wire in wires]
-    if not all(verdict.ok for verdict in verdicts):
-        return tuple(verdicts)
+# --- verifying ----------------------------------------------------------------------------------------------------
+
+
+def verify_value(value: Any, keys: PublicKeys | None = None, store: Store | None = None) -> tuple[Verdict, ...]:
+    """Verify a record, an `mcp.envelope.v0.1` or a list of records; with a store also the lineage that it has there."""
+    if isinstance(value, list):
+        return verify_lineage(value, keys, find=None if store is None else store.get)
+    is_envelope = isinstance(value, Mapping) and "provenance" in value
+    verdict = verify_envelope(value, keys) if is_envelope else verify(value, keys)
+    if store is None or not verdict.run_id:
+        return (verdict,)
+    stored = verify_run(verdict.run_id, store, keys)
+    return (
+        _without_parents_note(verdict),
+        *_copy_faults(value["provenance"] if is_envelope else value, store),
+        *stored,
+    )
+
+
+def _copy_faults(wire: Any, store: Store) -> Iterator[Verdict]:
+    run_id = wire["run_id"]
     try:
-        graph = build_graph(wires)
-    except CycleError as error:
+        differs = not same_json(wire, store.get(run_id))
+    except ValueError as error:
+        yield Verdict(run_id, (str(error),))
+    else:
+        yield from (Verdict(run_id, ("the store has another record of this run, or none",)),) if differs else ()
+
+
+def verify_run(run_id: str, store: Store, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
+    """Verify the record of a run in a store with its whole lineage, and what the store says beside the records."""
+    try:
+        records = store.lineage(run_id)
+        verdicts = verify_lineage(records, keys, find=store.get)
+        faults = [fault for record in records for fault in store.row_faults(record["run_id"])]
+    except ValueError as error:  # a record, or the store itself, was changed in a way that cannot be read
+        return (Verdict(run_id, (str(error),)),)
+    if not records:
+        return (Verdict(run_id, ("the store has no record of this run",)),)
+    return verdicts if not faults else (*verdicts, Verdict("store", tuple(faults)))
+
+
+def verify_lineage(
+    records: Iterable[Mapping[str, Any]],
+    keys: PublicKeys | None = None,
+    *,
+    whole: bool = True,
+    find: Find | None = None,
+) -> tuple[Verdict, ...]:
+    """Verify each record and how they hang together.
+
+    With `whole` a run that one of them names, as its parent or as a call it made, and that is not among them, is a fault;
+    `find` may fetch it from elsewhere.
+    """
+    wires = list(records)
+    verdicts = tuple(_without_parents_note(verify(wire, keys)) for wire in wires)
+    if not all(verdict.ok for verdict in verdicts):
+        return verdicts
+    try:
+        graph = build_graph(_refuse_twins(wires))
+    except (CycleError, FormatError) as error:
         return (*verdicts, Verdict("lineage", (str(error),)))
     linked = tuple(graph.records.values())
     faults = [fault for record in linked for fault in claim_faults(Claims(record, linked=linked))]
-    faults += [fault for record in linked for fault in _binding_faults(record, graph)]
-    lost = [f"the parent {parent} is not there" for parent in graph.missing]
-    return (*verdicts, Verdict("lineage", (*faults, *(lost if whole else ())), () if whole else tuple(lost)))
+    seen = _Seen(graph, find)
+    faults += [fault for record in linked for fault in _binding_faults(record, seen)]
+    lost = [*_lost(graph, seen)]
+    notes = (*_unclaimed(graph), *(() if whole else lost))
+    return (*verdicts, Verdict("lineage", (*faults, *(lost if whole else ())), notes))
 
 
-def _binding_faults(record: Record, graph: Graph) -> Iterator[str]:
+def _without_parents_note(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, notes=tuple(note for note in verdict.notes if note != PARENTS_NOT_CHECKED))
+
+
+def _refuse_twins(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    known: dict[str, Mapping[str, Any]] = {}
+    for wire in wires:
+        if not same_json(known.setdefault(wire["run_id"], wire), wire):
+            raise FormatError(f"there are two records of run {wire['run_id']}, and they differ")
+    return wires
+
+
+class _Seen:
+    """The records of a graph and those that can be fetched beside it, each fetched once."""
+
+    def __init__(self, graph: Graph, find: Find | None) -> None:
+        self._records: dict[str, Record | None] = dict(graph.records)
+        self._find = find
+
+    def record(self, run_id: str) -> Record | None:
+        if run_id not in self._records:
+            found = None if self._find is None else self._find(run_id)
+            self._records[run_id] = None if found is None else read_record(found)
+        return self._records[run_id]
+
+
+def _lost(graph: Graph, seen: _Seen) -> Iterator[str]:
+    for parent in graph.missing:
+        if seen.record(parent) is None:
+            yield f"the parent {parent} is not there"
+    for record in graph.records.values():
+        for run_id in dict.fromkeys(run_id for run_id, _ in _called(record)):
+            if seen.record(run_id) is None:
+                yield f"the run {run_id}, which run {record.run_id} called, is not there"
+
+
+def _binding_faults(record: Record, seen: _Seen) -> Iterator[str]:
     """A run that was recorded anew after its caller had taken its result: the caller still names the former record."""
-    for artifact in record.inputs:
-        labels = {} if artifact.labels is UNSET else artifact.labels
-        run_id, expected = labels.get(RUN_LABEL, ""), labels.get(RECORD_LABEL)
-        nested = graph.records.get(run_id)
+    for run_id, expected in _called(record):
+        nested = seen.record(run_id)
         if nested is not None and expected is not None and _digest_value(nested) != expected:
             yield f"the record of run {run_id} is not the one that run {record.run_id} saw"
+
+
+def _called(record: Record) -> Iterator[tuple[str, str | None]]:
+    """The runs that a run called, each with the digest of its record as the caller saw it."""
+    for artifact in record.inputs:
+        labels = {} if artifact.labels is UNSET else artifact.labels
+        if RUN_LABEL in labels and labels.get(ROLE_LABEL) in NESTED_ROLES:
+            yield labels[RUN_LABEL], labels.get(RECORD_LABEL)
+
+
+def _unclaimed(graph: Graph) -> Iterator[str]:
+    """Runs that name a parent which names the runs it called, but not this one: it may have ended later, or be made up."""
+    for parent, child in graph.edges:
+        caller = graph.records.get(parent)
+        called = {} if caller is None else dict(_called(caller))
+        if called and child not in called:
+            yield f"run {child} names run {parent} as its parent, which does not tell of it"
 
 
 def _digest_value(record: Record) -> str | None:

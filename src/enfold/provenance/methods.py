@@ -10,11 +10,13 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import FormatError
+from enfold.provenance.canonical import same_json
 from enfold.provenance.digests import digest_fault
 from enfold.provenance.evidence import JSON_POINTER_METHOD, TEXT_LINES_METHOD, Anchor, read_anchor
 from enfold.provenance.records import EVIDENCE_VERSION, Record, read_record
 
 __all__ = [
+    "ATTACH_METHOD",
     "CATALOGUE",
     "ENVELOPE_VERSION",
     "Catalogue",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
+ATTACH_METHOD: Final = "adapter.provenance.attach_record_v0_1"
 
 _GRAMMAR: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(_v[0-9]+_[0-9]+)?\Z")
 
@@ -70,7 +73,7 @@ CATALOGUE: Final = Catalogue(
         for method_id, summary in {
             "adapter.wrap.envelope_v0_1": "A payload was put into an envelope",
             "adapter.pass_through.envelope_v0_1": "An envelope was passed on as it came",
-            "adapter.provenance.attach_record_v0_1": "The adapter attached this record",
+            ATTACH_METHOD: "The adapter attached this record",
             "adapter.errors.capture": "A failure became an error of the envelope",
             "adapter.warnings.capture": "Warnings became warnings of the envelope",
             "engine.prov.record_v0_1.build": "This record was built",
@@ -162,7 +165,7 @@ def _is_wrapped(claims: Claims) -> str | None:
         return f"the record is not inside an {ENVELOPE_VERSION}"
     if _names_itself_envelope(envelope["result"]):
         return "the result is an envelope itself"
-    if claims.original is not UNSET and envelope["result"] != claims.original:
+    if claims.original is not UNSET and not same_json(envelope["result"], claims.original):
         return "the result is not the original payload"
     return None
 
@@ -173,7 +176,7 @@ def _is_passed_through(claims: Claims) -> str | None:
         return None
     if _names_itself_envelope(envelope.get("result")):
         return "the envelope is wrapped twice"
-    if claims.original is not UNSET and envelope != claims.original:
+    if claims.original is not UNSET and not same_json(envelope, claims.original):
         return "the envelope is not the original one"
     return None
 
@@ -271,7 +274,7 @@ def _is_linked(claims: Claims) -> str | None:
 CONTRACTS: Final[dict[str, Contract]] = {
     "adapter.wrap.envelope_v0_1": _is_wrapped,
     "adapter.pass_through.envelope_v0_1": _is_passed_through,
-    "adapter.provenance.attach_record_v0_1": _is_attached,
+    ATTACH_METHOD: _is_attached,
     "adapter.errors.capture": _has_entries("errors", "error"),
     "adapter.warnings.capture": _has_entries("warnings", "warning"),
     "engine.prov.record_v0_1.build": lambda _: None,  # A Record cannot exist without its required fields.

@@ -14,12 +14,14 @@ __all__ = [
     "META_FIELDS",
     "CaptureOptions",
     "Mode",
+    "Unasked",
     "options_from_call",
     "options_from_meta",
     "options_from_mode",
 ]
 
 Mode: TypeAlias = Literal["minimal", "full"]
+Unasked: TypeAlias = Literal["asked", "mutations", "all"]  # which calls are recorded: those that ask, or more
 
 CAPTURE_HEADER: Final = "enfold-capture-provenance"
 META_FIELDS: Final = ("capture_provenance", "capture_artifacts", "provenance_mode")

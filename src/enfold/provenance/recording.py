@@ -6,22 +6,26 @@ A run that is not recorded comes near none of this. Recording never makes a call
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, error_text
+from enfold.envelope import ResultWarning
+from enfold.errors import FormatError
 from enfold.log import Log
-from enfold.provenance.artifacts import bytes_artifact, json_artifact, referred_artifact
+from enfold.provenance.artifacts import ROLE_LABEL, caller_artifact, json_artifact, referred_artifact
 from enfold.provenance.building import build_record, seal
+from enfold.provenance.endings import Answer, Ending, Writer, failure, same_content, success
 from enfold.provenance.evidence import JSON_POINTER_METHOD, anchor_fault, coerce_evidence, json_pointer_evidence
 from enfold.provenance.lineage import RECORD_LABEL, RUN_LABEL
-from enfold.provenance.methods import ENVELOPE_VERSION, Claims, check_claims
-from enfold.provenance.options import CaptureOptions, Mode
+from enfold.provenance.methods import Claims, check_claims
+from enfold.provenance.options import CaptureOptions, Mode, Unasked
 from enfold.provenance.records import (
+    ARTIFACT_VERSION,
     EVIDENCE_VERSION,
+    MAX_RUN_ID,
     Algorithm,
     Artifact,
     ArtifactRef,
@@ -34,23 +38,32 @@ from enfold.provenance.redaction import Redacted, redact, scrub
 from enfold.provenance.signing import SigningKey
 
 if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
-    from enfold.operation import OperationSpec
+    from enfold.operation import Context, OperationSpec
     from enfold.provenance.store import RecordStore
 
-__all__ = ["Recorder", "Recording"]
+__all__ = ["Recorder", "Recording", "recorded_run_id"]
+
+T = TypeVar("T")
 
 MAX_ARTIFACTS: Final = 1000
 MAX_EVIDENCE: Final = 200
 MAX_ARGUMENT_NAME: Final = 200
-ATTACH: Final = "adapter.provenance.attach_record_v0_1"
+MAX_ROUNDS: Final = 5
 EVIDENCE_META: Final = "evidence"  # of a spec: which input place supports which output field
+
+
+def _now() -> str:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Recorder:
     """What a server allows and does with records: the modes, the key that signs, the store that keeps."""
 
-    __slots__ = ("adapter", "algorithm", "key", "modes", "store")
+    __slots__ = ("adapter", "algorithm", "key", "modes", "record", "store")
 
     def __init__(
         self,
@@ -60,32 +73,49 @@ class Recorder:
         store: RecordStore | None = None,
         algorithm: Algorithm = "sha256",
         adapter: str = "enfold",
+        record: Unasked = "asked",
     ) -> None:
+        """`record` says what is recorded without being asked for: nothing (`asked`), `mutations`, or `all` calls."""
         self.modes = frozenset(modes)
         self.key = key
         self.store = store
         self.algorithm = algorithm
         self.adapter = adapter
+        self.record = record
 
     def begin(
         self,
         options: CaptureOptions | None,
         *,
+        operation: OperationSpec | None = None,
         adapter: str | None = None,
         identity: str = "",
-        wraps: bool = False,
+        writer: Writer | None = None,
         artifacts: Iterable[ArtifactRef | Artifact] = (),
-        clock: Callable[[], str] | None = None,
+        deterministic: bool = False,
+        clock: Callable[[], str] = _now,
     ) -> Recording | None:
         """Begin to record a run; None where it was not asked for, or is not allowed.
 
-        `wraps` says that the answer leaves as an `mcp.envelope.v0.1`; `clock` gives the time of a caller who does not
-        mind that records then differ from run to run.
+        `operation` is recorded in full where this recorder does so unasked. `writer` writes the answer, so that a record
+        inside an `mcp.envelope.v0.1` is one of the envelope as it leaves. `deterministic` leaves out the time.
         """
-        if options is None or options.mode not in self.modes:
+        is_asked = options is not None and options.mode in self.modes
+        if not is_asked and (operation is None or not self._records_unasked(operation)):
             return None
-        given = tuple(item if isinstance(item, Artifact) else referred_artifact(item) for item in artifacts)
-        return Recording(self, options, adapter or self.adapter, identity, wraps, given, clock)
+        return Recording(
+            self,
+            options if options is not None and is_asked else CaptureOptions("full"),
+            adapter or self.adapter,
+            identity,
+            writer=writer if is_asked else None,
+            given=tuple(item if isinstance(item, Artifact) else referred_artifact(item) for item in artifacts),
+            clock=None if deterministic else clock,
+            is_asked=is_asked,
+        )
+
+    def _records_unasked(self, operation: OperationSpec) -> bool:
+        return self.record == "all" or (self.record == "mutations" and operation.type.value == "mutation")
 
 
 class Recording:
@@ -93,14 +123,17 @@ class Recording:
 
     __slots__ = (
         "_adapter",
+        "_adopted",
         "_caller",
         "_clock",
         "_consumed",
         "_given",
         "_identity",
+        "_is_asked",
         "_nested",
         "_recorder",
-        "_wraps",
+        "_writer",
+        "is_kept",
         "options",
         "run_id",
     )
@@ -111,28 +144,38 @@ class Recording:
         options: CaptureOptions,
         adapter: str,
         identity: str,
-        wraps: bool,
+        *,
+        writer: Writer | None = None,
         given: tuple[Artifact, ...] = (),
         clock: Callable[[], str] | None = None,
         caller: Recording | None = None,
+        is_asked: bool = True,
     ) -> None:
         self.run_id = _new_run_id()
         self.options = options
+        self.is_kept = False  # whether the record was made and, where there is a store, is safe in it
         self._recorder = recorder
         self._adapter = adapter
         self._identity = identity
-        self._wraps = wraps
+        self._writer = writer
         self._given = given
         self._consumed: list[Artifact] = []
         self._nested: set[str] = set()
+        self._adopted: list[dict[str, Any]] = []
         self._clock = clock
         self._caller = caller
+        self._is_asked = is_asked
 
     def nested(self) -> Recording:
         """The recording of a call made inside this run: this run is its parent, its result is one of our inputs."""
-        options = msgspec.structs.replace(self.options, parents=(self.run_id,))
         return Recording(
-            self._recorder, options, self._adapter, self._identity, wraps=False, clock=self._clock, caller=self
+            self._recorder,
+            msgspec.structs.replace(self.options, parents=(self.run_id,)),
+            self._adapter,
+            self._identity,
+            clock=self._clock,
+            caller=self,
+            is_asked=self._is_asked,
         )
 
     def request(self) -> dict[str, Any]:
@@ -140,85 +183,96 @@ class Recording:
         return {"mode": self.options.mode, "parents": [self.run_id]}
 
     def adopt(self, wire: Any) -> None:
-        """Take over the record of a run that another process made for us; one that is none is left alone."""
+        """Take over the record of a run that another process made for us; one that is none, or not ours, is left alone."""
         try:
             record = read_record(wire)
-            self.consume(record)
-            if self._recorder.store is not None and self._is_called_by_us(record):
-                self._recorder.store.put(wire, identity=self._identity)
-        except Exception as error:  # noqa: BLE001  # what another process sends must not fail our call
+        except FormatError as error:
             _log("a record from another process was not kept", error)
+            return
+        if self._is_called_by_us(record):
+            self._adopted.append(wire)
+            self.consume(record)
 
     def _is_called_by_us(self, record: Record) -> bool:
         """Whether a record belongs into our lineage: it names this run as its parent, and does not pose as this run."""
-        return self.run_id in record.parents and record.run_id != self.run_id
+        return self.run_id in record.parents and record.run_id != self.run_id and len(record.run_id) <= MAX_RUN_ID
 
     def consume(self, record: Record) -> None:
         """Count what another run made among the inputs of this one, bound to its record as it now is."""
         if self._is_detailed and record.run_id not in self._nested:
             self._nested.add(record.run_id)
-            self._consumed.extend(_nested_output(artifact, record) for artifact in record.outputs)
+            self._consumed.extend(_nested_artifacts(record))
 
     def succeeded(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+        """The envelope with its record, kept in place: for a program without an event loop."""
+        return _in_place(self.keep_success(spec, input, envelope, inline=True))
+
+    def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None:
+        """The record of a run that gave an error, kept in place: for a program without an event loop."""
+        return _in_place(self.keep_failure(spec, input, error, inline=True))
+
+    async def keep_success(
+        self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
+    ) -> ResponseEnvelope[Any]:
         """The envelope with its record; without one, and with a warning, where it could not be made.
 
         A record that the envelope has already is that of a run in another process, or of one the handler passed on.
+        `inline` keeps the record in place; otherwise the event loop goes on while the store writes.
         """
         if envelope.provenance is not None:
             self.adopt(envelope.provenance)
         try:
-            wire = self._record_result(spec, input, envelope)
+            wire = await self._recorded(spec, input, success(envelope, spec, self._writer), inline)
         except Exception as error:  # noqa: BLE001  # a result that is there must not be lost for its record
             _log(f"no record of {spec.id}", error)
             failed = ResultWarning("provenance_failed", "")
             return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, failed), provenance=None)
-        return msgspec.structs.replace(envelope, provenance=wire)
+        return msgspec.structs.replace(envelope, provenance=wire) if self._is_asked else envelope
 
-    def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None:
-        """The record of a run that gave an error; None where it could not be made."""
+    async def keep_failure(
+        self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
+    ) -> dict[str, Any] | None:
+        """The record of a run that gave an error; None where it could not be made, or was not asked for."""
         try:
-            return self._record_failure(spec, input, error)
+            wire = await self._recorded(spec, input, failure(error, spec, self._writer), inline)
         except Exception as problem:  # noqa: BLE001  # the caller is to hear of the error, not of its record
             _log(f"no record of {spec.id}", problem)
             return None
+        return wire if self._is_asked else None
 
-    # what happened
-
-    def _record_result(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-        errors = _envelope_errors(envelope)
-        warnings = [{"code": warning.code, "message": warning.code} for warning in envelope.warnings[:1]]
-        if not self._wraps:
-            return self._finish(spec, input, envelope.data, (), None)
-        if _is_envelope(envelope.data):
-            return self._finish(spec, input, envelope.data, ("adapter.pass_through.envelope_v0_1",), envelope.data)
-        methods = ["adapter.wrap.envelope_v0_1", ATTACH]
-        methods += ["adapter.errors.capture"] if errors else []
-        methods += ["adapter.warnings.capture"] if warnings else []
-        written = {"schema_version": ENVELOPE_VERSION, "result": envelope.data, "errors": errors, "warnings": warnings}
-        return self._finish(spec, input, envelope.data, methods, written)
-
-    def _record_failure(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any]:
-        partial = error.partial.data if isinstance(error.partial, ResponseEnvelope) else UNSET
-        if not self._wraps:
-            return self._finish(spec, input, partial, (), None)
-        methods = ("adapter.errors.capture", ATTACH)
-        told = [{"code": error.code, "message": error.message or error.code}]
-        written = {"schema_version": ENVELOPE_VERSION, "result": None, "errors": told}
-        return self._finish(spec, input, partial, methods, written)
-
-    def _finish(
-        self, spec: OperationSpec, input: Any, output: Any, methods: Iterable[str], written: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        record = self._full(spec, input, output, methods) if self._is_detailed else self._minimal(spec, methods)
-        wire = record.to_wire()
-        if written is not None:
-            # What only the envelope can prove is checked against it as it will be written.
-            check_claims(Claims(record, {**written, "provenance": record} if ATTACH in record.methods else written))
+    async def _recorded(self, spec: OperationSpec, input: Any, ending: Ending, inline: bool) -> dict[str, Any]:
+        record, wire = self._written(spec, input, ending)
+        if self._recorder.store is not None:
+            await self._store(self._recorder.store, [*self._adopted, wire], inline)
         if self._caller is not None:
             self._caller.consume(record)
-        if self._recorder.store is not None:
-            self._recorder.store.put(wire, identity=self._identity)
+        self.is_kept = True
         return wire
+
+    async def _store(self, store: RecordStore, wires: list[dict[str, Any]], inline: bool) -> None:
+        for wire in wires:
+            if inline:
+                store.put(wire, identity=self._identity)
+            else:
+                await store.keep(wire, identity=self._identity)
+
+    def _written(self, spec: OperationSpec, input: Any, ending: Ending) -> tuple[Record, dict[str, Any]]:
+        """The record and its wire form, true of the answer it travels in.
+
+        How much of a result fits into an answer depends on the record in it, and the record tells what was left of the
+        result: both are written again until neither changes.
+        """
+        answer = ending.answer({})
+        for _ in range(MAX_ROUNDS):
+            record = self._build(spec, input, ending, answer)
+            wire = record.to_wire()
+            written = ending.answer(wire)
+            if same_content(answer, written):
+                # What only the envelope can prove is checked against it as it will be.
+                check_claims(Claims(record, ending.passed_on if written is None else written))
+                return record, wire
+            answer = written
+        raise ValueError("its answer does not settle on a length")
 
     @property
     def _is_full(self) -> bool:
@@ -230,21 +284,25 @@ class Recording:
 
     # the record
 
-    def _minimal(self, spec: OperationSpec, methods: Iterable[str]) -> Record:
-        return build_record(
-            self.run_id, self._tool(spec), parents=self.options.parents, methods=methods, time=self._time()
-        )
+    def _build(self, spec: OperationSpec, input: Any, ending: Ending, answer: Answer) -> Record:
+        methods = ending.methods(answer)
+        if self._is_detailed:
+            return self._full(spec, input, ending, answer, methods)
+        return build_record(self.run_id, self._tool(spec), parents=self.options.parents, methods=methods)
 
-    def _full(self, spec: OperationSpec, input: Any, output: Any, methods: Iterable[str]) -> Record:
+    def _full(
+        self, spec: OperationSpec, input: Any, ending: Ending, answer: Answer, methods: tuple[str, ...]
+    ) -> Record:
         algorithm = self._recorder.algorithm
         given = redact(input, spec.input_schema)
-        made = Redacted(UNSET) if output is UNSET else redact(output, spec.output_schema)
+        made = Redacted(UNSET) if ending.data is UNSET else redact(ending.data, spec.output_schema)
         secrets = given.secrets | made.secrets
         taken = json_artifact(given, "input", algorithm)
-        told = tuple(_scrub_artifact(each, secrets) for each in self._given)
-        inputs = (taken, *told, *self._consumed)[:MAX_ARTIFACTS]
-        outputs = () if output is UNSET else (_output_artifact(made, algorithm),)
-        found = _own_evidence(output, {taken.artifact_id: given.value}, inputs + outputs) if self._is_full else ()
+        caller = (caller_artifact(self._identity),) if self._is_full and self._identity else ()
+        referred = tuple(_scrub_artifact(each, secrets) for each in self._given)
+        inputs = (taken, *caller, *referred, *self._consumed)[:MAX_ARTIFACTS]
+        outputs = ending.artifacts(answer, made, algorithm)
+        found = _own_evidence(ending.data, {taken.artifact_id: given.value}, inputs + outputs) if self._is_full else ()
         own = _scrubbed(found, secrets)
         extracted = _argument_evidence(spec, taken.artifact_id, given.value) if self._is_full else ()
         record = build_record(
@@ -256,15 +314,28 @@ class Recording:
             evidence=(*own, *extracted)[:MAX_EVIDENCE],
             computed=(algorithm,),
             methods=(*(("engine.coerce.evidence.v0_1",) if own else ()), *methods),
-            time=self._time(),
+            time=UNSET if self._clock is None or not self._is_full else self._clock(),
         )
         return seal(record, algorithm, self._recorder.key) if self._is_full else record
 
     def _tool(self, spec: OperationSpec) -> Tool:
         return Tool(spec.id[:200], (spec.version or "0")[:100], self._adapter)
 
-    def _time(self) -> str | UnsetType:
-        return UNSET if self._clock is None else self._clock()
+
+def recorded_run_id(context: Context) -> str | None:
+    """The run id that a surface gives back to its caller when a call is over; None where nothing was recorded."""
+    recording = context.recording
+    return recording.run_id if recording is not None and recording.is_kept else None
+
+
+def _in_place(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise RuntimeError("a record that is kept in place waits for nothing")
 
 
 def _new_run_id() -> str:
@@ -272,20 +343,6 @@ def _new_run_id() -> str:
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
-
-
-def _is_envelope(data: Any) -> bool:
-    return isinstance(data, Mapping) and data.get("schema_version") == ENVELOPE_VERSION
-
-
-def _envelope_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, str]]:
-    return [{"code": "EXECUTION_ERROR", "message": error_text(envelope)}] if envelope.is_error else []
-
-
-def _output_artifact(made: Redacted, algorithm: Algorithm) -> Artifact:
-    if isinstance(made.value, bytes):
-        return bytes_artifact(made.value, "application/octet-stream", "output", algorithm)
-    return json_artifact(made, "output", algorithm)
 
 
 def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Artifact, ...]) -> tuple[Evidence, ...]:
@@ -313,11 +370,22 @@ def _argument_evidence(spec: OperationSpec, artifact_id: str, given: Any) -> tup
     )
 
 
-def _nested_output(artifact: Artifact, record: Record) -> Artifact:
-    labels = {"role": "nested_output", RUN_LABEL: record.run_id[:200]}
+def _nested_artifacts(record: Record) -> tuple[Artifact, ...]:
+    """What a run that we called made, or that it made nothing: each names the run and its record."""
+    labels = {RUN_LABEL: record.run_id}
     if record.integrity is not UNSET and record.integrity.record_digest is not UNSET:
         labels[RECORD_LABEL] = record.integrity.record_digest.value[:200]
-    return msgspec.structs.replace(artifact, labels=labels)
+    if record.outputs:
+        made = {ROLE_LABEL: "nested_output", **labels}
+        return tuple(msgspec.structs.replace(artifact, labels=made) for artifact in record.outputs)
+    return (
+        Artifact(
+            schema_version=ARTIFACT_VERSION,
+            artifact_id=f"run:{record.run_id}",
+            media_type="application/json",
+            labels={ROLE_LABEL: "nested_run", **labels},
+        ),
+    )
 
 
 def _scrub_artifact(artifact: Artifact, secrets: frozenset[str]) -> Artifact:

@@ -16,6 +16,7 @@ __all__ = [
     "ALGORITHMS",
     "ARTIFACT_VERSION",
     "EVIDENCE_VERSION",
+    "MAX_RUN_ID",
     "RECORD_VERSION",
     "Algorithm",
     "Artifact",
@@ -42,7 +43,8 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Hex: TypeAlias = Annotated[str, Meta(min_length=16, pattern=r"^[0-9a-fA-F]+\Z")]
 Labels: TypeAlias = dict[str, Annotated[str, Meta(max_length=200)]]
 MethodText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*\Z")]
-RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+MAX_RUN_ID: Final = 200  # as a parent; a run's own id has no bound in the schema
+RunId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_RUN_ID)]
 
 T = TypeVar("T")
 

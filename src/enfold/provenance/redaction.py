@@ -65,7 +65,6 @@ _SECRET_WORDS: Final = frozenset(
         "bearer",
         "cookie",
         "credential",
-        "credentials",
         "cvc",
         "cvv",
         "jwt",
@@ -77,17 +76,41 @@ _SECRET_WORDS: Final = frozenset(
         "pin",
         "pwd",
         "secret",
-        "secrets",
         "ssn",
         "token",
     }
+)
+_PLURALS: Final = _SECRET_WORDS | {"key"}
+_QUANTITIES: Final = frozenset(
+    [
+        "max",
+        "min",
+        "total",
+        "num",
+        "n",
+        "count",
+        "limit",
+        "budget",
+        "used",
+        "prompt",
+        "completion",
+        "input",
+        "output",
+        "cached",
+        "reasoning",
+        "context",
+        "per",
+    ]
 )
 _SECRET_KEYS: Final = frozenset({"api", "private", "access", "secret", "signing", "encryption", "ssh", "auth"})
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a name, in any spelling, promises a secret: `password`, `apiKey`, `client-secret`, `X-Auth-Token`."""
+    """Whether a name, in any spelling, promises a secret: `password`, `apiKeys`, `client-secret`, `X-Auth-Token`."""
     words = [word.lower() for word in _WORD.findall(name)]
+    if "tokens" in words and not _QUANTITIES.isdisjoint(words):
+        return False  # how many a model may use
+    words = [word.removesuffix("s") if word.removesuffix("s") in _PLURALS else word for word in words]
     if not _SECRET_WORDS.isdisjoint(words):
         return True
     return any(second == "key" and first in _SECRET_KEYS for first, second in pairwise(words))

@@ -2,6 +2,8 @@
 
 A record is there in full once `put` has returned, and not at all before, even if the process is killed. Writing it is
 one insert; what makes it findable in other ways is brought up to date for many records at once, before it is needed.
+An event loop calls `keep`, which writes in a thread of the store's own: a file that another process has locked keeps
+nobody waiting but the call whose record it is.
 """
 
 from __future__ import annotations
@@ -12,13 +14,23 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
+from msgspec import UNSET
 
+from enfold.errors import FormatError
+from enfold.provenance.artifacts import caller_of
+from enfold.provenance.canonical import read_json, same_json
 from enfold.provenance.lineage import CycleError
-from enfold.provenance.records import read_record
+from enfold.provenance.records import Record, read_record
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["RecordStore", "StoredRecordError"]
 
@@ -26,6 +38,10 @@ DEFAULT_PER_IDENTITY: Final = 10_000
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_LINEAGE: Final = 10_000
 SETTLE_EVERY: Final = 256
+BUSY_SECONDS: Final = 5.0
+# Records that wait for the writing thread; callers who do not wait for theirs must not fill the memory.
+MAX_WAITING: Final = 1000
+MAX_CALLER: Final = 200  # as much of a caller's id as a record tells
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS records (
@@ -59,6 +75,10 @@ INSERT INTO records (run_id, operation, identity, time, digest, body) VALUES (?,
 ON CONFLICT (run_id) DO NOTHING
 """
 _UNSETTLED: Final = "FROM records WHERE number > (SELECT COALESCE(MAX(number), 0) FROM settled)"
+_BESIDE: Final = """
+SELECT records.operation, records.identity, records.time, settled.operation, settled.identity, settled.time
+FROM records JOIN settled USING (number) WHERE run_id = ?
+"""
 _OLDEST_ALLOWED: Final = "SELECT number FROM settled WHERE identity = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
 
 
@@ -84,12 +104,20 @@ class RecordStore:
         self._max_bytes = max_bytes
         self._settle_every = max(1, min(SETTLE_EVERY, per_identity))
         self._puts = 0
+        self._waiting = 0
         self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "enfold-records")  # its thread is started by the first `keep`
         self._connection = _open(Path(path), create)
-        if max_age is not None:
-            self.purge(time.time_ns() // 1_000_000 - int(max_age * 1000))
+        try:
+            if max_age is not None:
+                self.purge(time.time_ns() // 1_000_000 - int(max_age * 1000))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
+        """Write what waits to be written, and close the file."""
+        self._writer.shutdown()
         with self._lock:
             self._connection.close()
 
@@ -104,7 +132,7 @@ class RecordStore:
     def put(self, record: Mapping[str, Any], *, identity: str = "", moment: int | None = None) -> None:
         """Keep a record; it is safe when this returns. The same again changes nothing, another under its id is refused.
 
-        `moment` is the time of the run in Unix milliseconds.
+        `moment` is the time of the run in Unix milliseconds; without it the record's own time counts, or now.
         """
         body = msgspec.json.encode(record)
         if len(body) > self._max_bytes:
@@ -112,23 +140,48 @@ class RecordStore:
         read = read_record(record)
         if read.run_id in read.parents:
             raise CycleError([read.run_id, read.run_id])
-        when = time.time_ns() // 1_000_000 if moment is None else moment
+        when = _moment(read) or time.time_ns() // 1_000_000 if moment is None else moment
         row = (read.run_id, read.tool.name, identity, when, hashlib.sha256(body).digest(), body)
-        with self._lock:
+        with self._access():
             if self._connection.execute(_INSERT, row).rowcount == 0:
-                self._refuse_another(read.run_id, body)
+                self._refuse_another(read.run_id, record)
             self._puts += 1
             if self._puts % self._settle_every == 0:
                 self._settle()
 
-    def _refuse_another(self, run_id: str, body: bytes) -> None:
-        found = self._connection.execute("SELECT body FROM records WHERE run_id = ?", (run_id,)).fetchone()
-        if found is not None and msgspec.json.decode(found[0]) != msgspec.json.decode(body):
+    async def keep(self, record: Mapping[str, Any], *, identity: str = "") -> None:
+        """Keep a record as `put` does, in the store's own thread; the event loop goes on meanwhile."""
+        import asyncio
+
+        if self._waiting >= MAX_WAITING:
+            raise StoredRecordError(f"{MAX_WAITING} records wait to be written already")
+        until = time.monotonic() + BUSY_SECONDS
+        writing = asyncio.wrap_future(self._writer.submit(self._put_until, until, record, identity))
+        self._waiting += 1
+        writing.add_done_callback(self._written)
+        await asyncio.shield(writing)
+
+    def _put_until(self, until: float, record: Mapping[str, Any], identity: str) -> None:
+        # Behind a locked file records queue up: those that have waited long enough must not wait once more each.
+        if time.monotonic() > until:
+            raise StoredRecordError(f"The store of records was busy for {BUSY_SECONDS:g} seconds")
+        self.put(record, identity=identity)
+
+    def _written(self, writing: asyncio.Future[None]) -> None:
+        self._waiting -= 1
+        if not writing.cancelled():
+            writing.exception()  # Looked at here, because a caller who has gone does not.
+
+    def _refuse_another(self, run_id: str, record: Mapping[str, Any]) -> None:
+        found = self._connection.execute(
+            "SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,)
+        ).fetchone()
+        if found is not None and not same_json(_decode(*found), record):
             raise StoredRecordError(f"The run {run_id} is recorded already, with other content")
 
     def purge(self, before: int) -> int:
         """Forget the records older than a moment (Unix milliseconds); the answer is how many."""
-        with self._lock:
+        with self._access():
             self._settle()
             with _Transaction(self._connection) as cursor:
                 return _delete(cursor, "time < ?", (before,))
@@ -157,6 +210,29 @@ class RecordStore:
         """The record of a run, or None; StoredRecordError where its bytes were changed since."""
         rows = self._read("SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,))
         return _decode(*rows[0]) if rows else None
+
+    def row_faults(self, run_id: str) -> list[str]:
+        """What the store says of a run beside its record, and the record says otherwise: operation, time, caller.
+
+        A record that another process sent us is kept under the caller for whom it was fetched, the one of its parent.
+        """
+        record = self.get(run_id)
+        rows = self._read(_BESIDE, (run_id,), settled=True)
+        if record is None or not rows:
+            return []
+        read = read_record(record)
+        parents = [read_record(found) for found in map(self.get, read.parents) if found is not None]
+        callers = {caller_of(each) or "" for each in (read, *parents)}
+        return [
+            f"the store has run {run_id} with the {word} {said!r}, its record says otherwise"
+            for operation, identity, moment in _pairs(rows[0])
+            for word, said, fits in (
+                ("operation", operation, operation == read.tool.name),
+                ("time", moment, _moment(read) in (None, moment)),
+                ("caller", identity, caller_of(read) is None or str(identity)[:MAX_CALLER] in callers),
+            )
+            if not fits
+        ]
 
     def parents(self, run_id: str) -> list[str]:
         record = self.get(run_id)
@@ -195,10 +271,19 @@ class RecordStore:
         return count
 
     def _read(self, query: str, values: tuple[Any, ...], *, settled: bool = False) -> list[Any]:
-        with self._lock:
+        with self._access():
             if settled:
                 self._settle()
             return self._connection.execute(query, values).fetchall()
+
+    @contextmanager
+    def _access(self) -> Iterator[None]:
+        """One thread at a time; what SQLite says against it is told as a StoredRecordError."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise StoredRecordError(f"The store of records cannot be used: {error}") from error
 
 
 def _open(path: Path, create: bool) -> sqlite3.Connection:
@@ -206,24 +291,25 @@ def _open(path: Path, create: bool) -> sqlite3.Connection:
         raise FileNotFoundError(f"There is no store at {path}")
     if str(path) != ":memory:":
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # Records are for their owner's eyes.
-    connection = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     _set_up(connection)
     return connection
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
     """Make the tables; two processes may do so at once, so a busy file is tried again."""
-    for attempt in range(20):
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             # With WAL this survives the death of the process; only a power cut may take the last records, never tear one.
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA wal_autocheckpoint = 4000")  # Each checkpoint waits for the disk: make fewer.
             connection.executescript(_TABLES)
-        except sqlite3.OperationalError:
-            if attempt == 19:
+        except sqlite3.OperationalError as error:
+            if time.monotonic() > until:
                 connection.close()
-                raise
+                raise StoredRecordError(f"The store of records cannot be opened: {error}") from error
             time.sleep(0.05)
         except sqlite3.DatabaseError as error:
             connection.close()
@@ -249,7 +335,11 @@ class _Transaction:
 
 def _links(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, int]]:
     for row in rows:
-        for parent in msgspec.json.decode(row[4])["parents"]:
+        try:
+            parents = read_record(read_json(row[4])).parents
+        except (FormatError, AttributeError, TypeError):  # Somebody changed it; reading it will tell, the others go on.
+            continue
+        for parent in parents:
             yield parent, row[0]
 
 
@@ -271,8 +361,31 @@ def _walk(start: str, step: Callable[[str], list[str]]) -> Iterator[str]:
                 yield found
 
 
-def _decode(run_id: str, digest: bytes, body: bytes) -> dict[str, Any]:
-    if hashlib.sha256(body).digest() != digest:
+def _pairs(row: tuple[Any, ...]) -> Iterator[tuple[str, str, int]]:
+    """What stands beside a record, and the copy of it by which records are searched."""
+    yield row[:3]
+    yield row[3:]
+
+
+def _moment(record: Record) -> int | None:
+    """The time a record tells, in Unix milliseconds."""
+    if record.time is UNSET:
+        return None
+    try:
+        return round(datetime.fromisoformat(record.time).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _decode(run_id: str, digest: Any, body: Any) -> dict[str, Any]:
+    """The record that is stored under a run id; StoredRecordError where it is not, or not only, that record."""
+    if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
         raise StoredRecordError(f"The record of run {run_id} was changed after it was stored")
-    record: dict[str, Any] = msgspec.json.decode(body)
+    try:
+        record: dict[str, Any] = read_json(body)
+        found = read_record(record).run_id
+    except FormatError as error:
+        raise StoredRecordError(f"What is stored as run {run_id} is no record: {error}") from error
+    if found != run_id:
+        raise StoredRecordError(f"The record of run {found} is stored as run {run_id}")
     return record

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
+from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any, Final
@@ -11,17 +13,30 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import FormatError
-from enfold.provenance.artifacts import content_fault
+from enfold.provenance.artifacts import ROLE_LABEL, content_fault, is_comparable, is_json_type
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.digests import available_algorithms, digest_bytes, digest_fault, same_digest
 from enfold.provenance.evidence import anchor_fault
-from enfold.provenance.methods import CATALOGUE, Catalogue, Claims, claim_faults, deprecation_notes
-from enfold.provenance.records import Algorithm, Digest, Record, read_record
+from enfold.provenance.methods import (
+    ATTACH_METHOD,
+    CATALOGUE,
+    ENVELOPE_VERSION,
+    Catalogue,
+    Claims,
+    claim_faults,
+    deprecation_notes,
+)
+from enfold.provenance.records import Algorithm, Artifact, Digest, Record, read_record
 from enfold.provenance.signing import PublicKeys, signature_fault
 
-__all__ = ["Verdict", "record_digest", "verify", "verify_envelope"]
+__all__ = ["PARENTS_NOT_CHECKED", "RESULT_ROLES", "Verdict", "record_digest", "verify", "verify_envelope"]
 
 ANCHOR: Final = "artifact:"
+PARENTS_NOT_CHECKED: Final = "parents not checked: no store was given"
+
+# The fields of an envelope that a record has digests of, by the role of the output artifact.
+RESULT_ROLES: Final = {"output": "result", "errors": "errors", "warnings": "warnings"}
+_ENVELOPE_FIELDS: Final = frozenset({"schema_version", "result", "provenance", "errors", "warnings", "meta"})
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -37,9 +52,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         word = "verified" if self.ok else "NOT verified"
-        return "\n".join(
-            [f"{self.run_id or 'record'}: {word}", *self.faults, *(f"note: {note}" for note in self.notes)]
-        )
+        lines = [f"{self.run_id or 'record'}: {word}", *self.faults, *(f"note: {note}" for note in self.notes)]
+        return "\n".join(map(_printable, lines))
+
+
+def _printable(text: str) -> str:
+    """One line in which no character acts on the terminal: a record may not write its own verdict."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def record_digest(record: Mapping[str, Any], algorithm: Algorithm = "sha256") -> Digest:
@@ -54,8 +75,10 @@ def _digested_text(record: Mapping[str, Any]) -> bytes:
 def verify_envelope(
     envelope: Mapping[str, Any], keys: PublicKeys | None = None, contents: Mapping[str, Any] | None = None
 ) -> Verdict:
-    """Verify the record inside an `mcp.envelope.v0.1`, with the claims that only the envelope can prove."""
-    return verify(envelope.get("provenance"), keys, contents=contents, envelope=envelope)
+    """Verify an `mcp.envelope.v0.1`: its form, its record, and that its result is the one that was recorded."""
+    if envelope.get("provenance") is None:
+        return Verdict("", ("the envelope has no record",))
+    return verify(envelope["provenance"], keys, contents=contents, envelope=envelope)
 
 
 def verify(
@@ -68,7 +91,7 @@ def verify(
 ) -> Verdict:
     """Verify a record in its wire form.
 
-    With `keys` a signature must hold under one of them; `contents` maps artifact ids to what they are said to be.
+    With `keys` it must be signed by one of them; `contents` maps artifact ids to what they are said to be.
     """
     try:
         record = read_record(wire)
@@ -81,8 +104,10 @@ def verify(
         *_artifact_faults(record, contents or {}),
         *_evidence_faults(record, contents),
         *_integrity_faults(record, wire, keys),
+        *(() if envelope is None else _envelope_faults(record, envelope)),
     )
-    return Verdict(record.run_id, faults, tuple(_notes(record, keys, catalogue)))
+    notes = (*_notes(record, keys, catalogue), *(() if envelope is None else _envelope_notes(record)))
+    return Verdict(record.run_id, faults, notes)
 
 
 def _run_id(wire: Any) -> str:
@@ -131,14 +156,15 @@ def _evidence_faults(record: Record, contents: Mapping[str, Any] | None) -> Iter
 
 def _integrity_faults(record: Record, wire: Mapping[str, Any], keys: PublicKeys | None) -> Iterator[str]:
     integrity = record.integrity
-    if integrity is UNSET:
-        return
-    digest, signature = integrity.record_digest, integrity.signature
+    digest = UNSET if integrity is UNSET else integrity.record_digest
+    signature = UNSET if integrity is UNSET else integrity.signature
     if digest is not UNSET:
         yield from filter(None, [_digest_fault(wire, digest)])
-    if signature is not UNSET and digest is UNSET:
+    if signature is UNSET:
+        yield from () if keys is None else ("the record is not signed, though a key was given",)
+    elif digest is UNSET:
         yield "there is a signature, but no record digest for it to cover"
-    elif signature is not UNSET and digest is not UNSET and keys is not None:
+    elif keys is not None:
         yield from filter(None, [signature_fault(digest, signature, keys)])
 
 
@@ -152,14 +178,71 @@ def _digest_fault(wire: Mapping[str, Any], digest: Digest) -> str | None:
     return None if fits else "the record digest does not fit the record"
 
 
+# --- the envelope around it ---------------------------------------------------------------------------------------
+
+
+def _envelope_faults(record: Record, envelope: Mapping[str, Any]) -> Iterator[str]:
+    if envelope.get("schema_version") != ENVELOPE_VERSION or "result" not in envelope:
+        yield f"this is not an {ENVELOPE_VERSION}"
+    for name in sorted(set(envelope) - _ENVELOPE_FIELDS):
+        yield f"an {ENVELOPE_VERSION} has no field {name!r}"
+    for role, field in RESULT_ROLES.items():
+        artifacts = [artifact for artifact in record.outputs if _role(artifact) == role]
+        yield from filter(None, (_field_fault(artifact, field, envelope.get(field)) for artifact in artifacts))
+        if not artifacts and _is_there(field, envelope.get(field)) and _tells_all(record):
+            yield f"the envelope has {field}, but the record tells of none"
+
+
+def _is_there(field: str, value: Any) -> bool:
+    return value is not None if field == "result" else bool(value)
+
+
+def _role(artifact: Artifact) -> str | None:
+    return None if artifact.labels is UNSET else artifact.labels.get(ROLE_LABEL)
+
+
+def _field_fault(artifact: Artifact, field: str, value: Any) -> str | None:
+    if not is_comparable(artifact):
+        return None
+    if isinstance(value, str) and not is_json_type(artifact.media_type):
+        value = _decoded(value)
+    broken = content_fault(artifact, value)
+    return f"the {field} of the envelope is not what was recorded ({broken})" if broken else None
+
+
+def _decoded(text: str) -> str | bytes:
+    """The bytes that stand in an envelope as base64."""
+    try:
+        return b64decode(text, validate=True)
+    except Base64Error:
+        return text
+
+
+def _tells_all(record: Record) -> bool:
+    """Whether a record is one of an adapter that registers whatever it puts into an envelope: ours, in mode full."""
+    has_roles = any(_role(artifact) in ("input", *RESULT_ROLES) for artifact in (*record.inputs, *record.outputs))
+    return has_roles and ATTACH_METHOD in record.methods
+
+
+def _envelope_notes(record: Record) -> Iterator[str]:
+    results = [artifact for artifact in record.outputs if _role(artifact) == "output"]
+    if not results or not all(map(is_comparable, results)):
+        yield "the result was not compared: the record has no digest of it as it stands"
+
+
+# --- what is no fault, but good to know ---------------------------------------------------------------------------
+
+
 def _notes(record: Record, keys: PublicKeys | None, catalogue: Catalogue) -> Iterator[str]:
     integrity = record.integrity
     if integrity is UNSET or integrity.record_digest is UNSET:
         yield "the record has no digest: a change would not be noticed"
     elif integrity.signature is UNSET:
-        yield "the record is not signed"
+        yield "the record is not signed: whoever changed it could make the digest anew"
     elif keys is None:
         yield "the signature was not checked: no keys were given"
+    if record.parents:
+        yield PARENTS_NOT_CHECKED
     for evidence in record.evidence:
         if not evidence.source.startswith(ANCHOR):
             yield f"evidence for {evidence.field}: {evidence.source!r} is no anchor into an artifact"

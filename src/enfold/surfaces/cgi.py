@@ -221,7 +221,7 @@ def _recording(recorder: Recorder, request: Request, name: str) -> Recording | N
         options_from_mode(request.headers[reading.CAPTURE_HEADER].decode("latin-1")),
         adapter="cgi",
         identity=request.identity.id if request.identity else "",
-        wraps=name == "mcp_envelope_v0_1",
+        writer=find_format(name),
     )
 
 

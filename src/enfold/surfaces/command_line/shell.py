@@ -146,7 +146,7 @@ class Shell:
             options_from_mode(words.options["--provenance"]),
             adapter="cli",
             identity=self._identity.id if self._identity else "",
-            wraps=words.options.get("--format") == "mcp_envelope_v0_1",
+            writer=find_format(words.options.get("--format", "result")),
         )
 
     def _prepare_request(self, words: Words) -> PreparedCall:
@@ -185,6 +185,9 @@ class Shell:
             if call.write_error is not None:
                 self._print(call.write_error(error))
             raise
+        finally:
+            if call.context.recording is not None and call.context.recording.is_kept:
+                print(f"recorded as run {call.context.recording.run_id}", file=self._messages)
 
     async def _follow(self, call: PreparedCall) -> int:
         worst = 0

@@ -276,7 +276,7 @@ class HTTPApp:
             options_from_mode(exchange.headers[reading.CAPTURE_HEADER].decode("latin-1")),
             adapter="http",
             identity=exchange.identity.id if exchange.identity else "",
-            wraps=exchange.format_name == "mcp_envelope_v0_1",
+            writer=find_format(exchange.format_name),
         )
 
     async def _follow(self, exchange: Exchange, route: Route) -> None:

@@ -160,9 +160,9 @@ class Service:
         from enfold.provenance import options_from_meta
 
         recorder: Recorder = self.settings.recorder
-        wraps = exchange.meta.get(FORMAT_KEY, self.settings.format) == "mcp_envelope_v0_1"
+        writer = find_format(exchange.meta.get(FORMAT_KEY, self.settings.format))
         caller = identity.id if identity else ""
-        return recorder.begin(options_from_meta(exchange.meta), adapter="mcp", identity=caller, wraps=wraps)
+        return recorder.begin(options_from_meta(exchange.meta), adapter="mcp", identity=caller, writer=writer)
 
     async def run(self, exchange: Exchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
         """Run an operation whose failure is an error of the protocol, because its result has no place for one."""

@@ -1,0 +1,139 @@
+"""Keeping records while calls go on: a busy store holds up no loop, some calls are recorded unasked, run ids come back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import CallError, Context, OperationRegistry
+from enfold.provenance import CaptureOptions, Recorder, RecordStore, StoredRecordError, recorded_run_id, verify_run
+from enfold.provenance import store as store_module
+
+FULL = CaptureOptions("full")
+
+
+def shop() -> OperationRegistry:
+    ops = OperationRegistry("shop")
+
+    @ops.mutation
+    async def order(item: str) -> str:
+        if item == "nothing":
+            raise CallError("NOT_FOUND", "There is no such thing")
+        return item
+
+    @ops.query
+    def price(item: str) -> int:
+        return len(item)
+
+    return ops
+
+
+def context(recorder: Recorder, operation: str, options: CaptureOptions | None = None) -> Context:
+    made = Context()
+    made.recording = recorder.begin(options, operation=shop().get_spec(f"shop.{operation}"), identity="ann")
+    return made
+
+
+async def call(recorder: Recorder, operation: str, options: CaptureOptions | None = None) -> tuple[Any, Context]:
+    made = context(recorder, operation, options)
+    return await shop().execute(f"shop.{operation}", {"item": "pen"}, made), made
+
+
+# --- a store that somebody has locked -----------------------------------------------------------------------------
+
+
+async def test_the_loop_goes_on_while_the_store_is_locked(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "r.db") as store, closing(sqlite3.connect(tmp_path / "r.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        recording = asyncio.create_task(call(Recorder(store=store), "order", FULL))
+        others = [await shop().execute("shop.price", {"item": "pen"}) for _ in range(50)]
+        assert (len(others), recording.done()) == (50, False)
+        other.execute("ROLLBACK")
+        envelope, made = await recording
+        assert store.get(envelope.provenance["run_id"]) == envelope.provenance
+        assert recorded_run_id(made) == envelope.provenance["run_id"]
+
+
+async def test_a_store_that_stays_locked_costs_the_record_and_not_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.05)
+    with RecordStore(tmp_path / "r.db") as store, closing(sqlite3.connect(tmp_path / "r.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        calls = [call(Recorder(store=store), "order", FULL) for _ in range(20)]
+        ended = await asyncio.gather(*calls)
+        assert {envelope.data for envelope, _ in ended} == {"pen"}
+        assert {warning.code for envelope, _ in ended for warning in envelope.warnings} == {"provenance_failed"}
+        assert {recorded_run_id(made) for _, made in ended} == {None}
+        other.execute("ROLLBACK")
+
+
+async def test_callers_who_go_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_WAITING", 3)
+    with RecordStore(tmp_path / "r.db") as store, closing(sqlite3.connect(tmp_path / "r.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        recorder = Recorder(store=store)
+        gone = [asyncio.create_task(call(recorder, "order", FULL)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert store._waiting == 3
+        for each in gone:
+            each.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        envelope, _ = await call(recorder, "order", FULL)
+        assert [warning.code for warning in envelope.warnings] == ["provenance_failed"]
+        other.execute("ROLLBACK")
+        store._writer.shutdown()
+        assert len(store) == 3  # What they asked for happened, and is on record.
+
+
+def test_a_store_that_is_locked_from_the_beginning_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BUSY_SECONDS", 0.05)
+    RecordStore(tmp_path / "r.db").close()
+    with closing(sqlite3.connect(tmp_path / "r.db")) as other:
+        other.execute("PRAGMA journal_mode = DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoredRecordError, match="locked"):
+            RecordStore(tmp_path / "r.db")
+
+
+def test_a_program_without_a_loop_keeps_its_records_in_place(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "r.db") as store:
+        made = context(Recorder(store=store), "price", FULL)
+        envelope = shop().execute_now("shop.price", {"item": "pen"}, made)
+        assert envelope.provenance is not None
+        assert store.get(envelope.provenance["run_id"]) is not None
+
+
+# --- without being asked ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "kept"), [("asked", []), ("mutations", ["shop.order"]), ("all", ["shop.order", "shop.price"])]
+)
+async def test_what_is_recorded_without_being_asked(tmp_path: Path, record: Any, kept: list[str]) -> None:
+    with RecordStore(tmp_path / "r.db") as store:
+        recorder = Recorder(store=store, record=record)
+        ended = [await call(recorder, operation) for operation in ("order", "price")]
+        assert [envelope.provenance for envelope, _ in ended] == [None, None]  # nobody asked to see it
+        assert sorted(each["tool"]["name"] for each in store.find(identity="ann")) == kept
+        for run_id in filter(None, (recorded_run_id(made) for _, made in ended)):
+            assert all(verdict.ok for verdict in verify_run(run_id, store))
+
+
+async def test_a_failure_is_recorded_without_being_asked_too(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "r.db") as store:
+        made = context(Recorder(store=store, record="mutations"), "order")
+        with pytest.raises(CallError) as raised:
+            await shop().execute("shop.order", {"item": "nothing"}, made)
+        assert (raised.value.provenance, len(store)) == (None, 1)
+        assert recorded_run_id(made) is not None
+
+
+def test_a_call_that_is_not_recorded_has_no_run_id() -> None:
+    assert recorded_run_id(Context()) is None
+    assert recorded_run_id(context(Recorder(), "order", FULL)) is None  # it has not ended yet
