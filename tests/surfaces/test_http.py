@@ -230,8 +230,8 @@ def test_bytes_leave_as_text_and_private_headers_not_at_all(client: Client) -> N
 # --- failures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body", [b"not json", b"", b"[1]", b'"x"', b"null", b'{"x":', b"[" * 50_000, b'{"x":"\xff"}'])
-def test_a_body_that_is_no_json_object_is_told_in_the_words_of_the_seed(client: Client, body: bytes) -> None:
+@pytest.mark.parametrize("body", [b"not json", b"", b'{"x":', b"[" * 50_000, b'{"x":"\xff"}'])
+def test_a_body_that_is_no_json_is_told_in_the_words_of_the_seed(client: Client, body: bytes) -> None:
     answer = client.request("POST", "/functions/add", body, {"Content-Type": "application/json"})
     assert told(answer) == (400, "VALIDATION_ERROR", {"error": "Invalid JSON body"})
     assert answer.headers["content-type"] == "application/json"

@@ -108,13 +108,23 @@ def read_object(body: bytes | bytearray) -> dict[str, Any]:
     try:
         return decode_object(body)
     except NOT_AN_OBJECT:
-        raise invalid_body() from None
+        raise invalid_body(body) from None
 
 
 decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 NOT_AN_OBJECT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def invalid_body() -> CallError:
+def invalid_body(body: bytes | bytearray) -> CallError:
+    """The error for a body that is not JSON, or not an object."""
     details = {"argument": "", "reason": "type", "expected": "a JSON object"}
-    return CallError("VALIDATION_ERROR", "Invalid JSON body", details)
+    why = ": an object of arguments is expected" if _is_json_text(body) else ""
+    return CallError("VALIDATION_ERROR", f"Invalid JSON body{why}", details)
+
+
+def _is_json_text(body: bytes | bytearray) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except NOT_AN_OBJECT:
+        return False
+    return True

@@ -133,7 +133,7 @@ class HTTPApp:
             if body is None or message.get("more_body"):
                 body = await rest_of_body(message, receive, self._settings.max_body)
             watchman.calls[task] = receive
-            given = reading.decode_object(body)
+            given = reading.read_object(body)
             if route.execute is not None and self._routes.known.get(scope["path"]) is route:
                 envelope = await route.execute(given, None)
             else:
@@ -156,9 +156,7 @@ class HTTPApp:
 
     async def _fail_plain(self, exchange: Exchange, error: BaseException, ended: Ended | None) -> None:
         """Tell of a failure; a client who has gone hears nothing, and who gave up on us is told by the exception."""
-        if isinstance(error, reading.NOT_AN_OBJECT):
-            await exchange.fail(reading.invalid_body())
-        elif isinstance(error, Exception):
+        if isinstance(error, Exception):
             await self._fail(exchange, error)
         elif ended is None:
             raise error
