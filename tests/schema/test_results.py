@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime as dt
 import enum
 import ipaddress
+import json
 import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, make_dataclass
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, cast
 
 import attrs
 import jsonschema_rs
 import msgspec
 import pydantic
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typing_extensions import NotRequired, TypedDict
 
 from enfold import CallError, OperationSpec, ResponseEnvelope, TextContent, local_envelope
@@ -466,3 +470,160 @@ def test_a_result_of_its_declared_type_fits_its_schema(case: str) -> None:
     envelope = build_pipeline(spec, Policy(), signature)(values[0])
     assert envelope.warnings == ()
     assert jsonschema_rs.is_valid(spec.output_schema, envelope.data)
+
+
+class Selective(pydantic.BaseModel):
+    never: int = pydantic.Field(default=1, exclude=True)
+    sometimes: int | None = pydantic.Field(default=2, exclude_if=lambda value: value is None)
+    stamp: dt.datetime = WHEN
+    label: int = pydantic.Field(default=1, serialization_alias="theLabel")
+
+    @pydantic.field_serializer("stamp")
+    def _seconds(self, stamp: dt.datetime):  # type: ignore[no-untyped-def]  # noqa: ANN202  # it does not say what it gives
+        return int(stamp.timestamp())
+
+
+class Added(pydantic.BaseModel):
+    a: int
+
+    @pydantic.model_serializer(mode="wrap")
+    def _add(self, write: Any):  # type: ignore[no-untyped-def]  # noqa: ANN202  # as above
+        return {**write(self), "more": 1}
+
+
+class Carrier(pydantic.BaseModel):
+    whole: pydantic.SerializeAsAny[Model]
+
+
+@pydantic.dataclasses.dataclass
+class Tagged:
+    tag: int = pydantic.Field(alias="theTag")
+
+
+Numbered = Annotated[int, pydantic.PlainSerializer(lambda number: f"#{number}", return_type=str)]
+
+
+@dataclass
+class Mixed:
+    tagged: Tagged
+    number: Numbered = 5
+
+
+WIDER = {
+    "id": 1,
+    "fullName": "x",
+    "when": "PT1H",
+    "picture": "",
+    "secret": "**********",
+    "price": 1e22,
+    "more": 1,
+    "size": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (Selective, Selective(sometimes=None), {"stamp": 1704164645, "theLabel": 1}),
+        (list[Added], [Added(a=1)], [{"a": 1, "more": 1}]),
+        (Carrier, Carrier(whole=WiderModel(id=1)), {"whole": WIDER}),
+        (list[pydantic.SerializeAsAny[Model]], [WiderModel(id=1)], [WIDER]),
+        (list[Tagged], [Tagged(theTag=1)], [{"theTag": 1}]),
+        (list[Mixed], [Mixed(Tagged(theTag=1))], [{"tagged": {"theTag": 1}, "number": "#5"}]),
+        (Numbered, 5, "#5"),
+        (pydantic.AnyUrl, pydantic.AnyUrl("http://x"), "http://x/"),
+    ],
+    ids=["excluded", "wrapped", "as any", "list of any", "pydantic dataclass", "mixed", "annotated", "url"],
+)
+def test_what_pydantic_does_is_right_for_its_own_types(annotation: Any, value: Any, expected: Any) -> None:
+    signature = giving(annotation)
+    spec = OperationSpec(name="give", output_schema=signature.output_schema)
+    for build in (build_pipeline, build_writing_pipeline):
+        envelope = build(spec, Policy(), signature)(value)
+        assert (json.loads(encode(envelope.data)), envelope.warnings) == (expected, ())
+
+
+# --- any type, any value ------------------------------------------------------------------------------------------
+
+
+LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-3, 3) | st.just(10**25),
+    float: st.floats(allow_nan=False, allow_infinity=False) | st.integers(-3, 3),
+    str: st.text(max_size=3) | st.sampled_from(["e+1", 'é\u2028"\\', "NaN"]),
+    bool: st.booleans(),
+    type(None): st.none(),
+    bytes: st.binary(max_size=3),
+    dt.date: st.dates(),
+    dt.datetime: st.datetimes(),
+    Decimal: st.decimals(allow_nan=False, allow_infinity=False, places=2),
+    uuid.UUID: st.just(ID),
+    Word: st.just(Word.A),
+    Level: st.just(Level.LOW),
+    PurePosixPath: st.just(PurePosixPath("a/b")),
+    Any: st.sampled_from([1, "x", ROW, {"a": WHEN}, [b"x"]]),
+    Literal["a", 1]: st.sampled_from(["a", 1]),
+    Slotted: st.builds(Slotted, st.integers(), st.text(max_size=2)),
+    Lean: st.builds(Lean, st.text(max_size=2), st.integers(3, 5)),
+    Kitten: st.builds(Kitten, row=st.none() | st.just(ROW)),
+    Puppy: st.builds(Puppy, age=st.integers(0, 3)),
+    Pair: st.builds(Pair, st.integers(), st.binary(max_size=2)),
+}  # fmt: skip
+STRANGE: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 1, 1.5, "1", float("nan"), float("inf"), ROW, Wider(1, "a", 1, []), {}, {1: 2}, [], (1,), {"a"}, b"x", WHEN,
+     Model(id=1), TextContent(text="t"), Name("n"), Colour.PAIR, object()]
+)  # fmt: skip
+
+Typed = tuple[Any, st.SearchStrategy[Any]]
+
+
+def seldom_strange(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 19).flatmap(lambda chance: STRANGE if chance == 0 else values)
+
+
+def containers(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
+    any_list, any_dict, any_tuple = (
+        cast("Any", list),
+        cast("Any", dict),
+        cast("Any", tuple),
+    )  # with what is known only later
+    return st.one_of(
+        inner.map(lambda typed: (any_list[typed[0]], st.lists(typed[1], max_size=3))),
+        inner.map(
+            lambda typed: (any_dict[str, typed[0]], st.dictionaries(st.sampled_from("abc"), typed[1], max_size=2))
+        ),
+        inner.map(lambda typed: (typed[0] | None, typed[1] | st.none())),
+        inner.map(lambda typed: (any_tuple[typed[0], ...], st.lists(typed[1], max_size=2).map(tuple))),
+        st.tuples(inner, inner).map(lambda two: (two[0][0] | two[1][0], two[0][1] | two[1][1])),
+        st.lists(inner, min_size=1, max_size=3).flatmap(records),
+    )
+
+
+def records(parts: list[Typed]) -> st.SearchStrategy[Typed]:
+    names = [f"f{number}" for number in range(len(parts))]
+    fields = [(name, annotation) for name, (annotation, _) in zip(names, parts, strict=True)]
+    values = {name: seldom_strange(strategy) for name, (_, strategy) in zip(names, parts, strict=True)}
+    made: list[tuple[Any, Any]] = [
+        (cls := make_dataclass("D", fields), cls),
+        (struct := msgspec.defstruct("S", fields, rename={"f0": "first"}), struct),
+        (cast("Any", TypedDict)("T", dict(fields)), dict),
+    ]
+    with contextlib.suppress(pydantic.PydanticSchemaGenerationError):  # it does not know Structs
+        model = cast("Any", pydantic.create_model)("M", **{name: (annotation, ...) for name, annotation in fields})
+        made.append((model, model.model_construct))
+    return st.sampled_from(made).map(lambda pair: (pair[0], st.builds(pair[1], **values)))
+
+
+TYPES: st.SearchStrategy[Typed] = st.recursive(st.sampled_from(list(LEAVES.items())), containers, max_leaves=5)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=400)
+@given(TYPES.flatmap(lambda typed: st.tuples(st.just(typed[0]), typed[1])), st.sampled_from(list(POLICIES.values())))
+def test_every_way_gives_the_same_for_any_type_and_value(case: tuple[Any, Any], policy: dict[str, Any]) -> None:
+    annotation, value = case
+    try:
+        giving(annotation)
+    except TypeError:
+        return  # a union that neither engine can read
+    found = ways(annotation, value, Policy(**policy))
+    assert found["by its engine"] == found["step by step"]
+    assert found["written"] == found["by its engine"]

@@ -178,9 +178,12 @@ class CheckWriter:
         """The whole of a node that needs no statements."""
         if node.never:
             return "False"
-        if node.enum is not None:
-            return both([self.member(node.enum, variable), self.typed(node, variable)])
-        return self.typed(node, variable)
+        if node.enum is None:
+            return self.typed(node, variable)
+        member = self.member(node.enum, variable)
+        # A scalar among the values is of a builtin type, and plain.
+        is_all = not says_types(node) and not any(type(value) in {dict, list} for value in node.enum)
+        return member if is_all else both([member, self.typed(node, variable)])
 
     def typed(self, node: Node, variable: str) -> str:
         if not says_types(node):

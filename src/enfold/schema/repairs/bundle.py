@@ -166,6 +166,12 @@ class Bundle:
         return self.extra is not None and (self.extra.is_unknown or self.extra.is_refused)
 
     @cached_property
+    def only_strips(self) -> bool:
+        """Whether an object with extras needs no look at it as a whole."""
+        is_simple = not (self.is_trouble or self.is_fragile or self.demands)
+        return is_simple and self.takes_objects and self.strips_extras
+
+    @cached_property
     def required(self) -> frozenset[str]:
         return frozenset(name for part in self.parts for name in part.required)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import filterfalse
 from typing import Any, Final, Literal
 
 import msgspec
@@ -33,6 +34,7 @@ _MOST_COMPARISONS: Final = 30_000
 _HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
 _CHANGES: Final = frozenset({"convert", "null_dropped"})
 _NUMBERS: Final = frozenset({"integer", "number"})
+_ENDLESS: Final = float("inf")
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -250,10 +252,9 @@ class _Run:
 
     def stripped(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
         """The object without what is unknown: often that is all there is to do."""
-        result = value.copy()
-        for key in value:
-            if key not in bundle.members:
-                self.report.add("strip", (path, key), result.pop(key))
+        result, entries = value.copy(), self.report.entries
+        for key in filterfalse(bundle.members.__contains__, value):
+            entries.append(("strip", (path, key), result.pop(key), None))
         return result
 
     def member(self, bundle: Bundle, name: str, item: Any, path: Path, changes: dict[Any, Any]) -> None:
@@ -321,14 +322,23 @@ class _Run:
         if not bundle.says_items:
             return value
         changes: dict[int, Any] = {}
-        is_clean = bundle.rest.is_clean
+        ahead, rest = bundle.ahead, bundle.rest
+        is_clean, most = rest.is_clean, len(rest.members) if self.strip and rest.only_strips else _ENDLESS
         # Items too many are one fault of the array, not one each.
-        for position, item in enumerate(value[: bundle.ahead] if bundle.rest.is_never else value):
-            if position < bundle.ahead or not is_clean(item):
+        for position, item in enumerate(value[:ahead] if rest.is_never else value):
+            if position < ahead:
                 result = self.fix(bundle.item(position), item, (path, position))
-                if result is not item:
-                    changes[position] = result
-        return [changes.get(position, item) for position, item in enumerate(value)] if changes else value
+            elif type(item) is dict and len(item) > most:
+                result = self.stripped(rest, item, (path, position))
+                if not is_clean(result):
+                    result = self.object(rest, result, (path, position))
+            elif is_clean(item):
+                continue
+            else:
+                result = self.fix(rest, item, (path, position))
+            if result is not item:
+                changes[position] = result
+        return _with_items(value, changes) if changes else value
 
     # What depends on the value: R8, and conditions.
 
@@ -448,6 +458,13 @@ def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
             del result[key]
         else:
             result[key] = item
+    return result
+
+
+def _with_items(value: list[Any], changes: dict[int, Any]) -> list[Any]:
+    result = value.copy()
+    for position, item in changes.items():
+        result[position] = item
     return result
 
 

@@ -61,38 +61,55 @@ class _Group(msgspec.Struct):
     old: Any
     new: Any
     count: int = 1
-    differs_everywhere: bool = False
 
 
 def _collapsed(entries: list[Entry]) -> list[_Group]:
     groups: dict[Any, _Group] = {}
-    for code, place, old, new in entries:
-        path = place
-        words: list[Any] = []
-        positions: list[int | None] = []
-        while path is not None:
-            path, step = path
-            if type(step) is int:
-                positions.append(step)
-                words.append(_POSITION)
-            else:
-                words.append(step)
-        # A key that is `*` would read like the sign for every position.
-        shape = (code, *words, len(groups)) if "*" in words else (code, *words)
-        group = groups.get(shape)
-        if group is None:
-            groups[shape] = _Group(code, tuple(words), positions, old, new)
-        elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
+    group: _Group | None = None  # of the entry before, if that is of a property of an object in an array
+    code = ""
+    array: Any = None
+    key: Any = None
+    position: Any = None
+    for entry in entries:
+        next_code, (parent, next_key) = entry[0], entry[1] or _ROOT
+        next_array, next_position = parent or _ROOT
+        # The same property of another object in the same array: nothing has to be compared.
+        is_sibling = next_array is array and next_key == key and next_code == code and next_position != position
+        if group is not None and is_sibling:
             group.count += 1
-            if not group.differs_everywhere:
-                _compare(group, positions)
+            group.positions[0] = None
+        else:
+            found = _grouped(groups, entry)
+            group = found if type(next_position) is int and type(next_key) is str and next_key != "*" else None
+        code, array, key, position = next_code, next_array, next_key, next_position
     return list(groups.values())
 
 
-def _compare(group: _Group, positions: list[int | None]) -> None:
-    pairs = zip(group.positions, positions, strict=True)
-    group.positions = [mine if mine == other else None for mine, other in pairs]
-    group.differs_everywhere = not any(position is not None for position in group.positions)
+_ROOT: Final = (None, None)
+
+
+def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
+    """The group that an entry belongs to, with the entry counted."""
+    code, path, old, new = entry
+    words: list[Any] = []
+    positions: list[int | None] = []
+    while path is not None:
+        path, step = path
+        if type(step) is int:
+            positions.append(step)
+            words.append(_POSITION)
+        else:
+            words.append(step)
+    # A key that is `*` would read like the sign for every position.
+    shape = (code, *words, len(groups)) if "*" in words else (code, *words)
+    group = groups.get(shape)
+    if group is None:
+        group = groups[shape] = _Group(code, tuple(words), positions, old, new)
+    elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
+        group.count += 1
+        pairs = zip(group.positions, positions, strict=True)
+        group.positions = [mine if mine == other else None for mine, other in pairs]
+    return group
 
 
 def _warning(group: _Group) -> ResultWarning:
@@ -105,8 +122,10 @@ def _warning(group: _Group) -> ResultWarning:
 
 def _pointer(group: _Group) -> str:
     positions = iter(group.positions)
-    tokens = [_position(next(positions)) if word is _POSITION else _token(word) for word in group.words]
-    return "".join(f"/{token}" for token in reversed(tokens))
+    pointer = ""
+    for word in group.words:
+        pointer = f"/{_position(next(positions)) if word is _POSITION else _token(word)}{pointer}"
+    return pointer
 
 
 def _position(position: int | None) -> str:
@@ -116,7 +135,7 @@ def _position(position: int | None) -> str:
 def _token(word: Any) -> str:
     if type(word) is not str:
         return type(word).__name__  # a key that JSON does not have
-    return word.replace("~", "~0").replace("/", "~1")
+    return word.replace("~", "~0").replace("/", "~1") if "~" in word or "/" in word else word
 
 
 def _size(value: Any) -> int:

@@ -47,11 +47,35 @@ class _Describer(GenerateJsonSchema):
             return super().bytes_schema(schema)
         return {"type": "string", "contentEncoding": "base64"}
 
+    def ser_schema(self, schema: Any) -> JsonSchemaValue | None:
+        """Anything may come from a serializer that does not say what it returns, and from `SerializeAsAny`."""
+        is_open = schema["type"] == "any" or (_is_of_user(schema) and schema.get("return_schema") is None)
+        return {} if is_open else super().ser_schema(schema)
+
+    def model_field_schema(self, schema: core_schema.ModelField) -> JsonSchemaValue:
+        return _without_default_if_excluded(schema, super().model_field_schema(schema))
+
+    def dataclass_field_schema(self, schema: core_schema.DataclassField) -> JsonSchemaValue:
+        return _without_default_if_excluded(schema, super().dataclass_field_schema(schema))
+
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - the signature is pydantic's
         return False
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:  # noqa: ARG002 - as above
         return {}
+
+
+def _is_of_user(serialization: dict[str, Any]) -> bool:
+    """Whether it is a function that pydantic did not bring itself."""
+    module = getattr(serialization.get("function"), "__module__", None) or ""
+    return "function" in serialization and module.split(".")[0] != "pydantic"
+
+
+def _without_default_if_excluded(field: Any, schema: JsonSchemaValue) -> JsonSchemaValue:
+    """What a field leaves out on purpose is not to be filled in again."""
+    if field.get("serialization_exclude_if") is None:
+        return schema
+    return {word: value for word, value in schema.items() if word != "default"}
 
 
 # A model that says itself how its bytes are written keeps its word.
