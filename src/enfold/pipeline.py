@@ -171,12 +171,16 @@ class _SlowPath:
         return to_plain(result)
 
     def _checked(self, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
-        if not self._has_schema() or _is_exempt(envelope):
+        if not self._has_schema() or _is_exempt(envelope) or self._was_checked(envelope):
             return envelope
         data, warnings = self._normalize(envelope.data)
         if data is envelope.data and not warnings:
             return envelope
         return msgspec.structs.replace(envelope, data=data, warnings=(*envelope.warnings, *warnings))
+
+    def _was_checked(self, envelope: ResponseEnvelope[Any]) -> bool:
+        """Whether its source has held a result against the schema of this very answer, and told what does not fit."""
+        return self._policy.normalize == "off" and any(each.code in KEPT_WRONG for each in envelope.warnings)
 
     def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
         if isinstance(data, bytes):

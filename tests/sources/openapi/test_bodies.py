@@ -273,3 +273,124 @@ async def test_fields_beyond_the_declared_ones_go_along_where_the_document_allow
     assert msgspec.json.decode(received.body) == {"name": "a", "age": 3}
     with pytest.raises(CallError, match="Unknown argument"):
         await send(server, connect, http, http.json_body(PET), {"name": "a", "age": 3})
+
+
+# --- media ranges
+
+PNG = b"\x89PNG\r\n\x1a\n\x00"
+PNG_TEXT = base64.b64encode(PNG).decode()
+BINARY = {"type": "string", "format": "binary"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "schema", "value", "sent", "content_type"),
+    [
+        ("image/*", BINARY, PNG, PNG, "image/png"),
+        ("image/*", BINARY, PNG_TEXT, PNG, "image/png"),
+        ("image/*", {}, PNG_TEXT, PNG, "image/png"),
+        ("image/*", BINARY, b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe0", "image/jpeg"),
+        ("image/*", BINARY, b"??", b"??", "image/png"),
+        ("image/*", BINARY, {"data": PNG_TEXT}, PNG, "image/png"),
+        ("image/*", BINARY, {"data": PNG_TEXT, "filename": "a.gif"}, PNG, "image/gif"),
+        ("image/*", BINARY, {"data": PNG_TEXT, "content_type": "image/tiff"}, PNG, "image/tiff"),
+        ("*/*", BINARY, PNG, PNG, "image/png"),
+        ("*/*", BINARY, b"??", b"??", "application/octet-stream"),
+        ("*/*", BINARY, base64.b64encode(b"??").decode(), b"??", "application/octet-stream"),
+        ("*/*", BINARY, {"data": PNG_TEXT, "content_type": "a/b"}, PNG, "a/b"),
+        ("*/*", None, PNG, PNG, "image/png"),
+        ("*/*", None, "words", b"words", "text/plain; charset=utf-8"),
+        ("*/*", None, {"a": 1}, b'{"a":1}', "application/json"),
+        ("*/*", {"type": "object"}, {"a": 1}, b'{"a":1}', "application/json"),
+        ("*/*", {"type": "string"}, "d29yZHM=", b"d29yZHM=", "text/plain; charset=utf-8"),
+        ("text/*", {"type": "string"}, "words", b"words", "text/plain; charset=utf-8"),
+        ("application/*", BINARY, b"%PDF-1", b"%PDF-1", "application/pdf"),
+        ("application/*", BINARY, b"??", b"??", "application/octet-stream"),
+        ("audio/*", BINARY, b"??", b"??", "audio/mpeg"),
+    ],
+    ids=str,
+)
+async def test_a_body_under_a_media_range_has_its_own_type_or_the_plainest(
+    serve: Serve, connect: Connect, http: Words, declared: str, schema: Any, value: Any, sent: bytes, content_type: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    kind = {} if schema is None else {"schema": schema}
+    document = http.document({"requestBody": {"required": True, "content": {declared: kind}}}, method="post")
+    await connect(document, base_url=server.url).execute("x", {"body": value})
+    received = server.received[0]
+    assert (received.body, received.header("content-type")) == (sent, content_type)
+
+
+@pytest.mark.parametrize("value", [PNG, PNG_TEXT, {"data": PNG_TEXT, "content_type": "image/png"}], ids=str)
+async def test_the_callers_media_type_is_sent_for_a_range(
+    serve: Serve, connect: Connect, http: Words, value: Any
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    document = http.document({"requestBody": {"content": {"image/*": {"schema": BINARY}}}}, method="post")
+    await connect(document, base_url=server.url).execute("x", {"body": value, "content_type": "image/webp"})
+    assert (server.received[0].body, server.received[0].header("content-type")) == (PNG, "image/webp")
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "content_type"),
+    [
+        ("image/*", {"data": PNG_TEXT, "filename": "a.gif"}, "image/gif"),
+        ("image/*", {"data": PNG_TEXT}, "image/png"),
+        ("image/jpeg, image/gif", {"data": PNG_TEXT, "filename": "a.gif"}, "image/gif"),
+        ("image/jpeg, image/gif", {"data": PNG_TEXT}, "image/jpeg"),
+        ("image/*", {"data": PNG_TEXT, "content_type": "image/tiff"}, "image/tiff"),
+    ],
+    ids=str,
+)
+async def test_a_part_under_a_media_range_has_a_type_of_the_range(
+    serve: Serve, connect: Connect, http: Words, said: str, given: Any, content_type: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    kind = {"schema": {"type": "object", "properties": {"f": BINARY}}, "encoding": {"f": {"contentType": said}}}
+    document = http.document({"requestBody": {"content": {"multipart/form-data": kind}}}, method="post")
+    await connect(document, base_url=server.url).execute("x", {"f": given})
+    assert f"Content-Type: {content_type}\r\n".encode() in server.received[0].body
+
+
+# --- JSON and multipart under one name
+
+EITHER = {
+    "application/json": {
+        "schema": {"type": "object", "properties": {"image": {"type": "string", "format": "uri"}, "n": {}}}
+    },
+    "multipart/form-data": {"schema": {"type": "object", "properties": {"image": BINARY, "n": {}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        ({"image": "https://a.test/i.png"}, "application/json"),
+        ({"image": {"data": PNG_TEXT}}, "multipart/form-data"),
+        ({"image": {"data": PNG_TEXT, "filename": "i.png"}, "n": 1}, "multipart/form-data"),
+        ({"image": PNG}, "multipart/form-data"),
+        ({"image": PNG_TEXT, "content_type": "multipart/form-data"}, "multipart/form-data"),
+        ({"n": 1}, "application/json"),
+    ],
+    ids=str,
+)
+async def test_json_and_multipart_under_one_name_can_both_be_called(
+    serve: Serve, connect: Connect, http: Words, arguments: dict[str, Any], kind: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    document = http.document({"requestBody": {"required": True, "content": EITHER}}, method="post")
+    registry = connect(document, base_url=server.url)
+    shown = registry.get_spec("x").input_schema["properties"]["image"]["anyOf"]
+    assert shown[0] == {"type": "string", "format": "uri"}
+    assert "A file" in shown[1]["description"]
+    await registry.execute("x", arguments)
+    received = server.received[0]
+    assert str(received.header("content-type")).startswith(kind)
+    assert (PNG in received.body) == (kind == "multipart/form-data")
+
+
+async def test_an_object_that_happens_to_have_data_is_no_file(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply({}))
+    content = {"application/json": {"schema": {"type": "array"}}, "application/octet-stream": {}}
+    document = http.document({"requestBody": {"content": content}}, method="post")
+    await connect(document, base_url=server.url).execute("x", {"body": {"data": {"type": "articles"}}})
+    assert server.received[0].header("content-type") == "application/json"

@@ -104,11 +104,126 @@ async def test_the_schema_of_the_actual_status_counts(serve: Serve, connect: Con
     responses = {**http.json_response(ITEM), **http.json_response(other, "202")}
     status = ["200 OK"]
     server = await serve(lambda _: http.reply({"id": 1, "task": "t"}, status=status[0]))
-    registry = connect(http.document({"responses": responses}), base_url=server.url)
+    registry = connect(http.document({"responses": responses}), base_url=server.url, extras="strip")
     assert (await registry.execute("x", {})).data == {"id": 1}
     status[0] = "202 Accepted"
     envelope = await registry.execute("x", {})
     assert (envelope.data, [each.path for each in envelope.warnings]) == ({"task": "t"}, ["/id"])
+
+
+# --- what is unknown, open or one of several
+
+OBJECT = {"type": "object"}
+ANY_OF_TWO = {"anyOf": [ITEM, {"type": "string"}]}
+
+
+@pytest.mark.parametrize(
+    ("responses", "version", "schema"),
+    [
+        ({"200": {"description": "OK"}}, "3.0.3", {}),
+        ({"200": {"description": "OK"}}, "2.0", {}),
+        ({"200": {"description": "OK", "content": {}}}, "3.1.0", {}),
+        ({"2XX": {"description": "OK"}}, "3.1.0", {}),
+        ({"default": {"description": "OK"}}, "3.1.0", {}),
+        ({}, "3.1.0", {}),
+        ({"200": {"description": "OK"}, "204": {"description": "none"}}, "3.1.0", {}),
+        ({"204": {"description": "none"}}, "3.1.0", {"type": "null"}),
+        ({"200": {"content": {"application/json": {"schema": ITEM}, "text/csv": {}}}}, "3.1.0", ANY_OF_TWO),
+        (
+            {"200": {"content": {"application/json": {"schema": ITEM}, "application/x+json": {"schema": ITEM}}}},
+            "3.1.0",
+            ITEM,
+        ),
+        ({"200": {"schema": ITEM}}, "2.0", ANY_OF_TWO),
+        ({"200": {"content": {"application/xml": {"schema": ITEM}}}}, "3.1.0", {"type": "string"}),
+        ({"200": {"content": {"*/*": {"schema": ITEM}}}}, "3.1.0", ITEM),
+        ({"200": {"content": {"image/*": {}}}}, "3.1.0", {"type": "string", "contentEncoding": "base64"}),
+        ({"200": {"content": {"text/*": {}}}}, "3.1.0", {"type": "string"}),
+    ],
+    ids=str,
+)
+def test_the_output_schema_holds_every_declared_answer(
+    http: Words, responses: dict[str, Any], version: str, schema: dict[str, Any]
+) -> None:
+    produces = {"produces": ["application/xml", "application/json"]} if "schema" in responses.get("200", {}) else {}
+    document = http.document({"responses": responses, **produces}, version=version)
+    assert next(iter(from_openapi(document))).spec.output_schema == schema
+
+
+@pytest.mark.parametrize(("method", "schema"), [("get", {}), ("delete", {}), ("head", {"type": "null"})])
+async def test_an_answer_of_which_nothing_is_declared_is_taken_as_it_comes(
+    serve: Serve, connect: Connect, http: Words, method: str, schema: dict[str, Any]
+) -> None:
+    server = await serve(lambda _: http.reply(b"" if method == "head" else {"id": 1}))
+    registry = connect(http.document({}, method=method), base_url=server.url)
+    assert registry.get_spec("x").output_schema == schema
+    envelope = await registry.execute("x", {})
+    assert (envelope.data, envelope.warnings) == (None if method == "head" else {"id": 1}, ())
+
+
+SEVERAL = {"application/json": {"schema": ITEM}, "text/csv": {"schema": {"type": "string"}}, "image/*": {}}
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type", "data", "codes"),
+    [
+        (b'{"id": "1"}', "application/json", {"id": 1}, ["convert"]),
+        (b'{"id": 1, "next_cursor": "abc"}', "application/json", {"id": 1, "next_cursor": "abc"}, []),
+        (b'{"id": 1}', "application/vnd.shop+json", {"id": 1}, []),
+        (b"a,b\n", "text/csv", "a,b\n", []),
+        (b"\x89PNG", "image/png", b"\x89PNG", []),
+        (b"<html>login</html>", "text/html", "<html>login</html>", ["root_mismatch"]),
+        (b"\x00\x01", "application/zip", b"\x00\x01", ["root_mismatch"]),
+        (b'{"id": 1', "application/json", '{"id": 1', ["invalid_json", "root_mismatch"]),
+        (b"[1]", "application/json", [1], ["root_mismatch"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_of_several_media_types_the_one_that_came_says_which_schema_counts(
+    serve: Serve, connect: Connect, http: Words, content: bytes, content_type: str, data: Any, codes: list[str]
+) -> None:
+    server = await serve(lambda _: http.reply(content, content_type=content_type))
+    document = http.document({"responses": {"200": {"description": "", "content": SEVERAL}}})
+    envelope = await connect(document, base_url=server.url).execute("x", {})
+    assert (envelope.data, [each.code for each in envelope.warnings]) == (data, codes)
+
+
+PAGE = b"<html><title>Log in</title></html>"
+
+
+@pytest.mark.parametrize("schema", [ITEM, {}, {"type": "string"}, {"type": "array"}, {"type": "null"}], ids=str)
+@pytest.mark.parametrize(
+    ("content", "content_type"), [(PAGE, "text/html; charset=utf-8"), (b'{"id": 1', "application/json")]
+)
+async def test_a_page_or_half_a_document_is_not_the_json_that_was_promised(
+    serve: Serve, connect: Connect, http: Words, schema: dict[str, Any], content: bytes, content_type: str
+) -> None:
+    server = await serve(lambda _: http.reply(content, content_type=content_type))
+    envelope = await connect(http.document({"responses": http.json_response(schema)}), base_url=server.url).execute(
+        "x", {}
+    )
+    codes = [each.code for each in envelope.warnings]
+    is_text_by_right = schema == {"type": "string"} and content is not PAGE  # servers forget quotes
+    assert envelope.data == content.decode()
+    assert codes.count("root_mismatch") == (0 if is_text_by_right else 1)
+    assert ("invalid_json" in codes) == (content is not PAGE)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("extras", "is_kept"), [({}, True), ({"extras": "strip"}, False)], ids=["keep", "strip"])
+async def test_fields_that_an_open_schema_does_not_name_are_kept_unless_asked_otherwise(
+    serve: Serve, connect: Connect, http: Words, nested: bool, extras: dict[str, Any], is_kept: bool
+) -> None:
+    page, schema = {"id": 1, "next_cursor": "abc"}, ITEM
+    given: Any = [page] if nested else page
+    document = http.document(
+        {"responses": http.json_response({"type": "array", "items": schema} if nested else schema)}
+    )
+    server = await serve(lambda _: http.reply(given))
+    envelope = await connect(document, base_url=server.url, **extras).execute("x", {})
+    kept = page if is_kept else {"id": 1}
+    assert envelope.data == ([kept] if nested else kept)
+    assert [each.code for each in envelope.warnings] == ([] if is_kept else ["strip"])
 
 
 # --- failures

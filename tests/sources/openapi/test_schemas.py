@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 
+from enfold.schema.check import compile_schema
 from enfold.sources.openapi import from_openapi
 
 if TYPE_CHECKING:
@@ -168,3 +170,79 @@ def test_success_responses_are_the_output(http: Words) -> None:
     assert schema({"200": {"content": {"image/png": {}}}}) == {"type": "string", "contentEncoding": "base64"}
     assert schema({"200": {"content": {"application/json": {}}}}) == {}
     assert schema({}) == {}
+
+
+# --- what is no JSON Schema
+
+
+@pytest.mark.parametrize(
+    ("written", "version", "converted"),
+    [
+        ({"type": "object", "required": ["a", "b", "a"]}, "3.1.0", {"type": "object", "required": ["a", "b"]}),
+        ({"type": None}, "3.1.0", {"type": "null"}),
+        ({"type": None}, "3.0.0", {}),
+        ({"type": None, "format": None, "description": "d"}, "3.1.0", {"description": "d"}),
+        ({"type": ["string", None]}, "3.1.0", {"type": ["string", "null"]}),
+        ({"type": ["string", "string"]}, "3.1.0", {"type": ["string"]}),
+        ({"type": []}, "3.1.0", {}),
+        ({"type": [{}]}, "3.1.0", {}),
+        ({"anyOf": [{"type": "string"}, {"type": None}]}, "3.1.0", {"anyOf": [{"type": "string"}, {"type": "null"}]}),
+        ({"type": "array", "items": []}, "3.1.0", {"type": "array"}),
+        ({"type": "array", "items": [], "additionalItems": False}, "3.1.0", {"type": "array", "items": False}),
+        ({"type": "array", "prefixItems": []}, "3.1.0", {"type": "array"}),
+        ({"allOf": [], "anyOf": [], "oneOf": []}, "3.1.0", {}),
+        ({"enum": []}, "3.1.0", {}),
+    ],
+    ids=str,
+)
+def test_what_is_no_json_schema_is_made_one(
+    http: Words, written: dict[str, Any], version: str, converted: dict[str, Any]
+) -> None:
+    document = http.document({"responses": http.json_response(written)}, version=version)
+    schema = next(iter(from_openapi(document))).spec.output_schema
+    assert schema == converted
+    jsonschema_rs.meta.validate(schema)
+
+
+ENUM_OR_TIME = [{"type": "string", "format": "date-time"}, {"type": "string", "enum": ["now", "never"]}]
+
+
+@pytest.mark.parametrize(
+    ("branches", "good", "bad"),
+    [
+        ([{"type": "integer"}, {"type": "number"}], [1, 1.5], ["x"]),
+        ([{"type": "number"}, {"type": "integer"}], [1, 1.5], [None]),
+        (ENUM_OR_TIME, ["now", "2026-01-01T00:00:00Z"], [1]),
+        ([{"type": "string", "format": "uuid"}, {"type": "string", "format": "email"}], ["a@b.c"], [1]),
+        ([{"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}}}], [{"a": 1}], [[]]),
+        ([{"type": "string"}, {"type": "string", "maxLength": 3}], ["ab", "abcd"], [1]),
+        ([{}, {"type": "string"}], ["a", 1], []),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_for_input_the_first_branch_that_fits_will_do(
+    http: Words, branches: list[Any], good: list[Any], bad: list[Any], nested: bool
+) -> None:
+    written = {"type": "array", "items": {"oneOf": branches}} if nested else {"oneOf": branches}
+    parameter = {"name": "v", "in": "query", "schema": written}
+    schema = compile_schema(next(iter(from_openapi(http.document({"parameters": [parameter]})))).spec.input_schema)
+    assert all(schema.check({"v": [each] if nested else each}) for each in good)
+    assert not any(schema.check({"v": [each] if nested else each}) for each in bad)
+
+
+def test_one_of_beside_any_of_asks_for_both_and_inside_not_means_what_it_says(http: Words) -> None:
+    one_of = [{"type": "integer"}, {"type": "number"}]
+    body = {
+        "type": "object",
+        "properties": {
+            "both": {"oneOf": one_of, "anyOf": [{"minimum": 3}], "allOf": [{"maximum": 9}]},
+            "neither": {"not": {"oneOf": one_of}},
+        },
+    }
+    spec = next(iter(from_openapi(http.document({"requestBody": http.json_body(body)}, method="post")))).spec
+    schema = compile_schema(spec.input_schema)
+    assert schema.check({"both": 4})
+    assert not any(schema.check({"both": value}) for value in (1, 10, "a"))
+    assert schema.check({"neither": 1})
+    assert not schema.check({"neither": 1.5})

@@ -70,3 +70,15 @@ def test_a_bomb_of_aliases_is_refused() -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(FormatError, match="aliases"):
         read_yaml("\n".join(lines).encode())
+
+
+UNLIKE_1_1 = [0x7F, *range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF]
+
+
+@pytest.mark.parametrize("code", UNLIKE_1_1, ids=hex)
+def test_a_character_that_only_yaml_1_1_takes_for_a_line_break_or_forbids_is_text(code: int) -> None:
+    text = f"x{chr(code)}y"
+    for written in (f'"{text}"', f"'{text}'", text, f"|-\n  {text}", f">-\n  {text}"):
+        document = f"# {text}\nk: {written}\nm:\n  - n\n"
+        assert read_yaml(document.encode()) == {"k": text, "m": ["n"]}
+    assert read_yaml(f'"{text}": 1'.encode()) == {text: 1}

@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.openapi import media, styles
-from enfold.sources.openapi.document import Library, Place
+from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
 from enfold.sources.openapi.operations import Found
 from enfold.sources.openapi.parameters import MalformedOperationError, collection_style
 
@@ -147,8 +147,31 @@ class FilePart(msgspec.Struct, frozen=True):
     content_type: str | None = None
 
 
-def write_body(kind: Media, value: Any, is_file: frozenset[str] = frozenset()) -> tuple[bytes, str]:
-    """A value as the bytes of a media type, and the content type to send; `is_file` names the fields that are files."""
+def is_binary_range(kind: Media, library: Library) -> bool:
+    """Whether a media range takes files: of images and the like, or where its schema is that of bytes."""
+    if not media.is_range(kind.type):
+        return False
+    try:
+        node = library.follow(kind.schema).node
+    except BrokenReferenceError:
+        node = None
+    if not isinstance(node, dict) or not node:
+        return media.bare(kind.type) not in ("*/*", "text/*")
+    said = node.get("type")
+    is_text = said in (None, "string", "file") or (isinstance(said, list) and "string" in said)
+    is_bytes = node.get("format") in ("binary", "byte") or said == "file" or "contentMediaType" in node
+    return is_text and (is_bytes or media.is_bytes(kind.type))
+
+
+def write_body(
+    kind: Media, value: Any, is_file: frozenset[str] = frozenset(), wanted: str | None = None
+) -> tuple[bytes, str]:
+    """A value as the bytes of a media type, and the content type to send.
+
+    `is_file` names the fields that are files, `wanted` is the caller's choice within a media range.
+    """
+    if media.is_range(kind.type):
+        return _of_any_type(kind, value, is_file, wanted)
     if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
     if media.is_form(kind.type) and isinstance(value, dict):
@@ -157,8 +180,6 @@ def write_body(kind: Media, value: Any, is_file: frozenset[str] = frozenset()) -
         return _multipart(kind, value, is_file)
     if media.is_stream(kind.type) and isinstance(value, list):
         return _sequence(kind, value), kind.type
-    if media.is_range(kind.type):
-        return _of_any_type(value)
     return _raw(kind.type, value), kind.type
 
 
@@ -174,13 +195,43 @@ def _sequence(kind: Media, values: list[Any]) -> bytes:
     return b"".join(start + _json(each) + b"\n" for each in values)
 
 
-def _of_any_type(value: Any) -> tuple[bytes, str]:
-    """For `*/*` the argument decides: text is text, bytes are bytes, the rest is JSON."""
-    if isinstance(value, str):
-        return value.encode(), "text/plain; charset=utf-8"
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value), "application/octet-stream"
+def _of_any_type(kind: Media, value: Any, is_file: frozenset[str], wanted: str | None) -> tuple[bytes, str]:
+    """For a media range: the caller's own type, else what the value looks like, else the plainest of the range."""
+    own = wanted or (value.get("content_type") if is_described_file(value) else None)
+    if isinstance(own, str) and not media.is_range(own) and not is_described_file(value):
+        return write_body(msgspec.structs.replace(kind, type=own), value, is_file)
+    if isinstance(value, str) and not _takes_base64(kind):
+        return value.encode(), own or media.plainest(
+            "text/*" if media.is_within("text/plain", kind.type) else kind.type
+        )
+    if isinstance(value, (str, bytes, bytearray, memoryview, os.PathLike, FilePart)) or is_described_file(value):
+        part = read_file(value)
+        return part.data, own or _type_of_file(part, kind.type)
     return _json(value), _JSON
+
+
+def is_described_file(value: Any) -> bool:
+    """Whether a value is a file as `{data, filename, content_type}`, and not an object that happens to have `data`."""
+    if not isinstance(value, dict) or not set(value) <= {"data", "filename", "content_type"}:
+        return False
+    return isinstance(value.get("data"), (str, bytes, bytearray, os.PathLike))
+
+
+def _takes_base64(kind: Media) -> bool:
+    """Whether text under a media range is the base64 of bytes."""
+    node = kind.schema.node
+    said = node if isinstance(node, dict) else {}
+    return said.get("format") == "binary" or said.get("type") == "file" or media.is_bytes(kind.type)
+
+
+def _type_of_file(part: FilePart, declared: str) -> str:
+    """The type of a file within the declared types and ranges: its own, by its name, by its content, the plainest."""
+    listed = [each.strip() for each in declared.split(",") if each.strip()] or ["*/*"]
+    guesses = [part.content_type, _guessed(part.filename) if part.filename else None, media.recognized(part.data)]
+    for guess in guesses:
+        if guess and any(media.is_within(guess, each) for each in listed):
+            return guess
+    return next((each for each in listed if not media.is_range(each)), media.plainest(listed[0]))
 
 
 def _raw(kind: str, value: Any) -> bytes:
@@ -265,7 +316,7 @@ def _is_one_part(encoding: dict[str, Any]) -> bool:
 def _field(name: str, value: Any, encoding: dict[str, Any], is_file: bool) -> Iterator[tuple[str, FilePart]]:
     said = _first_type(encoding)
     if is_file or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
-        yield name, _as_file(read_file(value), name, said)
+        yield name, _as_file(read_file(value), name, encoding)
     elif {"style", "explode"} & set(encoding) and said is None:
         style = encoding.get("style", "form")
         explode, raw = encoding.get("explode", style == "form"), styles.as_it_is
@@ -285,9 +336,11 @@ def _first_type(encoding: dict[str, Any]) -> str | None:
     return next((each for each in listed if each and not media.is_range(each)), None)
 
 
-def _as_file(part: FilePart, name: str, said: str | None) -> FilePart:
-    filename = part.filename or name
-    return FilePart(part.data, filename, part.content_type or said or _guessed(filename))
+def _as_file(part: FilePart, name: str, encoding: dict[str, Any]) -> FilePart:
+    named = FilePart(part.data, part.filename or name, part.content_type)
+    said = encoding.get("contentType")
+    kind = part.content_type or (_type_of_file(named, said) if isinstance(said, str) else None)
+    return FilePart(part.data, named.filename, kind or _guessed(part.filename or name))
 
 
 def _guessed(filename: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope
+from enfold.envelope import ResponseEnvelope, ResultWarning
 from enfold.errors import CallError
 from enfold.operation import Context, ErrorSchema
 from enfold.schema.check import compile_schema
@@ -41,6 +41,7 @@ class Shared:
         security: Security,
         tokens: TokenStore,
         private_headers: tuple[str, ...],
+        extras: Literal["strip", "keep"],
     ) -> None:
         self.library = library
         self.version = version
@@ -49,6 +50,7 @@ class Shared:
         self.security = security
         self.tokens = tokens
         self.private_headers = private_headers
+        self.extras = extras
         self.problems: list[Problem] = []
         self.inputs = Schemas(library, version, "input")
         self.outputs = Schemas(library, version, "output")
@@ -95,7 +97,7 @@ class Call:
         self._shared = shared
         self._blueprint = blueprint
         self._streams = streams
-        self._schemas: dict[str, Schema] = {}  # of each status, where there are several
+        self._schemas: dict[tuple[str, str], Schema] = {}  # by status and media type
 
     # --- what it looks like
 
@@ -113,8 +115,9 @@ class Call:
 
     @property
     def has_several_answers(self) -> bool:
-        """Whether more than one success has data of its own: then the actual status says which schema counts."""
-        return not self._streams and sum(bool(each.plain_types) for each in self._successes) > 1
+        """Whether there are several successes or media types: then what came says which schema counts."""
+        kinds = [kind for each in self._successes for kind in each.plain_types or [""]]
+        return not self._streams and len(kinds) > 1
 
     # --- what it does
 
@@ -123,17 +126,36 @@ class Call:
         answer = await self._fetch(arguments)
         if answer.status >= 400:
             raise self._failure(answer)
-        response = outputs.response_for(self._blueprint.responses, answer.status)
-        return to_envelope(answer, expects_json=_promises_json(response), private_headers=self._shared.private_headers)
-
-    async def answer_by_status(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        """The same, repaired by the schema of the status that came."""
-        envelope = await self.answer(arguments, context)
-        status = getattr(envelope.meta, "status_code", 0)
-        response = outputs.response_for(self._successes, status)
-        if response is None or isinstance(envelope.data, bytes):
+        response = outputs.response_for(self._successes, answer.status)
+        promises_json = response is not None and any(map(media.is_json, response.media))
+        envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.private_headers)
+        if response is None or not promises_json or not isinstance(envelope.data, str):
             return envelope
-        repaired = compile_schema(self._schema_of(response)).repair(envelope.data, "strip")
+        return self._with_broken_promise(envelope, self._schema_of(response, ""))
+
+    def _with_broken_promise(self, envelope: ResponseEnvelope[Any], schema: Schema) -> ResponseEnvelope[Any]:
+        """Text where JSON was promised is no result, though the schema may allow any text: a login page, half a document."""
+        is_page = media.bare(getattr(envelope.meta, "content_type", "")) in ("text/html", "application/xhtml+xml")
+        is_broken = any(each.code == "invalid_json" for each in envelope.warnings)
+        if not is_page and not (is_broken and schema in ({}, True)):
+            return envelope
+        if not compile_schema(schema).check(envelope.data):
+            return envelope  # the pipeline will say so
+        told = ResultWarning("root_mismatch", "", type="string", size=len(envelope.data))
+        return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, told))
+
+    async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        """The same, repaired by the schema of the status and the media type that came."""
+        envelope = await self.answer(arguments, context)
+        response = outputs.response_for(self._successes, getattr(envelope.meta, "status_code", 0))
+        if response is None:
+            return envelope
+        schema = self._schema_of(response, getattr(envelope.meta, "content_type", ""))
+        if isinstance(envelope.data, bytes):
+            is_wrong = any(each.code == "root_mismatch" for each in compile_schema(schema).mismatches(""))
+            found = (ResultWarning("root_mismatch", "", type="string", size=len(envelope.data)),) if is_wrong else ()
+            return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *found))
+        repaired = compile_schema(schema).repair(envelope.data, self._shared.extras)
         warnings = (*envelope.warnings, *repaired.warnings)
         return msgspec.structs.replace(envelope, data=repaired.data, warnings=warnings)
 
@@ -208,16 +230,15 @@ class Call:
     def _successes(self) -> tuple[Response, ...]:
         return outputs.successes(self._blueprint.responses)
 
-    def _schema_of(self, response: Response) -> Schema:
-        schema = self._schemas.get(response.status)
+    def _schema_of(self, response: Response, content_type: str) -> Schema:
+        """The schema of an answer of this type; of one that nobody declared, that of the type we like best."""
+        promised = [kind for kind in response.plain_types if media.is_json(kind)] or response.plain_types
+        kind = outputs.kind_for(response, content_type) or (promised[0] if promised else "")
+        schema = self._schemas.get((response.status, kind))
         if schema is None:
-            shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs)
-            schema = self._schemas[response.status] = self._shared.outputs.bundle(shape)
+            shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
+            schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(shape)
         return schema
-
-
-def _promises_json(response: Response | None) -> bool:
-    return response is not None and any(media.is_json(each) for each in response.media)
 
 
 def _add(carried: Carried, request: Outgoing) -> None:

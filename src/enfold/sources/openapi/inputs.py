@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from enfold.sources.openapi import media
-from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media
+from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, is_binary_range
 from enfold.sources.openapi.document import BrokenReferenceError, Place
-from enfold.sources.openapi.outputs import any_of
+from enfold.sources.openapi.families import MAX_CHILDREN
+from enfold.sources.openapi.outputs import any_of, distinct
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
 from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
 
@@ -180,7 +181,7 @@ def _kinds(body: Body, schemas: Schemas) -> tuple[Kind, ...]:
     return tuple(
         each
         for each in kinds
-        if each.fields is not None or _plain_object(each.media.schema, schemas, 0) is None or each.media.is_sequence
+        if each.fields is not None or _family_fields(each.media.schema, schemas) is None or each.media.is_sequence
     )
 
 
@@ -195,21 +196,30 @@ def _body_arguments(body: Body | None, kinds: Sequence[Kind], schemas: Schemas) 
     if others:
         shape = _described(any_of([_whole_shape(each.media, schemas) for each in others]), body.place.node)
         yield Argument("body", "whole", shape, required=body.required and not spread)
-    if len(kinds) > 1:
-        choice = {"type": "string", "enum": [each.media.type for each in kinds]}
-        yield Argument("content_type", "type", Shape({**choice, "description": "The media type of the body."}), False)
+    types = [each.media.type for each in kinds]
+    has_range = any(map(media.is_range, types))
+    if len(types) > 1 or has_range:
+        listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
+        choice = {"type": "string", "description": "The media type of the body.", **listed}
+        yield Argument("content_type", "type", Shape(choice), required=False)
 
 
 def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
-    """The fields of all kinds: a file is one in all, else the first kind describes it; only what all require is required."""
+    """The fields of all kinds of body; only what all of them require is required."""
     everywhere = frozenset.intersection(*(each.required for each in plain))
-    shapes: dict[str, Shape] = {}
+    shapes: dict[str, list[tuple[Shape, bool]]] = {}
     for each in plain:
         for name, shape in each.properties.items():
-            if name not in shapes or name in each.files:
-                shapes[name] = shape
-    for name, shape in shapes.items():
-        yield Argument(name, "body", shape, required and name in everywhere)
+            shapes.setdefault(name, []).append((shape, name in each.files))
+    for name, found in shapes.items():
+        yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
+
+
+def _in_all_kinds(found: list[tuple[Shape, bool]]) -> Shape:
+    """A field as the first kind describes it; where another takes a file, either will do."""
+    files = [shape for shape, is_file in found if is_file]
+    first, is_file = found[0]
+    return first if is_file or not files else any_of([first, files[0]])
 
 
 def _whole_shape(kind: Media, schemas: Schemas) -> Shape:
@@ -218,6 +228,8 @@ def _whole_shape(kind: Media, schemas: Schemas) -> Shape:
         return Shape({"type": "array", "items": item.schema}, item.uses)
     if media.is_text(kind.type) and not media.has_fields(kind.type):
         return Shape({"type": "string"})
+    if is_binary_range(kind, schemas.library):
+        return Shape(FILE_SCHEMA)
     if media.has_fields(kind.type) or media.is_range(kind.type) or media.is_stream(kind.type):
         return Shape(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
     return Shape(FILE_SCHEMA)
@@ -227,12 +239,33 @@ def _fields(kind: Media, schemas: Schemas) -> Fields | None:
     """The fields of a media type whose schema is a plain object; None for any other."""
     if kind.is_sequence or not media.has_fields(kind.type):
         return None
-    found = _plain_object(kind.schema, schemas, 0)
+    found = _family_fields(kind.schema, schemas)
     if found is None or not found.properties:
         return None
     found = _with_undeclared(found)
     has_files = media.is_form(kind.type) or media.is_multipart(kind.type)
     return _with_files(found, kind, schemas) if has_files else found
+
+
+def _family_fields(place: Place, schemas: Schemas) -> Fields | None:
+    """The fields of an object; of a base with a discriminator, those of its children too, none of them required."""
+    own = _plain_object(place, schemas, 0)
+    children = schemas.children(place) if own is not None else []
+    if own is None or not children:
+        return own
+    if len(children) > MAX_CHILDREN:
+        return msgspec.structs.replace(own, extra=own.extra or Shape(ANYTHING))
+    read = [_plain_object(each, schemas, 0) for each in children]
+    shapes = {name: [shape] for name, shape in own.properties.items()}
+    for each in read:
+        if each is None:
+            return None
+        for name, shape in each.properties.items():
+            shapes.setdefault(name, []).append(shape)
+    properties = {name: any_of(distinct(each)) for name, each in shapes.items()}
+    hidden = own.hidden.union(*(each.hidden for each in read if each is not None))
+    extra = next((each.extra for each in (own, *read) if each is not None and each.extra is not None), None)
+    return Fields(properties, own.required, hidden - set(properties), extra=extra)
 
 
 def _plain_object(place: Place, schemas: Schemas, depth: int) -> Fields | None:

@@ -79,7 +79,52 @@ def is_multipart(media_type: str) -> bool:
 
 
 def is_range(media_type: str) -> bool:
-    return "*" in media_type
+    return "*" in bare(media_type)
+
+
+def is_within(media_type: str, declared: str) -> bool:
+    """Whether a media type is the declared one, or lies in the declared range (`image/*`, `*/*`)."""
+    kind, wanted = bare(media_type), bare(declared)
+    return kind == wanted or wanted in ("*/*", "*") or (wanted.endswith("/*") and kind.startswith(wanted[:-1]))
+
+
+def is_bytes(media_type: str) -> bool:
+    """Whether content of this type, or of any type in this range, is bytes and never text."""
+    return bare(media_type).partition("/")[0] in ("image", "audio", "video", "font", "model")
+
+
+def plainest(declared: str) -> str:
+    """The plainest type in a range, for content of which nothing else is known."""
+    return _PLAINEST.get(bare(declared).partition("/")[0], "application/octet-stream")
+
+
+_PLAINEST: Final = {
+    "text": "text/plain; charset=utf-8",
+    "image": "image/png",
+    "audio": "audio/mpeg",
+    "video": "video/mp4",
+    "font": "font/ttf",
+    "model": "model/gltf-binary",
+    "message": "message/rfc822",
+    "multipart": "multipart/form-data",
+}
+_SIGNATURES: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"OggS", "audio/ogg"),
+    (b"ID3", "audio/mpeg"),
+)
+
+
+def recognized(content: bytes) -> str | None:
+    """The type that content has by its first bytes, for the commonest types."""
+    if content[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(content[8:12])
+    return next((kind for start, kind in _SIGNATURES if content.startswith(start)), None)
 
 
 def parameter(media_type: str, name: str) -> str | None:

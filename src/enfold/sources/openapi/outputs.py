@@ -90,23 +90,39 @@ def response_for(responses: Iterable[Response], status: int) -> Response | None:
 # --- schemas ------------------------------------------------------------------------------------------------------
 
 
-def response_shape(response: Response, method: str, schemas: Schemas) -> Shape:
-    """What the data of one response looks like."""
-    if method == "HEAD" or not response.plain_types or response.status in ("204", "205", "304"):
-        return _NOTHING if response.status != "default" or response.media == {} else Shape(ANYTHING)
-    kind = response.plain_types[0]
+def response_shape(response: Response, method: str, schemas: Schemas, kind: str = "") -> Shape:
+    """What the data of one response looks like, in one media type or in any; anything where none is declared."""
+    if method == "HEAD" or response.status in ("204", "205", "304"):
+        return _NOTHING
+    kinds = [kind] if kind else response.plain_types
+    return any_of(distinct(_media_shape(response, each, schemas) for each in kinds))
+
+
+def _media_shape(response: Response, kind: str, schemas: Schemas) -> Shape:
+    """What the data of a response looks like in one of its media types."""
     schema = response.media[kind].child("schema")
-    if media.is_json(kind) or media.is_range(kind):
+    if media.is_json(kind) or (media.is_range(kind) and not media.is_bytes(kind) and not media.is_text(kind)):
         return Shape(ANYTHING) if schema.node is None else schemas.shape(schema)
     return _TEXT if media.is_text(kind) else _BYTES
 
 
+def kind_for(response: Response, content_type: str) -> str | None:
+    """The declared media type that an answer has: by its name, as another kind of JSON, or within a range."""
+    kinds = response.plain_types
+    by_name = {media.bare(each): each for each in reversed(kinds)}
+    found = by_name.get(media.bare(content_type))
+    if found is None and media.is_json(content_type):
+        found = next((each for each in kinds if media.is_json(each)), None)
+    return found or next((each for each in kinds if media.is_within(content_type, each)), None)
+
+
 def output_schema(responses: Iterable[Response], method: str, schemas: Schemas) -> Schema:
     """What the data of any success looks like, as one self-contained schema."""
-    return schemas.bundle(any_of(_distinct(response_shape(each, method, schemas) for each in successes(responses))))
+    return schemas.bundle(any_of(distinct(response_shape(each, method, schemas) for each in successes(responses))))
 
 
-def _distinct(shapes: Iterable[Shape]) -> list[Shape]:
+def distinct(shapes: Iterable[Shape]) -> list[Shape]:
+    """The shapes without those that are there already."""
     found: list[Shape] = []
     for shape in shapes:
         if shape not in found:
@@ -131,7 +147,7 @@ def item_schema(responses: Iterable[Response], schemas: Schemas) -> Schema:
         for response in successes(responses)
         for kind in response.stream_types
     ]
-    return schemas.bundle(any_of(_distinct(shapes)))
+    return schemas.bundle(any_of(distinct(shapes)))
 
 
 def _item_shape(kind: str, place: Place, schemas: Schemas) -> Shape:
@@ -155,7 +171,7 @@ def _event_shape(place: Place, schemas: Schemas) -> Shape:
     for keyword in ("oneOf", "anyOf"):
         if isinstance(node.get(keyword), list) and _describes_events(target.child(keyword), schemas):
             parts = [_event_shape(each, schemas) for each in target.child(keyword).elements()]
-            return any_of(_distinct(parts))
+            return any_of(distinct(parts))
     if not _is_event(target):
         return schemas.shape(place)
     data = target.child("properties", "data")

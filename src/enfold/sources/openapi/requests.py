@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.openapi import media, parameters, segments
-from enfold.sources.openapi.bodies import FilePart, write_body
+from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
 from enfold.sources.openapi.inputs import Inputs, Kind
 from enfold.sources.openapi.parameters import Parameter
 from enfold.sources.openapi.styles import join_pairs
@@ -137,17 +137,17 @@ class RequestBuilder:
         wanted = arguments.get(chosen) if chosen else request.header("content-type")
         if whole is not None and whole in arguments and not given:
             kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
-            self._set(request, kind, arguments[whole])
+            self._set(request, kind, arguments[whole], wanted)
         elif given or (self._inputs.needs_body and self._is_spread()):
             kind = _kind_for_fields(self._inputs.kinds, given, wanted)
             _check_required(kind, given, self._inputs)
-            self._set(request, kind, given)
+            self._set(request, kind, given, wanted)
         elif self._inputs.needs_body:
             raise _missing(whole or "body")
 
-    def _set(self, request: Outgoing, kind: Kind, value: Any) -> None:
+    def _set(self, request: Outgoing, kind: Kind, value: Any, wanted: str | None) -> None:
         files = kind.fields.files if kind.fields is not None else frozenset()
-        request.content, content_type = write_body(kind.media, value, files)
+        request.content, content_type = write_body(kind.media, value, files, wanted)
         if media.is_multipart(content_type):  # only we know the boundary
             request.headers = [pair for pair in request.headers if pair[0].lower() != "content-type"]
         request.add_header("Content-Type", content_type)
@@ -220,20 +220,34 @@ def _kind_for_fields(kinds: tuple[Kind, ...], given: Mapping[str, Any], wanted: 
     for each in plain:
         if each.media.type == wanted:
             return each
-    has_bytes = any(map(_is_bytes, given.values()))
+    files = _given_files(plain, given)
     for each in plain:
         fields = each.fields
-        if fields is not None and set(given) <= set(fields.properties) and (fields.files or not has_bytes):
+        if fields is not None and set(given) <= set(fields.properties) and files <= fields.files:
             return each
     return plain[0]
 
 
+def _given_files(plain: list[Kind], given: Mapping[str, Any]) -> set[str]:
+    """The fields whose values are files: content of this process, or described ones where a kind takes a file."""
+    possible = frozenset().union(*(each.fields.files for each in plain if each.fields is not None))
+    described = {name for name, value in given.items() if name in possible and _has_described_file(value)}
+    return described | {name for name, value in given.items() if _is_bytes(value)}
+
+
+def _has_described_file(value: Any) -> bool:
+    listed = value if isinstance(value, list) else [value]
+    return any(map(is_described_file, listed))
+
+
 def _kind_for_value(kinds: tuple[Kind, ...], value: Any, wanted: str | None) -> Kind:
     """The kind of body a value is: the one asked for, else by what it looks like, else the first."""
-    for each in kinds:
-        if each.media.type == wanted:
-            return each
-    if _is_bytes(value):
+    chosen = [each for each in kinds if each.media.type == wanted] or [
+        each for each in kinds if wanted and media.is_within(wanted, each.media.type)
+    ]
+    if chosen:
+        return chosen[0]
+    if _is_bytes(value) or is_described_file(value):
         fits = [each for each in kinds if not media.is_json(each.media.type)]
     elif isinstance(value, str):
         fits = [each for each in kinds if not media.is_json(each.media.type) or _says_text(each)]

@@ -14,12 +14,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
+from enfold.sources.openapi.families import MAX_CHILDREN, Families
 
 Schema: TypeAlias = dict[str, Any]
 Direction: TypeAlias = Literal["input", "output"]
 
 ANYTHING: Final[Schema] = {}
 
+# Variants of a definition: with its children in its place, or open as a part of a composition.
+_ANY: Final = "_any"
+_PART: Final = "_part"
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
@@ -48,8 +52,10 @@ class Schemas:
         self._is_old = version in ("2.0", "3.0")
         self._is_input = direction == "input"
         self._hidden = _HIDDEN[direction]
-        self._names: dict[int, str] = {}
-        self._places: dict[str, Place] = {}
+        self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more
+        self._names: dict[tuple[int, str], str] = {}
+        self._places: dict[str, tuple[Place, str]] = {}
+        self._families = Families(library)
         self._shapes: dict[str, Shape] = {}
         self._closures: dict[frozenset[str], Schema] = {}
 
@@ -72,9 +78,13 @@ class Schemas:
         """A definition by the name that references use, converted when first needed."""
         found = self._shapes.get(name)
         if found is None:
-            place = self._places[name]
-            found = self._shapes[name] = self.shape(place)
+            found = self._shapes[name] = self._variant(*self._places[name])
         return found
+
+    def children(self, place: Place) -> list[Place]:
+        """The schemas that the one at a place stands for, where it is a base with a discriminator."""
+        target = self._follow(place)
+        return [] if target is None else self._families.children(target)
 
     def is_hidden(self, place: Place) -> bool:
         """Whether a property is of the other direction only."""
@@ -112,15 +122,38 @@ class Schemas:
                 waiting.extend(self.definition(name).uses - reached)
         return reached
 
-    def _name(self, target: Place) -> str:
-        known = self._names.get(id(target.node))
+    def _name(self, target: Place, variant: str = "") -> str:
+        key = (id(target.node), variant)
+        known = self._names.get(key)
         if known is None:
-            known = _definition_name(target)
+            known = f"{_definition_name(target)}{variant}"
             if known in self._places:
                 known = f"{known}_{hashlib.sha256(f'{target.resource.uri}{target.where}'.encode()).hexdigest()[:8]}"
-            self._names[id(target.node)] = known
-            self._places[known] = target
+            self._names[key] = known
+            self._places[known] = target, variant
         return known
+
+    def _variant(self, place: Place, variant: str) -> Shape:
+        if variant == _ANY:
+            return self._family(place)
+        return self.shape(place if variant != _PART else Place(_opened(place.node), place.resource, place.pointer))
+
+    def _family(self, base: Place) -> Shape:
+        """Any of the children of a base, or the base itself; so many that nobody reads them are any object."""
+        children = self._families.children(base)
+        if len(children) > MAX_CHILDREN:
+            open_base = self._name(base, _PART)
+            return Shape({"$ref": f"#/$defs/{open_base}"}, frozenset({open_base}))
+        names = [self._name(each) for each in (*children, base)]
+        said = {"type": "object"} if base.node.get("type") == "object" else {}
+        return Shape({**said, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
+
+    def _variant_of(self, target: Place, owner: Any) -> str:
+        """Which variant of a schema a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
+        is_part = owner is not None and (_composes(owner) or self._families.extends(owner, target))
+        if not is_part:
+            return _ANY if self._families.children(target) else ""
+        return _PART if _is_closed(target.node) else ""
 
     def _follow(self, place: Place) -> Place | None:
         try:
@@ -133,7 +166,7 @@ class Schemas:
 
     # --- conversion
 
-    def _convert(self, node: Any, base: Resource, at: Place, uses: set[str]) -> Any:
+    def _convert(self, node: Any, base: Resource, at: Place, uses: set[str], owner: Any = None) -> Any:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
@@ -142,10 +175,12 @@ class Schemas:
         base = self.library.own_resource(node, base)
         ref = node.get("$ref", node.get("$dynamicRef", node.get("$recursiveRef")))
         if isinstance(ref, str):
-            return self._reference(ref, node, base, at, uses)
+            return self._reference(ref, node, base, at, uses, owner)
+        if owner is not None and _is_closed(node) and _composes(owner):
+            node = _opened(node)
         return self._keywords(node, base, at, uses)
 
-    def _reference(self, ref: str, node: Schema, base: Resource, at: Place, uses: set[str]) -> Any:
+    def _reference(self, ref: str, node: Schema, base: Resource, at: Place, uses: set[str], owner: Any) -> Any:
         try:
             target = self.library.resolve(ref, base)
             self.library.follow(target)  # a circle of nothing but references means nothing
@@ -154,7 +189,7 @@ class Schemas:
             return self._siblings(node, base, at, uses)
         if not isinstance(target.node, dict):
             return self._convert(target.node, target.resource, target, uses)
-        name = self._name(target)
+        name = self._name(target, self._variant_of(target, owner))
         uses.add(name)
         result = {"$ref": f"#/$defs/{name}", **self._siblings(node, base, at, uses)}
         if node.get("nullable") is True:
@@ -172,11 +207,13 @@ class Schemas:
     def _keywords(self, node: Schema, base: Resource, at: Place, uses: set[str]) -> Schema:
         result: Schema = {}
         for key, value in node.items():
-            if key in _SCHEMAS:
+            if key in _CONDITIONS:
+                result[key] = self._condition(value, base, at, uses)
+            elif key in _SCHEMAS:
                 result[key] = self._convert(value, base, at, uses)
             elif key in _SCHEMA_LISTS:
                 if isinstance(value, list) and value:
-                    result[key] = self._each(value, base, at, uses)
+                    result[key] = self._each(value, base, at, uses, node if key == "allOf" else None)
             elif key in _SCHEMA_MAPS:
                 if isinstance(value, dict):
                     result[key] = self._named(value, base, at, uses, hides=key == "properties")
@@ -188,8 +225,15 @@ class Schemas:
         # An untouched schema is shared with the document: most of a large one is.
         return node if _is_same(node, result) else result
 
-    def _each(self, values: list[Any], base: Resource, at: Place, uses: set[str]) -> list[Any]:
-        converted = [self._convert(each, base, at, uses) for each in values]
+    def _condition(self, value: Any, base: Resource, at: Place, uses: set[str]) -> Any:
+        was, self._is_condition = self._is_condition, True
+        try:
+            return self._convert(value, base, at, uses)
+        finally:
+            self._is_condition = was
+
+    def _each(self, values: list[Any], base: Resource, at: Place, uses: set[str], owner: Any = None) -> list[Any]:
+        converted = [self._convert(each, base, at, uses, owner) for each in values]
         return values if all(map(_is, converted, values)) else converted
 
     def _named(self, values: Schema, base: Resource, at: Place, uses: set[str], *, hides: bool) -> Schema:
@@ -202,7 +246,8 @@ class Schemas:
 
     def _items(self, node: Schema, value: Any, result: Schema, base: Resource, at: Place, uses: set[str]) -> None:
         if isinstance(value, list):  # the tuple form of older drafts
-            result["prefixItems"] = self._each(value, base, at, uses)
+            if value:
+                result["prefixItems"] = self._each(value, base, at, uses)
             if "additionalItems" in node:
                 result["items"] = self._convert(node["additionalItems"], base, at, uses)
         else:
@@ -221,6 +266,10 @@ class Schemas:
         self._type(node, result, at)
         if "required" in result:
             self._required(node, result)
+        if self._is_input and not self._is_condition and "oneOf" in result:
+            _widen(result)
+        if _is_closed(result) and _composes(node):
+            del result["additionalProperties"]  # it would refuse what the parts describe
         self._examples(node, result)
         for limit in ("Minimum", "Maximum"):
             _exclusive_limit(node, result, limit)
@@ -236,26 +285,65 @@ class Schemas:
             result["examples"] = examples
 
     def _type(self, node: Schema, result: Schema, at: Place) -> None:
-        said = node.get("type")
-        if said is None:
+        if "type" not in node:
+            return
+        said = node["type"]
+        if isinstance(said, str) and said in _TYPES:
             return
         names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
-        known = [name for name in names if isinstance(name, str) and name in _TYPES]
+        known = list(dict.fromkeys("null" if name is None else name for name in names if name in (None, *_TYPES)))
         if "file" in names:
             result.update(type="string", format="binary")
-        elif len(known) != len(names) or not known:
+        elif said is None:
+            self._unset_type(node, result)
+        elif not known or any(name not in (None, *_TYPES) for name in names):
             self._report(at, f"there is no type {said!r}")
             result.pop("type", None)
+        elif known != names:
+            result["type"] = known
+
+    def _unset_type(self, node: Schema, result: Schema) -> None:
+        """`type: null` without quotes: alone, in a version that has that type, it was meant; else nothing is said."""
+        if len(node) == 1 and not self._is_old:
+            result["type"] = "null"
         else:
-            result["type"] = said
+            result.pop("type", None)
 
     def _required(self, node: Schema, result: Schema) -> None:
         declared = node.get("properties")
         shown = result.get("properties", {})
         if isinstance(declared, dict):
             result["required"] = [name for name in result["required"] if name in shown or name not in declared]
+        if len(set(result["required"])) < len(result["required"]):
+            result["required"] = list(dict.fromkeys(result["required"]))
         if not result["required"]:
             del result["required"]
+
+
+def _composes(node: Schema) -> bool:
+    """Whether an object is put together of several parts, each with properties of its own."""
+    parts = node.get("allOf")
+    return isinstance(parts, list) and (
+        len(parts) > 1 or (len(parts) == 1 and isinstance(node.get("properties"), dict))
+    )
+
+
+def _is_closed(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("additionalProperties") is False
+
+
+def _opened(node: Schema) -> Schema:
+    """A part of a composition, open for the properties of the others."""
+    return {key: value for key, value in node.items() if key not in ("additionalProperties", "unevaluatedProperties")}
+
+
+def _widen(result: Schema) -> None:
+    """For input the first branch that fits will do: formats and number types often do not tell branches apart."""
+    branches = result.pop("oneOf")
+    if "anyOf" in result:
+        result["allOf"] = [*result.get("allOf", ()), {"anyOf": branches}]
+    else:
+        result["anyOf"] = branches
 
 
 def _is(one: Any, other: Any) -> bool:
@@ -363,6 +451,7 @@ _SCHEMAS: Final = frozenset(
         "unevaluatedProperties",
     }
 )
+_CONDITIONS: Final = frozenset({"not", "if"})
 _SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {

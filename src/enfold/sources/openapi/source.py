@@ -76,6 +76,7 @@ def from_openapi(
     allow_hosts: str | Iterable[str] = (),
     allow_files: Folders = (),
     normalize: Normalize | None = None,
+    extras: Literal["strip", "keep"] = "keep",
     timeout: float | Literal["default"] | None = "default",
     limits: Limits | None = None,
     server_variables: Mapping[str, str] | None = None,
@@ -113,9 +114,9 @@ def from_openapi(
         problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
     security = Security(schemes, known, tokens, namespace)
-    shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers))
+    shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers), extras)
     shared.problems += problems
-    importer = _Importer(shared, namespace, Policy(normalize=normalize), timeout)
+    importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
     return importer.run(chooser(include, exclude, _matched), rename or {})
 
 
@@ -167,7 +168,7 @@ class _Importer:
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
         call = Call(self._shared, blueprint, streams=streams)
         found, node = blueprint.found, blueprint.found.place.node
-        by_status = call.has_several_answers and self._policy.normalize in (None, "repair")
+        by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
         spec = OperationSpec(
             name=name,
             namespace=self._namespace,
@@ -184,9 +185,9 @@ class _Importer:
             timeout=None if streams else self._timeout,  # a stream lasts as long as it is listened to
             meta=_meta(found, name, original),
         )
-        handler = call.items if streams else call.answer_by_status if by_status else call.answer
-        # An answer that its own status has repaired must not be bent to the schema of another.
-        policy = Policy(normalize="off") if by_status else self._policy
+        handler = call.items if streams else call.answer_by_kind if by_kind else call.answer
+        # An answer that was repaired by its own schema must not be bent to that of another.
+        policy = Policy(normalize="off") if by_kind else self._policy
         return Operation(spec, handler, policy=policy)
 
     def _made(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:

@@ -23,6 +23,11 @@ _WORDS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
 _NUMBER_STARTS: Final = frozenset("0123456789+-.")
+# To the parser, which follows YAML 1.1, these are line breaks or forbidden; in 1.2 they are characters like others.
+_UNLIKE: Final = (0x7F, *range(0x80, 0xA0), 0x2028, 0x2029, 0xFEFF)
+_UNLIKE_1_1: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|.\xef\xbb\xbf", re.DOTALL)
+_FIRST_STAND_IN: Final = 0xFFF00
+_STAND_INS: Final = re.compile(f"[{chr(_FIRST_STAND_IN)}-{chr(_FIRST_STAND_IN + len(_UNLIKE) - 1)}]")
 _STANDARD_TAG: Final = "tag:yaml.org,2002:"
 
 
@@ -31,6 +36,8 @@ def read_yaml(text: bytes) -> Any:
     import yaml
 
     try:
+        if _UNLIKE_1_1.search(text):
+            return _Builder().build(_without_stand_ins(_events(_with_stand_ins(text.decode("utf-8-sig")))))
         return _Builder().build(_events(text))
     except (yaml.YAMLError, UnicodeError) as error:
         raise FormatError(f"Not YAML: {_one_line(error)}") from error
@@ -55,7 +62,22 @@ def _finite(text: str) -> float | str:
     return number if number - number == 0 else text
 
 
-def _events(text: bytes) -> Iterator[Any]:
+def _with_stand_ins(text: str) -> str:
+    """The text with private characters for those that YAML 1.2 takes as they are and the parser of 1.1 does not."""
+    if _STAND_INS.search(text):
+        raise FormatError("Not YAML: private characters stand beside control characters")
+    return text.translate({code: _FIRST_STAND_IN + index for index, code in enumerate(_UNLIKE)})
+
+
+def _without_stand_ins(events: Iterator[Any]) -> Iterator[Any]:
+    """The events with the characters that were meant."""
+    for event in events:
+        if type(event).__name__ == "ScalarEvent":
+            event.value = _STAND_INS.sub(lambda found: chr(_UNLIKE[ord(found[0]) - _FIRST_STAND_IN]), event.value)
+        yield event
+
+
+def _events(text: bytes | str) -> Iterator[Any]:
     import yaml
 
     # libyaml, where it was built, is some ten times faster; only its events are used, none of its constructors.

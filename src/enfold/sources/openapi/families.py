@@ -1,0 +1,95 @@
+"""Schemas that extend others: a base with a discriminator stands for all that name it in their `allOf`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
+
+MAX_CHILDREN: Final = 50
+
+_IN_PLACE: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf", "not", "if"})
+
+
+class Families:
+    """The children of each base, found when the first is asked for."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._extending: dict[int, list[Place]] = {}  # by the identity of what they extend
+        self._read: set[int] = set()
+
+    def children(self, base: Place) -> list[Place]:
+        """The schemas that a base with a discriminator stands for, itself excepted; none for any other schema."""
+        if not _is_base(base.node):
+            return []
+        self._index(base)
+        found: dict[int, Place] = {}
+        waiting = [*self._extending.get(id(base.node), ()), *self._mapped(base)]
+        while waiting:
+            child = waiting.pop(0)
+            if id(child.node) not in found and child.node is not base.node:
+                found[id(child.node)] = child
+                waiting.extend(self._extending.get(id(child.node), ()))
+        return list(found.values())
+
+    def extends(self, node: Any, base: Place) -> bool:
+        """Whether a named schema extends this base: what it inherits is then the base alone."""
+        if not _is_base(base.node):
+            return False
+        self._index(base)
+        return any(each.node is node for each in self._extending.get(id(base.node), ()))
+
+    def _index(self, base: Place) -> None:
+        """Look for children where the base lies, and in the document itself."""
+        for resource in (self._library.root, base.resource):
+            if id(resource) not in self._read:
+                self._read.add(id(resource))
+                self._index_resource(resource)
+
+    def _index_resource(self, resource: Resource) -> None:
+        for child in _named_schemas(Place(resource.root, resource)):
+            for part in child.child("allOf").elements():
+                target = self._target(part)
+                if target is not None:
+                    self._extending.setdefault(id(target.node), []).append(child)
+
+    def _target(self, part: Place) -> Place | None:
+        ref = part.node.get("$ref") if isinstance(part.node, dict) else None
+        return self._resolved(ref, part.resource) if isinstance(ref, str) else None
+
+    def _mapped(self, base: Place) -> Iterator[Place]:
+        """What the discriminator maps to, as far as it cannot lead back to the base."""
+        for ref in _mapping(base.node).values():
+            if isinstance(ref, str):
+                target = self._resolved(ref, base.resource) or self._resolved(
+                    f"#/components/schemas/{ref}", base.resource
+                )
+                if target is not None and isinstance(target.node, dict) and not _IN_PLACE & set(target.node):
+                    yield target
+
+    def _resolved(self, ref: str, resource: Resource) -> Place | None:
+        try:
+            return self._library.resolve(ref, resource)
+        except BrokenReferenceError:
+            return None
+
+
+def _is_base(node: Any) -> bool:
+    """Whether a schema has a discriminator, and leaves it to others to say which schemas it tells apart."""
+    if not isinstance(node, dict) or node.get("oneOf") or node.get("anyOf"):
+        return False
+    said = node.get("discriminator")
+    return isinstance(said, str) or (isinstance(said, dict) and isinstance(said.get("propertyName"), str))
+
+
+def _mapping(node: dict[str, Any]) -> dict[str, Any]:
+    said = node.get("discriminator")
+    mapping = said.get("mapping") if isinstance(said, dict) else None
+    return mapping if isinstance(mapping, dict) else {}
+
+
+def _named_schemas(root: Place) -> Iterator[Place]:
+    for folder in (root.child("components", "schemas"), root.child("definitions"), root.child("$defs")):
+        yield from (place for _, place in folder.items())
