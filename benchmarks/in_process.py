@@ -1,7 +1,11 @@
-"""One call inside a process: Enfold's `execute` beside a plain call, the msgspec floor, the MCP SDK and FastMCP."""
+"""One call inside a process: Enfold's `execute` beside a plain call, the msgspec floor, the MCP SDK and FastMCP.
+
+And typed results beside the engines that know their types.
+"""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -10,12 +14,16 @@ from importlib import import_module
 from typing import Any, Final
 
 import msgspec
+import pydantic
 from mcp.server import MCPServer
 
 from benchmarks import work
 from benchmarks.harness import Contender, Goal, Race, of_coroutine, of_function
 from benchmarks.program import race_all
 from enfold import OperationRegistry
+from enfold.operation import Policy
+from enfold.pipeline import build_writing_pipeline
+from enfold.schema.structs import encode
 
 PLAIN: Final = "plain call"
 FLOOR: Final = "msgspec floor"
@@ -24,6 +32,9 @@ EXECUTE_INLINE: Final = "execute, inline"
 EXECUTE_IN_THREAD: Final = "execute, in a thread"
 SDK: Final = "MCPServer.call_tool"
 FASTMCP: Final = "FastMCP.call_tool"
+ENGINE: Final = "its engine alone"
+WRITTEN: Final = "written by enfold"
+WRITTEN_BY_ENGINE: Final = "written and read again by its engine"
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -56,7 +67,8 @@ MID_GOALS: Final = (Goal(EXECUTE, FLOOR, "at most", 1.6),)
 def main(rounds: int) -> int:
     _silence_peers()
     races = [_async_race(ADD, ADD_GOALS), _async_race(MID, MID_GOALS), _sync_race(ADD), _sync_race(MID)]
-    return race_all("in_process", races, rounds)
+    typed = [*map(_typed_race, ROWS), *map(_writing_race, ROWS)]
+    return race_all("in_process", races + typed, rounds)
 
 
 def _silence_peers() -> None:
@@ -88,6 +100,92 @@ def _sync_race(task: Task) -> Race:
         _fastmcp(task, handler),
     )
     return Race(f"in process, `{task.name}`, def", contenders, (FLOOR, EXECUTE_IN_THREAD))
+
+
+# --- typed results ------------------------------------------------------------------------------------------------
+
+
+class RowModel(pydantic.BaseModel):
+    id: int
+    name: str
+    price: float
+    tags: list[str]
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """A class of rows, what its own engine does with a list of them, and how much longer we may take."""
+
+    name: str
+    row: Any
+    to_plain: Callable[[Any], Any]
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+    limit: float
+
+
+def _of_msgspec(name: str, row: Any) -> Rows:
+    read = msgspec.json.Decoder(list[row]).decode
+    return Rows(name, row, msgspec.to_builtins, msgspec.json.Encoder().encode, read, 3)
+
+
+def _of_pydantic(name: str, row: Any) -> Rows:
+    adapter = pydantic.TypeAdapter(list[row])
+    to_plain = functools.partial(adapter.dump_python, mode="json")
+    return Rows(name, row, to_plain, adapter.dump_json, adapter.validate_json, 2.5)
+
+
+ROWS: Final = (
+    _of_msgspec("dataclasses", work.Row),
+    _of_msgspec("Structs", work.RowStruct),
+    _of_pydantic("pydantic models", RowModel),
+)
+
+
+def _typed_race(rows: Rows) -> Race:
+    """1,000 rows as plain data, checked: `execute` beside what the engine takes to make them plain, unchecked."""
+    result, plain = work.rows(rows.row, 1_000), work.rows(dict, 1_000)
+    ops, to_plain = _giving(rows, result), rows.to_plain
+
+    async def call() -> Any:
+        return await ops.execute("bench.give", {})
+
+    contenders = (
+        of_function(ENGINE, lambda: to_plain(result), plain),
+        of_coroutine(EXECUTE, call, plain, lambda envelope: envelope.data),
+    )
+    return Race(
+        f"in process, 1,000 {rows.name}", contenders, (ENGINE,), (Goal(EXECUTE, ENGINE, "at most", rows.limit),)
+    )
+
+
+def _writing_race(rows: Rows) -> Race:
+    """50 rows as checked JSON text: the result step for a caller who writes, beside the engine's writing and reading."""
+    result, plain = work.rows(rows.row, 50), work.rows(dict, 50)
+    operation = _giving(rows, result).get("bench.give")
+    finish = build_writing_pipeline(operation.spec, Policy(), operation.signature)
+    write, read = rows.write, rows.read
+
+    def write_and_read() -> bytes:
+        text = write(result)
+        read(text)
+        return text
+
+    contenders = (
+        of_function(WRITTEN_BY_ENGINE, write_and_read, plain, msgspec.json.decode),
+        of_function(WRITTEN, lambda: encode(finish(result).data), plain, msgspec.json.decode),
+    )
+    goals = (Goal(WRITTEN, WRITTEN_BY_ENGINE, "at most", 1.5),)
+    return Race(f"in process, 50 {rows.name} written", contenders, (WRITTEN_BY_ENGINE,), goals)
+
+
+def _giving(rows: Rows, result: list[Any]) -> OperationRegistry:
+    async def give() -> Any:
+        return result
+
+    give.__annotations__["return"] = list[rows.row]  # type: ignore[name-defined]  # known only here
+    ops = OperationRegistry("bench")
+    ops.query(give)
+    return ops
 
 
 # --- without anybody's help ---------------------------------------------------------------------------------------

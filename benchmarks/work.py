@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
@@ -152,6 +154,29 @@ class InvoiceStruct(msgspec.Struct):
 
 class InvoicesStruct(msgspec.Struct):
     items: list[InvoiceStruct]
+
+
+# --- rows of four fields, as classes that users write --------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    id: int
+    name: str
+    price: float
+    tags: list[str]
+
+
+class RowStruct(msgspec.Struct):
+    id: int
+    name: str
+    price: float
+    tags: list[str]
+
+
+def rows(make: Callable[..., Any], count: int) -> list[Any]:
+    """Rows of a class, or dicts."""
+    return [make(id=number, name=f"row {number}", price=number * 1.5, tags=["a", "b"]) for number in range(count)]
 
 
 # --- the object: about 30 fields and 20 lines of 8, 2.7 kB of JSON ------------------------------------------------
