@@ -1,6 +1,7 @@
 """URI templates, read backwards: which values a URI has for the names in braces.
 
-`{name}` stands for one part of a path, `{+name}` and `{name*}` for any number of parts, `{?a,b}` for a query.
+`{name}` stands for one part of a path, `{+name}` and `{name*}` for any number of parts, `{?a,b}` for a query. A server names
+its own templates and a client sends any URI, so neither may make matching slow: see `_pattern`.
 """
 
 from __future__ import annotations
@@ -10,23 +11,34 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["is_template", "match_uri", "names_of"]
+__all__ = ["is_template", "literal_scheme", "match_uri", "names_of"]
+
+MAX_LENGTH: Final = 2048  # of a template, and of a URI without its query; a longer URI fits no template
+MAX_NAMES: Final = 32  # in one template
 
 _BRACES: Final = re.compile(r"\{([+?&#./;]?)([^{}]*)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_template(uri: str) -> bool:
     return "{" in uri
 
 
+def literal_scheme(template: str) -> str:
+    """The scheme that all URIs of a template have, with its colon; nothing where a name stands in its place."""
+    found = _SCHEME.match(template)
+    return found[0] if found else ""
+
+
 def names_of(template: str) -> tuple[str, ...]:
-    """The names a template has, in their order."""
-    return tuple(name.rstrip("*") for _, names in _BRACES.findall(template) for name in names.split(","))
+    """The names a template has, in their order, each once."""
+    found = (name.rstrip("*") for _, names in _BRACES.findall(template) for name in names.split(","))
+    return tuple(dict.fromkeys(found))
 
 
 def match_uri(template: str, uri: str) -> dict[str, str] | None:
-    """The values that make the template this URI; None where no values do."""
+    """The values that make the template this URI; None where no values do, ValueError for what is no template."""
     return _matcher(template)(uri)
 
 
@@ -34,19 +46,31 @@ def match_uri(template: str, uri: str) -> dict[str, str] | None:
 def _matcher(template: str) -> Callable[[str], dict[str, str] | None]:
     from urllib.parse import parse_qs, unquote
 
+    _check_size(template)
     path, query_names = _split(template)
-    pattern = re.compile(_pattern(path), re.DOTALL)
+    names, pattern = _pattern(path)
 
     def match(uri: str) -> dict[str, str] | None:
         address, _, query = uri.partition("?") if query_names else (uri, "", "")
-        found = pattern.fullmatch(address)
+        found = pattern.fullmatch(address[::-1]) if len(address) <= MAX_LENGTH else None
         if found is None:
             return None
-        values = {name: unquote(value) for name, value in found.groupdict().items()}
+        values: dict[str, str] = {}
+        for name, reversed_value in zip(names, reversed(found.groups()), strict=True):
+            value = unquote(reversed_value[::-1])
+            if values.setdefault(name, value) != value:  # a name that stands twice has one value
+                return None
         given = parse_qs(query, keep_blank_values=True) if query else {}
         return {**values, **{name: given[name][-1] for name in query_names if name in given}}
 
     return match
+
+
+def _check_size(template: str) -> None:
+    if len(template) > MAX_LENGTH:
+        raise ValueError(f"{template[:40]!r}… is longer than {MAX_LENGTH} characters")
+    if len(names_of(template)) > MAX_NAMES:
+        raise ValueError(f"{template[:40]!r}… has more than {MAX_NAMES} names")
 
 
 def _split(template: str) -> tuple[str, tuple[str, ...]]:
@@ -62,18 +86,49 @@ def _split(template: str) -> tuple[str, tuple[str, ...]]:
     return _BRACES.sub(take, template), tuple(names)
 
 
-def _pattern(path: str) -> str:
-    parts: list[str] = []
+def _pattern(path: str) -> tuple[list[str], re.Pattern[str]]:
+    """The names of a path in their order, and the pattern of a reversed URI, with a group for each name from the last on.
+
+    A name takes as little as it can until the text before it, and never tries again (`(?>…)`); one of any number of parts
+    tries again only until what stands between it and the next such name fits. That is enough to find values if there are
+    any, because names have text between them; and it takes no longer than the square of the URI's length. It is read from
+    the end so that the first name gets the most: `{name}.{ending}` of `a.tar.gz`.
+    """
+    names, texts, groups = _parts(path)
+    pattern = re.escape(texts.pop()[::-1])
+    is_open = False  # a block that begins with a name of any number of parts
+    for place in range(len(groups) - 1, -1, -1):
+        text = re.escape(texts[place][::-1])
+        if place == 0:
+            pattern += (")" if is_open and groups[0] == "." else "") + f"({groups[0]}+){text}"
+        elif groups[place] == ".":
+            pattern += (")" if is_open else "") + f"(?>(.+?){text}"
+            is_open = True
+        else:
+            pattern += f"(?>({groups[place]}+?){text})"
+    if is_open and groups[0] != ".":
+        pattern += "\\Z)"
+    return names, re.compile(pattern, re.DOTALL)
+
+
+def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
+    """The names of a path, the texts around them, and the characters that each name may stand for."""
+    names: list[str] = []
+    texts: list[str] = []
+    groups: list[str] = []
     end = 0
     for found in _BRACES.finditer(path):
-        parts.append(re.escape(path[end : found.start()]))
-        parts.append(_group(found[1], found[2], path))
+        if names and found.start() == end:
+            raise ValueError(f"{path!r}: nothing stands between two names, so that they cannot be told apart")
+        texts.append(path[end : found.start()])
+        groups.append(_group(found[1], found[2], path))
+        names.append(found[2].rstrip("*"))
         end = found.end()
-    return "".join(parts) + re.escape(path[end:])
+    return names, [*texts, path[end:]], groups
 
 
 def _group(operator: str, name: str, template: str) -> str:
+    """The characters that a name may stand for."""
     if operator not in ("", "+") or not _NAME.fullmatch(name):
         raise ValueError(f"{template!r}: {{{operator}{name}}} is not understood: use {{name}}, {{+name}} or {{?a,b}}")
-    spans = operator == "+" or name.endswith("*")
-    return f"(?P<{name.rstrip('*')}>{'.+' if spans else '[^/?#]+'})"
+    return "." if operator == "+" or name.endswith("*") else "[^/?#]"

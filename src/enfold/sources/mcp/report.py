@@ -21,6 +21,7 @@ class ImportReport(msgspec.Struct, frozen=True):
 
     imported: list[str] = []
     skipped: list[Problem] = []
+    degraded: list[Problem] = []  # imported, though not quite as the server has it
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON data."""
@@ -29,4 +30,5 @@ class ImportReport(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         lines = [f"{len(self.imported)} imported, {len(self.skipped)} skipped"]
-        return "\n".join([*lines, *(f"  skipped {each.where}: {each.why}" for each in self.skipped)])
+        lines += [f"  skipped {each.where}: {each.why}" for each in self.skipped]
+        return "\n".join([*lines, *(f"  degraded {each.where}: {each.why}" for each in self.degraded)])

@@ -10,6 +10,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
+from enfold.mcp.offers import facts_of, kind_of
 from enfold.operation import AccessControl, Normalize, Operation, OperationSpec, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
 from enfold.sources.filters import Filter, chooser
@@ -122,7 +123,7 @@ class MCPOperations:
     def report(self) -> ImportReport:
         """The ids that are there now, and what was left out and why."""
         skipped = [problem for source in self._sources for problem in source.offers.skipped]
-        return ImportReport([operation.spec.id for operation in self], [*self._failed, *skipped])
+        return ImportReport([operation.spec.id for operation in self], [*self._failed, *skipped], _clashes(self))
 
     @property
     def is_up(self) -> bool:
@@ -222,6 +223,15 @@ class _Source:
             before, self.offers = self.offers, _merged(self.offers, offers)
             for registry in self._registries:
                 _update(registry, before.operations, self.offers.operations)
+
+
+def _clashes(operations: Iterable[Operation]) -> list[Problem]:
+    """The URIs that several servers list: an MCP surface shows each with its server before it."""
+    owners: dict[str, list[str]] = {}
+    for operation in operations:
+        if kind_of(operation.spec) == "resource":
+            owners.setdefault(facts_of(operation.spec)["uri"], []).append(operation.spec.id)
+    return [Problem(uri, f"listed as {' and '.join(ids)}") for uri, ids in owners.items() if len(ids) > 1]
 
 
 def _merged(before: Offers, after: Offers) -> Offers:

@@ -13,10 +13,11 @@ from enfold.formats.schemas import success_schema, with_references
 from enfold.mcp.headers import Mirror, mirrors_of
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
-from enfold.mcp.uri_template import is_template, match_uri
+from enfold.mcp.uri_template import is_template
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
+from enfold.surfaces.mcp.addresses import Addresses
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
 
@@ -49,28 +50,13 @@ class Catalog:
         self._updates = {spec.namespace: spec.id for spec in specs if kind_of(spec) == "updates"}
         self._tools = _by_name_and_id(self.tools)
         self._prompts = _by_name_and_id(self.prompts)
-        self._resources = {resource.uri: resource for resource in self.resources}
+        self.addresses = Addresses(found)
 
     def tool(self, name: object) -> Tool | None:
         return self._tools.get(name) if isinstance(name, str) else None
 
     def prompt(self, name: object) -> Prompt | None:
         return self._prompts.get(name) if isinstance(name, str) else None
-
-    def resource(self, uri: str) -> tuple[Resource, dict[str, str]] | None:
-        """The resource at a URI, and the arguments that the URI has for its template."""
-        fixed = self._resources.get(uri)
-        if fixed is not None:
-            return fixed, {}
-        for template in self.templates:
-            arguments = match_uri(template.uri, uri)
-            if arguments is not None:
-                return template, arguments
-        return None
-
-    def offer(self, uri: object) -> Resource | None:
-        """The resource or template that is listed with exactly this URI."""
-        return next((found for found in (*self.resources, *self.templates) if found.uri == uri), None)
 
     def completion(self, spec: OperationSpec, argument: str) -> OperationSpec | None:
         """The operation that completes an argument of a prompt or resource."""
@@ -237,8 +223,9 @@ class Resource:
     def __init__(self, spec: OperationSpec, name: str) -> None:
         self.spec = spec
         self.name = name
-        self.uri: str = facts_of(spec)["uri"]
-        self.is_template = is_template(self.uri)
+        self.own_uri: str = facts_of(spec)["uri"]  # what its source calls it
+        self.uri = self.own_uri  # what it is listed as
+        self.is_template = is_template(self.own_uri)
 
     def listed(self, revision: Revision) -> Listed:
         facts = facts_of(self.spec)

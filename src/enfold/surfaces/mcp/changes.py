@@ -18,7 +18,7 @@ KINDS: Final = frozenset({"tools", "prompts", "resources"})
 class Listener:
     """A client that is told of changes: of which lists, of which resources, and under which subscription."""
 
-    __slots__ = ("_send", "id", "kinds", "uris")
+    __slots__ = ("_send", "id", "kinds", "may_hear_of", "uris")
 
     def __init__(
         self,
@@ -26,11 +26,14 @@ class Listener:
         kinds: Collection[str],
         uris: Collection[str],
         id: RequestId | UnsetType = UNSET,
+        may_hear_of: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`may_hear_of` is asked for the parts of a resource that have changed."""
         self._send = send
         self.kinds = kinds
         self.uris = uris
         self.id = id
+        self.may_hear_of = may_hear_of
 
     def tell(self, method: str, params: dict[str, Any] | None = None) -> None:
         if self.id is not UNSET:
@@ -60,7 +63,8 @@ class Changes:
         """Tell everyone who follows a resource that it has changed, or that a part of it has."""
         for listener in list(self._listeners):
             if uri in listener.uris:
-                listener.tell("notifications/resources/updated", {"uri": changed or uri})
+                is_part = changed is not None and changed != uri and listener.may_hear_of(changed)
+                listener.tell("notifications/resources/updated", {"uri": changed if is_part else uri})
 
     def lists_changed(self) -> None:
         """Something was registered or removed, perhaps by another thread; it is told soon, and many changes as one."""

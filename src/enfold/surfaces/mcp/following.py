@@ -33,11 +33,14 @@ class Following:
         self._updated = updated
         self._followed: dict[str, _Followed] = {}
 
-    async def follow(self, uri: str, operation_id: str) -> Release:
-        """Follow a resource by the operation that tells of its changes; the answer ends it."""
+    async def follow(self, uri: str, operation_id: str, prefix: str = "") -> Release:
+        """Follow a resource by the operation that tells of its changes; the answer ends it.
+
+        `prefix` stands before what its source calls it.
+        """
         followed = self._followed.get(uri)
         if followed is None:
-            followed = self._followed[uri] = self._begin(uri, operation_id)
+            followed = self._followed[uri] = self._begin(uri, operation_id, prefix)
         followed.clients += 1
         try:
             await followed.wait()
@@ -52,32 +55,33 @@ class Following:
             followed.task.cancel()
         self._followed = {}
 
-    def _begin(self, uri: str, operation_id: str) -> _Followed:
+    def _begin(self, uri: str, operation_id: str, prefix: str) -> _Followed:
         import asyncio
 
         begun = asyncio.Event()
-        return _Followed(asyncio.get_running_loop().create_task(self._carry(uri, operation_id, begun)), begun)
+        return _Followed(asyncio.get_running_loop().create_task(self._carry(uri, operation_id, prefix, begun)), begun)
 
-    async def _carry(self, uri: str, operation_id: str, begun: asyncio.Event) -> None:
+    async def _carry(self, uri: str, operation_id: str, prefix: str, begun: asyncio.Event) -> None:
         """Pass on changes until the last client leaves; a source that is gone may come back."""
         import asyncio
 
         for wait in chain(WAITS, repeat(WAITS[-1])):
             try:
-                await self._carry_once(uri, operation_id, begun)
+                await self._carry_once(uri, operation_id, prefix, begun)
             except CallError as error:
                 if not begun.is_set():
                     _tell(uri, error)
             begun.set()
             await asyncio.sleep(wait)
 
-    async def _carry_once(self, uri: str, operation_id: str, begun: asyncio.Event) -> None:
+    async def _carry_once(self, uri: str, operation_id: str, prefix: str, begun: asyncio.Event) -> None:
+        own_uri = uri.removeprefix(prefix)
         # The caller may follow it, which was checked; here nobody in particular does.
-        async with aclosing(self._registry.subscribe(operation_id, {"uri": uri}, Context())) as changes:
+        async with aclosing(self._registry.subscribe(operation_id, {"uri": own_uri}, Context())) as changes:
             async for change in changes:
                 # The first says that it has begun; if not for the first time, something may have happened meanwhile.
                 if begun.is_set():
-                    self._updated(uri, _changed(change, uri))
+                    self._updated(uri, f"{prefix}{_changed(change, own_uri)}")
                 begun.set()
 
     def _release(self, uri: str, followed: _Followed) -> None:

@@ -86,7 +86,8 @@ class MCPApp:
 
     def resource_updated(self, uri: str) -> None:
         """Tell the clients that follow a resource that it has changed; any thread may."""
-        changes = self._shared.server.changes
+        server = self._shared.server
+        changes = server.changes
         changes.schedule(lambda: changes.resource_updated(uri))
 
     async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,15 +150,22 @@ class MCPApp:
         if session.news is not None:
             session.news.end()  # the newest connection gets the news
         session.news = stream
-        changes = self._shared.server.changes
+        server = self._shared.server
+        changes = server.changes
         changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = changes.listen(Listener(session.tell, KINDS, session.followed))
+        stop = changes.listen(_listener(session, server))
         try:
             await Reply(send).carry(stream)
         finally:
             stop()
             if session.news is stream:
                 session.news = None
+
+
+def _listener(session: HTTPSession, server: Server) -> Listener:
+    return Listener(
+        session.tell, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
+    )
 
 
 def _check_twins(headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -48,6 +48,7 @@ async def complete(service: Service, exchange: Exchange) -> Result:
         raise ProtocolError(INVALID_PARAMS, "completion/complete needs a ref and an argument")
     spec = _referred(service, exchange, reference)
     name, value = str(argument.get("name", "")), str(argument.get("value", ""))
+    service.check_access(exchange, spec, {**_others(exchange), name: value})
     values = await _proposed(service, exchange, spec, name, value)
     shown = values[:MAX_COMPLETIONS]
     return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
@@ -56,8 +57,8 @@ async def complete(service: Service, exchange: Exchange) -> Result:
 def _referred(service: Service, exchange: Exchange, reference: dict[str, Any]) -> OperationSpec:
     if reference.get("type") == "ref/prompt":
         return _prompt(service, exchange, reference.get("name")).spec
-    offer = service.catalog.offer(reference.get("uri"))
-    if offer is None or not may_list(offer.spec.access_control, exchange.caller.identity):
+    offer = service.offer(exchange, reference.get("uri"))
+    if offer is None:
         raise ProtocolError(INVALID_PARAMS, f"Unknown resource: {reference.get('uri')!s:.200}")
     return offer.spec
 
@@ -79,7 +80,12 @@ def _enumerated(spec: OperationSpec, argument: str, value: str) -> list[str]:
 
 def _completion_input(exchange: Exchange, found: OperationSpec, argument: str, value: str) -> Result:
     """Of what is known, what the function asks for."""
-    context = exchange.params.get("context")
-    others = context.get("arguments", {}) if isinstance(context, dict) else {}
-    known = {"argument": argument, "value": value, "arguments": others}
+    known = {"argument": argument, "value": value, "arguments": _others(exchange)}
     return {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
+
+
+def _others(exchange: Exchange) -> dict[str, Any]:
+    """The arguments that are settled already."""
+    context = exchange.params.get("context")
+    others = context.get("arguments") if isinstance(context, dict) else None
+    return others if isinstance(others, dict) else {}

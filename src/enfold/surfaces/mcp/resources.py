@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from enfold.envelope import MCPResponseMeta
-from enfold.mcp.messages import INVALID_PARAMS, RESOURCE_NOT_FOUND, ProtocolError
 from enfold.mcp.offers import resource_contents
-from enfold.surfaces.mcp.catalog import Resource
 from enfold.surfaces.mcp.exchange import Exchange
 from enfold.surfaces.mcp.service import Result, Service, Session, cacheable, uri_of
 
@@ -25,27 +23,26 @@ def list_templates(service: Service, exchange: Exchange) -> Result:
 async def read_resource(service: Service, exchange: Exchange) -> Result:
     service.check_offered(exchange, "resources")
     uri = uri_of(exchange)
-    resource, arguments = _find(service, exchange, uri)
-    envelope = await service.run(exchange, resource.spec, dict(arguments))
+    place = service.resource(exchange, uri)
+    spec = place.resource.spec
+    envelope = await service.run(exchange, spec, dict(place.arguments))
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
-    result: Result = {"contents": resource_contents(resource.spec, uri, envelope.data, blocks)}
+    contents = resource_contents(spec, uri.removeprefix(place.prefix), envelope.data, blocks)
+    result: Result = {"contents": [_named_as(each, place.prefix) for each in contents]}
     return cacheable(exchange, result, 0, is_private=True)
 
 
-def _find(service: Service, exchange: Exchange, uri: str) -> tuple[Resource, dict[str, str]]:
-    found = service.resource(exchange, uri)
-    if found is None:
-        code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
-        raise ProtocolError(code, "Resource not found", {"uri": uri})
-    return found
+def _named_as(content: Result, prefix: str) -> Result:
+    """The content with its URI as clients here know it."""
+    return {**content, "uri": f"{prefix}{content.get('uri', '')}"} if prefix else content
 
 
 async def subscribe(service: Service, exchange: Exchange) -> Result:
     service.check_offered(exchange, "resources")
     session, uri = exchange.caller, uri_of(exchange)
-    resource, _ = _find(service, exchange, uri)
+    place = service.resource(exchange, uri)
     if isinstance(session, Session) and uri not in session.followed:
-        session.followed[uri] = await service.follow(resource, uri)
+        session.followed[uri] = await service.follow(place, uri)
     return {}
 
 
@@ -54,4 +51,6 @@ async def unsubscribe(service: Service, exchange: Exchange) -> Result:
     session, uri = exchange.caller, uri_of(exchange)
     if isinstance(session, Session) and uri in session.followed:
         session.followed.pop(uri)()
+    else:
+        service.resource(exchange, uri)
     return {}

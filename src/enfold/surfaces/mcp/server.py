@@ -121,18 +121,20 @@ class Server(Service):
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
-        listener = Listener(send, kinds, followed, exchange.id)
+        listener = Listener(
+            send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.caller.identity, uri)
+        )
         listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
         return _all_of(self.changes.listen(listener), *followed.values())
 
     async def _followed(self, exchange: Exchange, uris: object) -> dict[str, Release]:
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
         followed: dict[str, Release] = {}
+        identity = exchange.caller.identity
         try:
             for uri in [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else ():
-                found = self.resource(exchange, uri)
-                if found is not None and uri not in followed:
-                    followed[uri] = await self.follow(found[0], uri)
+                if uri not in followed and self.may_read(identity, uri):
+                    followed[uri] = await self.follow(self.resource(exchange, uri), uri)
         except BaseException:  # the client has left
             _all_of(*followed.values())()
             raise

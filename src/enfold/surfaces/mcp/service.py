@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from enfold.access import may_list
+from enfold.access import check_access, may_call, may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import find_format
+from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired, MissingCapability
-from enfold.mcp.messages import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ProtocolError, encode
+from enfold.mcp.messages import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ProtocolError,
+    encode,
+)
 from enfold.mcp.revisions import Revision
-from enfold.operation import Context, Identity, OperationSpec, Recording
+from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
+from enfold.surfaces.mcp.addresses import Place
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.exchange import Caller, Exchange
@@ -30,6 +39,8 @@ __all__ = ["Result", "Service", "Session", "Settings"]
 
 Result: TypeAlias = dict[str, Any]
 T = TypeVar("T", Tool, Resource, Prompt)
+
+MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 
 _CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
 
@@ -69,7 +80,8 @@ class Service:
         self.registry = registry = registry.guarded()
         self.settings = settings
         self.info = {"name": settings.name, "version": settings.version}
-        self._catalog = Catalog(registry, settings.format, settings.tool_names)
+        self._clashes: list[str] = []
+        self._catalog = self._new_catalog()
         self.changes = Changes(self._lists)
         self.following = Following(registry, self.changes.resource_updated)
         registry.watch(self.changes.lists_changed)
@@ -78,8 +90,17 @@ class Service:
     def catalog(self) -> Catalog:
         """What is offered now."""
         if self._catalog.version != self.registry.version:
-            self._catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
+            self._catalog = self._new_catalog()
         return self._catalog
+
+    def _new_catalog(self) -> Catalog:
+        catalog = Catalog(self.registry, self.settings.format, self.settings.tool_names)
+        clashes = catalog.addresses.clashes[:MAX_REPORTED]
+        for clash in clashes:
+            if clash not in self._clashes:
+                Log("enfold.mcp").warning("%s", clash)
+        self._clashes = clashes
+        return catalog
 
     def _lists(self) -> Lists:
         return self.catalog.lists()
@@ -128,15 +149,44 @@ class Service:
 
     # resources
 
-    def resource(self, exchange: Exchange, uri: str) -> tuple[Resource, dict[str, str]] | None:
-        """The resource at a URI, with its arguments; one the caller may not read is to him as one that is not there."""
-        found = self.catalog.resource(uri)
-        return found if found and may_list(found[0].spec.access_control, exchange.caller.identity) else None
+    def resource(self, exchange: Exchange, uri: str) -> Place:
+        """The resource at a URI that the caller may read; every method about a resource asks here.
 
-    async def follow(self, resource: Resource, uri: str) -> Release:
+        One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
+        told how to name the one they mean.
+        """
+        found = [
+            place for place in self.catalog.addresses.find(uri) if _is_visible(exchange.caller.identity, place.resource)
+        ]
+        if not found:
+            code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
+            raise ProtocolError(code, "Resource not found", {"uri": uri})
+        if len(found) > 1:
+            choice = [f"{space}+{uri}" for space in self.catalog.addresses.spaces_of(found)]
+            raise ProtocolError(
+                INVALID_PARAMS, f"Several servers have this URI: use {' or '.join(choice)}", {"uri": uri}
+            )
+        self.check_access(exchange, found[0].resource.spec, found[0].arguments)
+        return found[0]
+
+    def may_read(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a URI is that of one resource, and the caller may read it."""
+        found = [place for place in self.catalog.addresses.find(uri) if _is_visible(identity, place.resource)]
+        return len(found) == 1 and may_call(found[0].resource.spec.access_control, identity, found[0].arguments)
+
+    def may_hear_of(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a part of what a caller follows may be named to them: it is no resource by itself, or they may read it."""
+        return not self.catalog.addresses.find(uri) or self.may_read(identity, uri)
+
+    def offer(self, exchange: Exchange, uri: object) -> Resource | None:
+        """The resource or template that is listed to the caller with exactly this URI."""
+        found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.caller.identity, each)]
+        return found[0] if len(found) == 1 else None
+
+    async def follow(self, place: Place, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
-        operation_id = self.catalog.updates(resource)
-        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id)
+        operation_id = self.catalog.updates(place.resource)
+        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, place.prefix)
 
     # running
 
@@ -173,9 +223,24 @@ class Service:
         except (InputRequired, MissingCapability):
             raise
         except CallError as error:
-            code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
-            told = {**error.to_wire(), "requestId": error.request_id or context.request_id}
-            raise ProtocolError(code, error.message, {ERROR_KEY: told}) from error
+            raise _protocol_error(error, context.request_id) from error
+
+    def check_access(self, exchange: Exchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
+        """Refuse a caller who may not run an operation with these arguments."""
+        try:
+            check_access(spec, exchange.caller.identity, arguments)
+        except CallError as error:
+            raise _protocol_error(error, new_request_id()) from error
+
+
+def _protocol_error(error: CallError, request_id: str) -> ProtocolError:
+    code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
+    told = {**error.to_wire(), "requestId": error.request_id or request_id}
+    return ProtocolError(code, error.message, {ERROR_KEY: told})
+
+
+def _is_visible(identity: Identity | None, resource: Resource) -> bool:
+    return may_list(resource.spec.access_control, identity)
 
 
 def cacheable(exchange: Exchange, result: Result, ttl_ms: int, *, is_private: bool) -> Result:

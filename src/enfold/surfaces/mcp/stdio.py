@@ -204,7 +204,12 @@ class Connection:
 
     def _tell_changes(self) -> None:
         """From its handshake on the client is told of all changes."""
-        self._server.changes.listen(Listener(self.send, KINDS, self._session.followed))
+        session, server = self._session, self._server
+        server.changes.listen(
+            Listener(
+                self.send, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
+            )
+        )
 
     def _exchange(self, message: Message) -> Exchange:
         meta = message.meta

@@ -1,0 +1,120 @@
+"""Which resource a URI names, where several servers have resources: each answers for its own, and a clash is reported. No I/O.
+
+A URI that two servers list, and a template that begins with no scheme of its own, are listed with their server before them:
+`files+config://app`. Every resource can be named so; without its server only where one server alone can be meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from enfold.mcp.uri_template import literal_scheme, match_uri
+from enfold.operation import with_hash
+
+if TYPE_CHECKING:
+    from enfold.surfaces.mcp.catalog import Resource
+
+__all__ = ["Addresses", "Place"]
+
+_NOT_IN_SCHEMES: Final = re.compile(r"[^A-Za-z0-9.-]")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A resource at a URI: the arguments that the URI has for a template, and what stands before the source's own URI."""
+
+    resource: Resource
+    arguments: dict[str, str]
+    prefix: str = ""
+
+
+class Addresses:
+    """The resources of a registry by their URIs; it says under which URI each is listed."""
+
+    def __init__(self, resources: list[Resource]) -> None:
+        self._spaces = _spaces(resource.spec.namespace for resource in resources)
+        self._resources: dict[str, list[Resource]] = {}  # by what their sources call them
+        self._templates: dict[str, list[Resource]] = {}  # by their namespaces
+        self.clashes: list[str] = []
+        for resource in resources:
+            self._resources.setdefault(resource.own_uri, []).append(resource)
+            if resource.is_template:
+                self._templates.setdefault(resource.spec.namespace, []).append(resource)
+        for uri, offered in self._resources.items():
+            self._settle(uri, offered)
+
+    def find(self, uri: str) -> list[Place]:
+        """Where a URI leads: nowhere, to one place, or to one of each server that it could belong to."""
+        space, plus, rest = uri.partition("+")
+        if plus and space in self._spaces:
+            found = self._within(self._spaces[space], rest)
+            if found is not None:
+                return [msgspec.structs.replace(found, prefix=f"{space}+")]
+        listed = [each for each in self._resources.get(uri, ()) if not each.is_template]
+        if listed:
+            return _one_each([Place(resource, {}) for resource in listed])
+        return _one_each(
+            Place(template, arguments)
+            for templates in self._templates.values()
+            for template in templates
+            if _is_addressed_alone(template) and (arguments := match_uri(template.own_uri, uri)) is not None
+        )
+
+    def spaces_of(self, places: list[Place]) -> list[str]:
+        """The words for the servers of some places."""
+        spaces = {namespace: space for space, namespace in self._spaces.items()}
+        return [spaces[place.resource.spec.namespace] for place in places]
+
+    def listed(self, uri: object) -> list[Resource]:
+        """The resources and templates that are listed with exactly this URI, or are called so by their sources."""
+        found = [each for offered in self._resources.values() for each in offered if each.uri == uri]
+        return found or list(self._resources.get(uri, ()) if isinstance(uri, str) else ())
+
+    def _within(self, namespace: str, uri: str) -> Place | None:
+        for resource in self._resources.get(uri, ()):
+            if resource.spec.namespace == namespace and not resource.is_template:
+                return Place(resource, {})
+        for template in self._templates.get(namespace, ()):
+            arguments = match_uri(template.own_uri, uri)
+            if arguments is not None:
+                return Place(template, arguments)
+        return None
+
+    def _settle(self, uri: str, offered: list[Resource]) -> None:
+        spaces = {namespace: space for space, namespace in self._spaces.items()}
+        owners = sorted({resource.spec.namespace for resource in offered})
+        for resource in offered:
+            if len(owners) > 1 or not _is_addressed_alone(resource):
+                resource.uri = f"{spaces[resource.spec.namespace]}+{uri}"
+        if len(owners) < len(offered):
+            ids = " and ".join(resource.spec.id for resource in offered)
+            self.clashes.append(f"{uri:.200} is the URI of {ids}: only the first can be read by it")
+        elif len(owners) > 1:
+            addresses = " and ".join(resource.uri for resource in offered)
+            self.clashes.append(f"{uri:.200} is offered by {' and '.join(owners)}: read {addresses:.400}")
+
+
+def _spaces(namespaces: Iterable[str]) -> dict[str, str]:
+    """The namespaces by the words that stand for them before a URI, which are legal in a scheme."""
+    spaces: dict[str, str] = {}
+    for namespace in dict.fromkeys(namespaces):
+        word = _NOT_IN_SCHEMES.sub("-", namespace.removesuffix("resources").rstrip(".") or "local")
+        word = word if word[0].isalpha() else f"n{word}"
+        spaces[word if word not in spaces else _NOT_IN_SCHEMES.sub("-", with_hash(word, namespace))] = namespace
+    return spaces
+
+
+def _is_addressed_alone(resource: Resource) -> bool:
+    """Whether its URIs are its own without its server's name: a template for everything would take those of others."""
+    return not resource.is_template or not resource.spec.namespace or bool(literal_scheme(resource.own_uri))
+
+
+def _one_each(places: Iterable[Place]) -> list[Place]:
+    """The first place of each server."""
+    found: dict[str, Place] = {}
+    for place in places:
+        found.setdefault(place.resource.spec.namespace, place)
+    return list(found.values())
