@@ -29,6 +29,31 @@ PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authentica
 PRIVATE_HEADER_PREFIX: Final = "proxy-"
 
 
+# What each change that the repair of a result makes, and each misfit that it leaves, is called for people.
+REPAIRS: Final[dict[str, str]] = {
+    "strip": "A property the schema does not know was removed",
+    "convert": "A value was converted without loss",
+    "default": "A declared default was filled in",
+    "null_dropped": "A null that the schema does not allow was removed",
+    "type_mismatch": "A value of another type was kept",
+    "missing": "A required property is missing",
+    "constraint": "A value that breaks a constraint was kept",
+    ROOT_MISMATCH: "The result as a whole is not what the schema describes",
+    "unrepairable": "A part could not be brought into the schema's form",
+    "more": "There are more warnings than are listed",
+}
+_OTHER_WARNINGS: Final[dict[str, str]] = {
+    "detected": "A mapping that a handler returned was taken for an envelope",
+    "envelope_extra": "A field beside data and meta was left out",
+    "envelope_meta": "A field of meta had another type and gave way to the default",
+    "meta_extra": "A field of meta that nobody knows was left out",
+    "envelope_block": "The encoded block of a ToolEnvelope cannot be read",
+    "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
+    "invalid_json": "JSON that is broken was kept as text",
+    "parsed_text": "The data was JSON in a text block",
+}
+
+
 class ResultWarning(msgspec.Struct, frozen=True):
     """One change made to a result, or one place where it still does not fit; `old` and `new` stay in the process."""
 
@@ -39,6 +64,12 @@ class ResultWarning(msgspec.Struct, frozen=True):
     type: str = "null"  # the JSON type of the old value
     size: int = 0  # the length of the old value as JSON text
     count: int = 1  # how many array siblings this entry stands for
+
+    @property
+    def sentence(self) -> str:
+        """What people read, with the place it speaks of, and no value."""
+        known = REPAIRS.get(self.code) or _OTHER_WARNINGS.get(self.code)
+        return f"{known or self.code.replace('_', ' ').capitalize()}: {self.path or '/'}"
 
     def to_wire(self) -> dict[str, Any]:
         """What may leave the process: no values, because a stripped property may be a secret."""

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, ResultWarning, to_wire
 from enfold.errors import CallError, FormatError
-from enfold.formats import Format
+from enfold.formats import Verbs
 
 __all__ = ["LOST", "Conversion", "convert"]
 
@@ -25,7 +25,7 @@ class Conversion(msgspec.Struct, frozen=True):
     lost: tuple[ResultWarning, ...] = ()
 
 
-def convert(wire: Any, source: Format, target: Format) -> Conversion:
+def convert(wire: Any, source: Verbs, target: Verbs) -> Conversion:
     """Read in one format, write in another; FormatError where the wire value is not of the first."""
     try:
         envelope = source.read(wire)
@@ -38,7 +38,7 @@ def convert(wire: Any, source: Format, target: Format) -> Conversion:
     return Conversion(told, lost)
 
 
-def _convert_failure(error: CallError, target: Format) -> Conversion:
+def _convert_failure(error: CallError, target: Verbs) -> Conversion:
     written = target.write_error(error, "")
     return Conversion(
         written,
@@ -46,7 +46,7 @@ def _convert_failure(error: CallError, target: Format) -> Conversion:
     )
 
 
-def _facts_again(written: Any, target: Format) -> dict[str, Any]:
+def _facts_again(written: Any, target: Verbs) -> dict[str, Any]:
     try:
         return _facts(target.read(written))
     except CallError as error:

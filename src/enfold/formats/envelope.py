@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope, local_envelope, to_wire
+from enfold.envelope import (
+    RESPONSE_META_SCHEMA,
+    ResponseEnvelope,
+    from_wire,
+    is_response_envelope,
+    local_envelope,
+    to_wire,
+)
 from enfold.errors import CallError, FormatError
 from enfold.operation import OperationSpec
 
-__all__ = ["read", "write", "write_error"]
+__all__ = ["read", "success_schema", "write", "write_error"]
+
+ERROR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "details": {"type": "object"},
+                "retryable": {"type": "boolean"},
+            },
+            "required": ["code", "message", "details", "retryable"],
+            "additionalProperties": False,
+        }
+    },
+    "required": ["error"],
+    "additionalProperties": False,
+}
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
@@ -49,3 +75,16 @@ def _is_error(error: Mapping[str, Any]) -> bool:
         and isinstance(error.get("details"), Mapping | None)
         and isinstance(error.get("retryable"), bool | None)
     )
+
+
+def success_schema(operation: OperationSpec) -> dict[str, Any]:
+    """The schema of `{"data", "meta"}`."""
+    from enfold.formats.schemas import around  # which a start without lists and documents can do without
+
+    schema = around("data", operation.output_schema)
+    definitions: dict[str, Any] = schema.setdefault("$defs", {})
+    name = "ResponseMeta" if "ResponseMeta" not in definitions else "EnvelopeResponseMeta"
+    definitions[name] = RESPONSE_META_SCHEMA
+    schema["properties"]["meta"] = {"$ref": f"#/$defs/{name}"}
+    schema["required"] = ["data", "meta"]
+    return schema

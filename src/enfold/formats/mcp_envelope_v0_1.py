@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, TextContent, error_of, local_envelope
+from enfold.envelope import (
+    REPAIRS,
+    MCPResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    TextContent,
+    error_of,
+    local_envelope,
+)
 from enfold.errors import CallError, FormatError
 from enfold.provenance.records import Evidence, Record
 from enfold.self_named import ENVELOPE_VERSION as VERSION
@@ -21,7 +29,22 @@ from enfold.self_named import names_itself, own_code, parse_envelope
 if TYPE_CHECKING:
     from enfold.operation import OperationSpec
 
-__all__ = ["VERSION", "describe_warning", "own_wire", "read", "write", "write_error"]
+__all__ = ["VERSION", "own_wire", "read", "success_schema", "write", "write_error"]
+
+_OBJECTS: Final[dict[str, Any]] = {"type": "array", "items": {"type": "object"}}
+ERROR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "schema_version": {"const": VERSION},
+        "result": {},
+        "provenance": {"type": ["object", "null"]},
+        "warnings": _OBJECTS,
+        "errors": _OBJECTS,
+        "meta": {"type": "object"},
+    },
+    "required": ["schema_version", "result", "errors"],
+    "additionalProperties": False,
+}
 
 MAX_CODE: Final = 200
 MAX_MESSAGE: Final = 2000
@@ -101,6 +124,16 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
     return envelope
 
 
+def success_schema(operation: OperationSpec) -> dict[str, Any]:
+    """The schema of the envelope around a result that fits."""
+    from enfold.formats.schemas import around  # which a start without lists and documents can do without
+
+    schema = around("result", operation.output_schema)
+    schema["properties"] = {**ERROR_SCHEMA["properties"], **schema["properties"]}
+    schema["required"] = ["schema_version", "result"]
+    return schema
+
+
 # --- what is carried along, so that what was read can be written again as it was ----------------------------------
 
 
@@ -161,36 +194,16 @@ def _flat_value(value: Any) -> str | float | bool | None:
     return text[:MAX_DETAIL]
 
 
-_SENTENCES: Final[dict[str, str]] = {
-    "strip": "A property the schema does not know was removed",
-    "convert": "A value was converted without loss",
-    "default": "A declared default was filled in",
-    "null_dropped": "A null that the schema does not allow was removed",
-    "type_mismatch": "A value of another type was kept",
-    "missing": "A required property is missing",
-    "constraint": "A value that breaks a constraint was kept",
-    "root_mismatch": "The result as a whole is not what the schema describes",
-    "unrepairable": "A part could not be brought into the schema's form",
-    "more": "There are more warnings than are listed",
-}
-
-
 def _write_warning(warning: ResultWarning) -> dict[str, Any]:
     if isinstance(warning, _ReadWarning):
         return warning.wire
     facts = warning.to_wire()
     code = facts.pop("code")
-    return _entry(_warning_code(code), describe_warning(warning), details=_flat(facts))
-
-
-def describe_warning(warning: ResultWarning) -> str:
-    """The sentence that people read, with the place it speaks of, and no value."""
-    sentence = _SENTENCES.get(warning.code, warning.code.replace("_", " ").capitalize())
-    return f"{sentence}: {warning.path or '/'}"
+    return _entry(_warning_code(code), warning.sentence, details=_flat(facts))
 
 
 def _warning_code(code: str) -> str:
-    if code in _SENTENCES:
+    if code in REPAIRS:
         return _REPAIR_PREFIX + code.upper()
     return _PREFIX + code.upper() if code.islower() else code
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_text, local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.operation import OperationSpec
 
-__all__ = ["read", "write", "write_error"]
+__all__ = ["read", "success_schema", "write", "write_error"]
+
+ERROR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}},
+    "required": ["error"],
+    "additionalProperties": False,
+}
+HOLDS_ERRORS: Final = False
+TAKES_STRUCTS: Final = True
+HAS_PREFIXES: Final = True
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
@@ -49,3 +59,16 @@ def _several(wire: Mapping[str, Any]) -> list[Any]:
     if wire.keys() != set(names):
         raise FormatError("Not of the format `result`: it has `result`, `result0` and so on, `error`, or nothing")
     return [wire[name] for name in names]
+
+
+def success_schema(operation: OperationSpec) -> dict[str, Any]:
+    """The schema of `{"result": v}`, of numbered values, or of `{}`."""
+    from enfold.formats.schemas import around, object_schema  # which a start without lists and documents can do without
+
+    output = operation.output_schema
+    if operation.values == 0:
+        return {"type": "object", "additionalProperties": False}
+    if operation.values > 1:
+        values = {f"result{index}": schema for index, schema in enumerate(output["prefixItems"])}
+        return object_schema(values, output.get("$defs"))
+    return around("result", output)

@@ -1,4 +1,4 @@
-"""What each format looks like, as JSON Schema: the success of an operation, and a failure. Surfaces advertise these."""
+"""JSON Schemas of what formats write around a result, and their references."""
 
 from __future__ import annotations
 
@@ -8,54 +8,21 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.envelope import RESPONSE_META_SCHEMA
-from enfold.operation import OperationSpec
-
-__all__ = ["error_schema", "success_schema", "with_references"]
+__all__ = ["around", "object_schema", "with_references"]
 
 Schema: TypeAlias = dict[str, Any]
 
 
-def success_schema(format: str, operation: OperationSpec) -> Schema:
-    """The schema of what `write` gives for a result that fits."""
-    return _SUCCESS[format](operation)
-
-
-def error_schema(format: str) -> Schema:
-    """The schema of what `write_error` gives."""
-    return _FAILURE[format]
-
-
-def _result(operation: OperationSpec) -> Schema:
-    output = operation.output_schema
-    if operation.values == 0:
-        return {"type": "object", "additionalProperties": False}
-    if operation.values > 1:
-        values = {f"result{index}": schema for index, schema in enumerate(output["prefixItems"])}
-        return _object(values, output.get("$defs"))
-    return _around("result", output)
-
-
-def _envelope(operation: OperationSpec) -> Schema:
-    schema = _around("data", operation.output_schema)
-    definitions: Schema = schema.setdefault("$defs", {})
-    name = "ResponseMeta" if "ResponseMeta" not in definitions else "EnvelopeResponseMeta"
-    definitions[name] = RESPONSE_META_SCHEMA
-    schema["properties"]["meta"] = {"$ref": f"#/$defs/{name}"}
-    schema["required"] = ["data", "meta"]
-    return schema
-
-
-def _around(name: str, output: Any) -> Schema:
+def around(name: str, output: Any) -> Schema:
     """An object with the output as its one property; what the output defines moves to the new root."""
     if not isinstance(output, dict) or "$id" in output:
-        return _object({name: output})  # with an address of its own it stays whole: its references start there
+        return object_schema({name: output})  # with an address of its own it stays whole: its references start there
     kept = output.get("$defs") if _stays(output.get("$defs")) else None
     bare = output if kept is None else {key: value for key, value in output.items() if key != "$defs"}
     moved: Schema = with_references(bare, lambda reference: _moved(reference, f"#/properties/{name}"))
     definitions = moved.pop("$defs", kept)
     moved.pop("$schema", None)
-    return _object({name: moved}, definitions)
+    return object_schema({name: moved}, definitions)
 
 
 # A reference in the text of a schema that is not to a definition by its name.
@@ -75,7 +42,8 @@ def _moved(reference: str, place: str) -> str:
     return place + reference[1:] if is_pointer and not reference.startswith("#/$defs/") else reference
 
 
-def _object(properties: Schema, definitions: Schema | None = None) -> Schema:
+def object_schema(properties: Schema, definitions: Schema | None = None) -> Schema:
+    """A closed object with these properties, all of them required."""
     schema = {
         "type": "object",
         "properties": properties,
@@ -83,83 +51,6 @@ def _object(properties: Schema, definitions: Schema | None = None) -> Schema:
         "additionalProperties": False,
     }
     return {**schema, "$defs": dict(definitions)} if definitions else schema
-
-
-_RESULT_ERROR: Final[Schema] = {
-    "type": "object",
-    "properties": {"error": {"type": "string"}},
-    "required": ["error"],
-    "additionalProperties": False,
-}
-
-_ENVELOPE_ERROR: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "code": {"type": "string"},
-                "message": {"type": "string"},
-                "details": {"type": "object"},
-                "retryable": {"type": "boolean"},
-            },
-            "required": ["code", "message", "details", "retryable"],
-            "additionalProperties": False,
-        }
-    },
-    "required": ["error"],
-    "additionalProperties": False,
-}
-
-
-def _mcp_envelope(operation: OperationSpec) -> Schema:
-    schema = _around("result", operation.output_schema)
-    schema["properties"] = {**_MCP_ENVELOPE["properties"], **schema["properties"]}
-    schema["required"] = ["schema_version", "result"]
-    return schema
-
-
-_OBJECTS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
-_MCP_ENVELOPE: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "schema_version": {"const": "mcp.envelope.v0.1"},
-        "result": {},
-        "provenance": {"type": ["object", "null"]},
-        "warnings": _OBJECTS,
-        "errors": _OBJECTS,
-        "meta": {"type": "object"},
-    },
-    "required": ["schema_version", "result"],
-    "additionalProperties": False,
-}
-
-_TEXT_BLOCK: Final[Schema] = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_TOOL_ENVELOPE: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "content": {"type": "array", "items": _TEXT_BLOCK, "minItems": 2, "maxItems": 2},
-        "isError": {"type": "boolean"},
-    },
-    "required": ["content", "isError"],
-}
-
-_SUCCESS: Final[dict[str, Callable[[OperationSpec], Schema]]] = {
-    "result": _result,
-    "envelope": _envelope,
-    "mcp_envelope_v0_1": _mcp_envelope,
-    "tool_envelope_v1": lambda _: _TOOL_ENVELOPE,
-}
-_FAILURE: Final[dict[str, Schema]] = {
-    "result": _RESULT_ERROR,
-    "envelope": _ENVELOPE_ERROR,
-    "mcp_envelope_v0_1": {**_MCP_ENVELOPE, "required": ["schema_version", "result", "errors"]},
-    "tool_envelope_v1": _TOOL_ENVELOPE,
-}
 
 
 # --- references ---------------------------------------------------------------------------------------------------

@@ -43,11 +43,27 @@ __all__ = [
     "WorkflowStep",
     "parse_block",
     "read",
+    "success_schema",
     "write",
     "write_error",
 ]
 
 PREFIX: Final = "__ENVELOPE_V1__:"
+
+_TEXT_BLOCK: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+ERROR_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "content": {"type": "array", "items": _TEXT_BLOCK, "minItems": 2, "maxItems": 2},
+        "isError": {"type": "boolean"},
+    },
+    "required": ["content", "isError"],
+}
+IS_CONTENT: Final = True
 
 _ERROR_TOOL: Final = "mcp"
 
@@ -85,6 +101,11 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
         raise
     except FormatError:
         return _read_summary(texts[0], is_error=is_error is True)
+
+
+def success_schema(operation: OperationSpec) -> dict[str, Any]:  # noqa: ARG001  # every format is asked for an operation
+    """The schema of two text blocks, which do not show what they hold."""
+    return ERROR_SCHEMA
 
 
 # --- payloads with a type of their own ----------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES
-from enfold.formats import find_format
-from enfold.formats.schemas import error_schema, success_schema, with_references
+from enfold.formats import Format, find_format
+from enfold.formats.schemas import with_references
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.schema.nodes.reference import digest, unquote
@@ -52,11 +52,11 @@ def to_openapi(
     version: str = "1.0.0",
 ) -> dict[str, Any]:
     """The document for one caller: only what this identity may call, or, for the owner, everything."""
-    find_format(format)
+    chosen = find_format(format)
     specs = registry.list() if everything else registry.visible(identity)
     # Names are given over all operations, so that each has the same name for every caller.
     tools = registry.tool_names()
-    components = _Components(format)
+    components = _Components(chosen)
     paths = {f"/functions/{spec.id}": _path_item(spec, tools[spec.id], components) for spec in specs}
     return {
         "openapi": "3.1.0",
@@ -165,9 +165,10 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
 
 
 def _success(spec: OperationSpec, components: _Components) -> Schema:
-    schema = components.place(success_schema(components.format, spec), f"{spec.id}.output")
+    written = components.format.success_schema
+    schema = components.place({} if written is None else written(spec), f"{spec.id}.output")
     if spec.type is OperationType.SUBSCRIPTION:
-        content = _stream_content(schema, error_schema(components.format))
+        content = _stream_content(schema, components.format.error_schema)
     else:
         content = {"application/json": {"schema": schema}}
     headers = {"X-Request-Id": _header("X-Request-Id"), "Enfold-Warnings": _header("Enfold-Warnings")}
@@ -177,7 +178,8 @@ def _success(spec: OperationSpec, components: _Components) -> Schema:
 def _stream_content(item: Schema, failure: Schema) -> Schema:
     """What one event or one line holds: an item, which may be a failed result, or how the stream ended."""
     end = {"type": "object", "properties": {"complete": {"const": True}}, "required": ["complete"]}
-    error = failure["properties"]["error"] if failure["properties"].keys() == {"error"} else failure
+    properties = failure.get("properties", {})
+    error = properties["error"] if properties.keys() == {"error"} else failure
     broken = {"complete": {"const": False}, "error": error}
     line = {"anyOf": [item, failure, end, {"type": "object", "properties": broken, "required": list(broken)}]}
     event = {
@@ -236,7 +238,7 @@ _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 class _Components:
     """What the operations share; the definitions of their schemas are moved here, each once."""
 
-    def __init__(self, format: str) -> None:
+    def __init__(self, format: Format) -> None:
         self.format = format
         self._schemas: dict[str, Schema] = {}
         self._origins: dict[str, str] = {}
@@ -257,7 +259,7 @@ class _Components:
         return {
             "description": _DESCRIPTIONS.get(status, "The operation failed"),
             "headers": {name: _header(name) for name in names},
-            "content": {"application/json": {"schema": error_schema(self.format)}},
+            "content": {"application/json": {"schema": self.format.error_schema}},
         }
 
     def shared(self, status: int) -> Schema:

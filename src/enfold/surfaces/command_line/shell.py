@@ -207,11 +207,9 @@ class Shell:
 
     def _warn(self, warnings: Iterable[ResultWarning]) -> None:
         """A line for each change made to a result, and for each place where it is not what was promised."""
-        from enfold.formats.mcp_envelope_v0_1 import describe_warning
-
         for warning in warnings:
             times = f" ({warning.count} times)" if warning.count > 1 else ""
-            print(f"warning: {printable(describe_warning(warning))}{times}", file=self._messages)
+            print(f"warning: {printable(warning.sentence)}{times}", file=self._messages)
 
     def _print(self, text: bytes) -> None:
         """One line for a program, several for a person at a terminal."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
-from enfold.formats.schemas import success_schema, with_references
+from enfold.formats.schemas import with_references
 from enfold.mcp.headers import Mirror, mirrors_of
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
@@ -117,7 +117,7 @@ class Tool:
     @cached_property
     def has_structure(self) -> bool:
         """Whether results have structured content: a format whose result is content has none besides it."""
-        return self.format_name != "tool_envelope_v1"
+        return self.format.has_structure
 
     @cached_property
     def is_imported(self) -> bool:
@@ -139,7 +139,8 @@ class Tool:
             return self.own_output_schema or self.spec.output_schema or None
         if self._gives_content:
             return None
-        return success_schema(self.format_name, _collected(self.spec) if self.is_stream else self.spec) or None
+        written = self.format.success_schema
+        return None if written is None else written(_collected(self.spec) if self.is_stream else self.spec) or None
 
     @cached_property
     def _gives_content(self) -> bool:

@@ -72,14 +72,13 @@ def _content(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, fo
     meta = envelope.meta
     if format is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
         return [_block(block, revision) for block in meta.content]
-    return _written_content((format or tool.format).write(envelope, tool.spec))
+    chosen = format or tool.format
+    return _written_content(chosen, chosen.write(envelope, tool.spec))
 
 
-def _written_content(wire: Any) -> list[Any]:
+def _written_content(format: Format, wire: Any) -> list[Any]:
     """The blocks a format makes itself, or its JSON as the text of one."""
-    if isinstance(wire, dict) and wire.keys() == {"content", "isError"}:
-        return list(wire["content"])
-    return [{"type": "text", "text": _json(wire)}]
+    return list(wire["content"]) if format.is_content else [{"type": "text", "text": _json(wire)}]
 
 
 def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
@@ -148,7 +147,7 @@ def failure(error: CallError, format: Format, operation_id: str) -> Result:
     """A result that tells a model what went wrong, and a program under which code."""
     told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
     return {
-        "content": _written_content(format.write_error(error, operation_id)),
+        "content": _written_content(format, format.write_error(error, operation_id)),
         "isError": True,
         "_meta": {ERROR_KEY: msgspec.Raw(_json(told).encode())},
     }

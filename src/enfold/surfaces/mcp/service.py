@@ -191,8 +191,8 @@ class Service:
     # running
 
     def prepared(self, tool: Tool) -> PreparedOperation:
-        """What runs a tool whose result is only written; the format `result` does not look into what it wraps."""
-        tool.prepared = self.registry.prepared(tool.id, for_writing=tool.format_name == "result")
+        """What runs a tool whose result is only written; some formats do not look into what they wrap."""
+        tool.prepared = self.registry.prepared(tool.id, for_writing=tool.format.takes_structs)
         return tool.prepared
 
     def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
