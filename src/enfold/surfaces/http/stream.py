@@ -44,8 +44,9 @@ def _event(data: bytes, event_id: str | None) -> bytes:
 
 def _error_alone(data: bytes) -> bytes:
     """The error of a format, without the field in which some formats put it."""
-    wire = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    return bytes(wire["error"]) if wire.keys() == {"error"} else data
+    wire = msgspec.json.decode(data)
+    is_alone = isinstance(wire, dict) and wire.keys() == {"error"}
+    return msgspec.json.encode(wire["error"]) if is_alone else data
 
 
 FRAMINGS: Final = {
