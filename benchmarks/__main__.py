@@ -18,6 +18,7 @@ NAMES: Final = (
     "mcp_http",
     "mcp_stdio",
     "mcp_client",
+    "gateway",
     "openapi",
     "calls",
     "provenance",

@@ -35,7 +35,7 @@ ADD_GOALS: Final = (
 
 def main(rounds: int) -> int:
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(_server(name)) for name in NAMES}
+        servers = {name: stack.enter_context(serving("mcp_servers", name)) for name in NAMES}
         races = [
             _race("add", work.ADD_INPUT, work.ADD_ANSWER, servers, ADD_GOALS),
             _race("mid", work.MID_INPUT, work.MID_ANSWER, servers, ()),
@@ -57,9 +57,10 @@ class Server:
 
 
 @contextmanager
-def _server(name: str) -> Iterator[Server]:
+def serving(module: str, *words: str, more: tuple[str, ...] = ()) -> Iterator[Server]:
+    """A program of the benchmarks that serves at a port, which stands between its words and what is more to say."""
     port = _free_port()
-    command = [str(PEERS.python), "-m", "benchmarks.mcp_servers", name, str(port)]
+    command = [str(PEERS.python), "-m", f"benchmarks.{module}", *words, str(port), *more]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port)
@@ -87,11 +88,11 @@ def _wait_for(port: int) -> None:
 def _race(
     tool: str, arguments: dict[str, Any], answer: Any, servers: dict[str, Server], goals: tuple[Goal, ...]
 ) -> Race:
-    contenders = tuple(_contender(name, server, tool, arguments, answer) for name, server in servers.items())
+    contenders = tuple(contender(name, server, tool, arguments, answer) for name, server in servers.items())
     return Race(f"MCP over HTTP, `{tool}`", contenders, (FLOOR, ENFOLD), goals, "cpu", BATCH_US)
 
 
-def _contender(name: str, server: Server, tool: str, arguments: dict[str, Any], expected: Any) -> Contender:
+def contender(name: str, server: Server, tool: str, arguments: dict[str, Any], expected: Any) -> Contender:
     request = _request(server.port, tool, arguments)
 
     async def answer() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.addresses import same_place, split_url
-from enfold.sources.web.redirects import follow
+from enfold.sources.web.redirects import next_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
@@ -71,6 +72,8 @@ class Web:
         is_given = isinstance(headers, Mapping) or callable(headers)
         self._login = None if is_given else cast("Login", headers)
         self._headers = cast("GivenHeaders", headers) if is_given else {}
+        # Headers that never change are put together once.
+        self._static = _lower({**self._fixed, **headers}) if isinstance(headers, Mapping) else None
         self._given = client
         self._client: AnyClient | None = None
 
@@ -123,43 +126,40 @@ class Web:
     async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> Reply:
         """Send, and follow redirects that stay on the server: our headers are for no other."""
         target = url or self.url
-        sent = ""
-
-        async def send(request: Request) -> Response:
-            nonlocal sent
-            own = await self._own_headers(method, request.url)
-            sent = own.get("authorization", own.get("Authorization", ""))
-            return await self._current().send(
-                Request(request.method, request.origin, request.target, _merged(own, headers), request.content)
-            )
-
-        def keeps_headers(moved: str, status: int) -> bool:
-            if not same_place(target, moved):
-                details = {"reason": "redirect", "status": status}
-                sentence = f"{self.name} redirects to another server, which is refused"
-                raise CallError("EXECUTION_ERROR", sentence, details)
-            return True
-
         try:
-            request = Request(method, *split_url(target), [], content)
-            response = await follow(send, request, keeps_headers, REDIRECTS, _FOLLOWED)
+            for _ in range(REDIRECTS + 1):
+                reply = await self._exchange(method, target, headers, content)
+                if reply.status not in _FOLLOWED:
+                    return reply
+                target = self._checked(target, await next_url(reply.response), reply.status)
+                self.url = self.url if url else target
         except WebError as error:
             raise self.lost(error) from error
-        if not url:
-            self.url = response.url
-        return Reply(self, response, sent)
+        raise CallError("EXECUTION_ERROR", f"{self.name} redirects again and again", {"reason": "redirects"})
+
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Reply:
+        client = self._client or self._open()
+        own = self._static if self._static is not None else await self._own_headers(method, url)
+        origin, target = split_url(url)
+        response = await client.send(Request(method, origin, target, _merged(own, headers), content))
+        return Reply(self, response, own.get("authorization", ""))
+
+    def _checked(self, url: str, moved: str, status: int) -> str:
+        if not same_place(url, moved):
+            details = {"reason": "redirect", "status": status}
+            raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
+        return moved
 
     async def _own_headers(self, method: str, url: str) -> dict[str, str]:
         own = given_headers(self._headers) if self._login is None else self._login.headers(method, url)
-        return {**self._fixed, **await own}
+        return _lower({**self._fixed, **await own})
 
     def censored(self, text: bytes) -> bytes:
         """What the server says, without the token of the login: the callers of its operations are not to have it."""
         return text if self._login is None else self._login.censored(text)
 
-    def _current(self) -> AnyClient:
-        if self._client is None:
-            self._client = open_client(self._given)
+    def _open(self) -> AnyClient:
+        self._client = open_client(self._given)
         return self._client
 
     def lost(self, error: WebError) -> Exception:
@@ -187,22 +187,24 @@ class Reply:
 
     def __init__(self, web: Web, response: Response, sent: str = "") -> None:
         self._web = web
-        self._response = response
+        self.response = response
         self._sent = sent  # the `Authorization` of its request
         self.status = response.status
-        self.chunks: AsyncGenerator[bytes] = self._chunks()
-
-    def header(self, name: str) -> str | None:
-        return self._response.header(name)
+        self.header = response.header
 
     @property
     def content_type(self) -> str:
         return self._told(self.header("content-type") or "").partition(";")[0].strip().lower()
 
+    @cached_property
+    def chunks(self) -> AsyncGenerator[bytes]:
+        """The body in pieces, for whoever reads on."""
+        return self._chunks()
+
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """The body in pieces, with a broken connection told as such."""
+        """The same, with a broken connection told as such."""
         try:
-            async for chunk in self._response.chunks():
+            async for chunk in self.response.chunks():
                 yield chunk
         except WebError as error:
             raise self._web.lost(error) from error
@@ -210,20 +212,20 @@ class Reply:
     async def body(self) -> bytes:
         """The whole body, if it is within the limit."""
         try:
-            return await self._response.body(self._web.limits.message_bytes)
+            return await self.response.body(self._web.limits.message_bytes)
         except WebError as error:
             raise self._web.lost(error) from error
 
     def refusal(self, before: str | None) -> Refusal:
         """What a status of 401 or 403 asks for."""
-        challenges = tuple(self._response.all("www-authenticate"))
+        challenges = tuple(self.response.all("www-authenticate"))
         nonce = self.header("dpop-nonce") or ""
-        return Refusal(self.status, challenges, self._sent, before, nonce, self._response.peer)
+        return Refusal(self.status, challenges, self._sent, before, nonce, self.response.peer)
 
     async def failure(self) -> CallError:
         """The error that an error status means."""
         body = self._web.censored(await self.body())
-        reason = self._told(self._response.reason or "error")
+        reason = self._told(self.response.reason or "error")
         return http_failure(self.status, reason, self.content_type, body, self.header("retry-after"))
 
     def _told(self, text: str) -> str:
@@ -239,8 +241,9 @@ class Reply:
             await self.close()
 
     async def close(self) -> None:
-        await self.chunks.aclose()
-        await self._response.close()
+        if "chunks" in self.__dict__:
+            await self.chunks.aclose()
+        await self.response.close()
 
 
 async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
@@ -249,10 +252,13 @@ async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
     return given if isinstance(given, Mapping) else await given
 
 
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
 def _merged(own: Mapping[str, str], headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Headers by their names; those of the protocol come before what a user gave under the same name."""
-    ours = {name.lower() for name in headers}
-    return [*((name, value) for name, value in own.items() if name.lower() not in ours), *headers.items()]
+    return list({**own, **headers}.items())
 
 
 def too_large(limit: int) -> CallError:

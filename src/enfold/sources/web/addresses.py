@@ -43,16 +43,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     scheme: str
     host: str  # ASCII, in lower case, an IPv6 address without brackets
     port: int
+    authority: str  # the host, and the port where it is not the usual one
     credentials: str = ""  # `user:password` of the URL, decoded
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def origin(self) -> str:
-        return f"{self.scheme}://{self.authority}"
 
     @property
     def with_port(self) -> str:
@@ -70,10 +62,14 @@ def read_endpoint(origin: str) -> Endpoint:
     if parts.scheme not in PORTS or not host:
         raise WebError("unsendable", "The address is not an http(s) URL")
     user = "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    name, usual = _ascii_host(host), PORTS[parts.scheme]
+    written = f"[{name}]" if ":" in name else name
+    authority = written if port in (None, usual) else f"{written}:{port}"
     # Port 0 is nobody's, and would be taken for "none given".
-    return Endpoint(parts.scheme, _ascii_host(host), PORTS[parts.scheme] if port is None else port, user)
+    return Endpoint(parts.scheme, name, usual if port is None else port, authority, user)
 
 
+@lru_cache(maxsize=256)
 def split_url(url: str) -> tuple[str, str]:
     """The origin of a URL, and the target of a request for it; what cannot stand on the wire is escaped."""
     try:
@@ -108,10 +104,12 @@ def place_of(url: str) -> Place | None:
 
 def shown(url: str) -> str:
     """A URL for people: without the user, the password and the query, which may be secrets."""
-    place = place_of(url)
-    if place is None:
+    try:
+        parts = urlsplit(url)
+        found = read_endpoint(f"{parts.scheme}://{parts.netloc}")
+    except (ValueError, WebError):
         return "An address that cannot be read"
-    return Endpoint(*place).origin + urlsplit(url).path
+    return f"{found.scheme}://{found.authority}{parts.path}"
 
 
 def same_place(one: str, other: str) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from enfold.sources.web.addresses import read_endpoint
 from enfold.sources.web.connection import Connection, Exchange
 from enfold.sources.web.dialing import Allows
 from enfold.sources.web.failures import SAFE_TO_REPEAT, WebError
 from enfold.sources.web.messages import Headers, Request, Response, write
-from enfold.sources.web.pool import Pool
+from enfold.sources.web.pool import Key, Pool
 from enfold.sources.web.surroundings import proxy_for
 
 __all__ = ["Client"]
+
+MAX_ROUTES: Final = 1000
 
 
 class Client:
@@ -19,14 +23,13 @@ class Client:
     def __init__(self, allows: Allows | None = None) -> None:
         """`allows` tells of an endpoint and an IP address whether it may be connected to; without it all may."""
         self._pool = Pool(allows)
+        self._routes: dict[str, Key] = {}
 
     async def send(self, request: Request, *, is_own: bool = True) -> Response:
         """An open response, whatever its status. `is_own` is for clients that have something to add for their server."""
         del is_own
-        endpoint = read_endpoint(request.origin)
-        proxy = proxy_for(endpoint)
-        data = write(request, proxy)
-        key = endpoint, proxy
+        key = self._routes.get(request.origin) or self._route(request.origin)
+        data = write(request, *key)
         while (connection := self._pool.take(key)) is not None:
             try:
                 return await _exchange(connection, request, data)
@@ -35,6 +38,14 @@ class Client:
                 if request.method not in SAFE_TO_REPEAT:
                     raise
         return await _exchange(await self._pool.open(key), request, data)
+
+    def _route(self, origin: str) -> Key:
+        """Where an origin leads, and through which proxy; found out once, for as long as there are few of them."""
+        endpoint = read_endpoint(origin)
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        key = self._routes[origin] = endpoint, proxy_for(endpoint)
+        return key
 
     async def aclose(self) -> None:
         self._pool.close()

@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._transport: Any = None
         self.peer = ""  # the address that is connected to
+        self.descriptor = -1  # of its socket
         self.is_open = False
         self.is_used = False  # whether an exchange has been completed on it
         self.good_until = 0.0  # when the pool gives it up
@@ -44,16 +45,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self.is_open = True
+        self.descriptor = int(transport.get_extra_info("socket").fileno())
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
 
     @property
     def transport(self) -> Any:
         return self._transport
-
-    @property
-    def descriptor(self) -> int:
-        return int(self._transport.get_extra_info("socket").fileno())
 
     @property
     def is_quiet(self) -> bool:
@@ -117,28 +115,29 @@ class Connection(asyncio.Protocol):
 class Exchange:
     """The answer to one request, as it comes: the callbacks are llhttp's, the rest is for who waits for it."""
 
+    connection: Connection | None = None
+    status = 0
+    reason = b""
+    is_begun = False  # whether anything has come
+    is_over = False  # whether all of it has come
+    is_reusable = False
+    error: WebError | None = None
+    _has_head = False
+    _has_length = False
+    _is_chunked = False
+    _ends_itself = False  # or else with its connection
+    _is_paused = False
+    _overhead = 0
+    _buffered = 0
+    _waiter: asyncio.Future[None] | None = None
+
     def __init__(self, method: str) -> None:
-        self.connection: Connection | None = None
-        self.status = 0
-        self.reason = b""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.is_over = False  # whether all of it has come
-        self.is_reusable = False
-        self.error: WebError | None = None
-        self.is_begun = False  # whether anything has come
         self._method = method
         self._parser: Any = httptools.HttpResponseParser(self)
         # Old servers end lines with LF alone; a length beside chunks says nothing, and such a connection is not used again.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
-        self._has_head = False
-        self._has_length = False
-        self._is_chunked = False
-        self._ends_itself = False  # or else with its connection
-        self._overhead = 0
         self._chunks: list[bytes] = []
-        self._buffered = 0
-        self._is_paused = False
-        self._waiter: asyncio.Future[None] | None = None
 
     # --- who waits
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from enfold.sources.web.addresses import is_sendable, read_endpoint
+from enfold.sources.web.addresses import Endpoint, is_sendable
 from enfold.sources.web.decoding import ACCEPTED, decoder_for
 from enfold.sources.web.failures import WebError, too_large
 from enfold.sources.web.surroundings import Proxy
@@ -21,6 +21,7 @@ Headers: TypeAlias = list[tuple[str, str]]
 
 DEFAULTS: Final = (("user-agent", "enfold"), ("accept", "*/*"), ("accept-encoding", ACCEPTED))
 
+_DEFAULT_LINES: Final = tuple((name, f"{name}: {value}") for name, value in DEFAULTS)
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _UNSENDABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _FRAMING: Final = frozenset({"transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer", "expect"})
@@ -46,15 +47,14 @@ class Request(msgspec.Struct, frozen=True):
         return self.origin.partition("//")[2].rpartition("@")[2]
 
 
-def write(request: Request, proxy: Proxy | None = None) -> bytes:
+def write(request: Request, endpoint: Endpoint, proxy: Proxy | None = None) -> bytes:
     """The bytes of a request; a WebError where it would not be the request it says."""
-    endpoint = read_endpoint(request.origin)
     if not is_sendable(request.target) or not request.target.startswith("/"):
         raise WebError("unsendable", "The target has characters that a URL cannot hold")
     lines, present = _header_lines(request.headers)
     if "host" not in present:
         lines.insert(0, f"Host: {endpoint.authority}")
-    lines += [f"{name}: {value}" for name, value in DEFAULTS if name not in present]
+    lines += [line for name, line in _DEFAULT_LINES if name not in present]
     if endpoint.credentials and "authorization" not in present:
         lines.append(f"Authorization: Basic {b64encode(endpoint.credentials.encode()).decode()}")
     target = request.target
@@ -144,9 +144,10 @@ class Response:
         length = self.header("content-length") or ""
         if length.isdecimal() and int(length) > limit:
             raise too_large(limit)
+        next_chunk = self._raw.chunk if self.header("content-encoding") is None else _nexts(self.chunks())
         parts: list[bytes] = []
         size = 0
-        async for chunk in self.chunks():
+        while chunk := await next_chunk():
             size += len(chunk)
             if size > limit:
                 raise too_large(limit)
@@ -155,3 +156,12 @@ class Response:
 
     async def close(self) -> None:
         await self._raw.close()
+
+
+def _nexts(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes]]:
+    """A function that gives one chunk after another, and an empty one at the end."""
+
+    async def following() -> bytes:
+        return await anext(chunks, b"")
+
+    return following

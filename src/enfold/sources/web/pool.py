@@ -13,7 +13,7 @@ from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import Allows, dial
 from enfold.sources.web.surroundings import Proxy
 
-__all__ = ["Pool"]
+__all__ = ["Key", "Pool"]
 
 Key: TypeAlias = tuple[Endpoint, Proxy | None]
 

@@ -9,7 +9,7 @@ from enfold.sources.web.addresses import joined, split_url
 from enfold.sources.web.failures import WebError
 from enfold.sources.web.messages import Request, Response
 
-__all__ = ["REDIRECTS", "follow", "moved"]
+__all__ = ["REDIRECTS", "follow", "moved", "next_url"]
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
@@ -33,13 +33,18 @@ async def follow(
         response = await send(request)
         if response.status not in statuses:
             return response
-        await response.close()
-        location = response.header("location")
-        if location is None:
-            raise WebError("redirect", f"HTTP {response.status} is a redirect, but does not say where to")
-        url = joined(request.url, location)
+        url = await next_url(response)
         request = moved(request, url, response.status, keeps_headers=keeps(url, response.status))
     raise WebError("redirect", f"More than {most} redirects")
+
+
+async def next_url(response: Response) -> str:
+    """Where a redirect leads; it is of no more use then."""
+    await response.close()
+    location = response.header("location")
+    if location is None:
+        raise WebError("redirect", f"HTTP {response.status} is a redirect, but does not say where to")
+    return joined(response.url, location)
 
 
 def moved(request: Request, url: str, status: int, *, keeps_headers: bool) -> Request:
