@@ -20,6 +20,7 @@ NAMES: Final = (
     "mcp_client",
     "gateway",
     "openapi",
+    "web",
     "calls",
     "provenance",
 )

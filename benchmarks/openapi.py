@@ -1,7 +1,7 @@
-"""Large OpenAPI documents until their tools are there, beside FastMCP; and what one call costs above the HTTP client.
+"""Large OpenAPI documents until their tools are there, beside FastMCP.
 
-`python -m benchmarks.openapi ROUNDS` runs the races; `... list NAME DOCUMENT` reads one document, `... serve` is
-the server that is called. Each reading has a process of its own, so that its memory can be told.
+`python -m benchmarks.openapi ROUNDS` runs the races; `... list NAME DOCUMENT` reads one document. Each reading has a
+process of its own, so that its memory can be told.
 """
 
 from __future__ import annotations
@@ -9,24 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Container
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import msgspec
 
 from benchmarks import report
 from benchmarks.environments import HOME, PEERS, ROOT
-from benchmarks.harness import Contender, Goal, Outcome, Race, Sample, WrongAnswerError, of_coroutine
-from benchmarks.harness import run as run_race
+from benchmarks.harness import Contender, Goal, Outcome, Race, Sample, WrongAnswerError
 from enfold import OperationRegistry
 from enfold.sources.openapi import from_openapi
 
@@ -37,8 +33,6 @@ ENFOLD: Final = "enfold, schemas made"
 ENFOLD_WRITTEN: Final = "enfold, tools/list answered"
 FASTMCP: Final = "FastMCP, tools listed"
 FASTMCP_WRITTEN: Final = "FastMCP, list written"
-CLIENT: Final = "httpx2"
-EXECUTE: Final = "execute"
 
 READING_GOALS: Final = (Goal(FASTMCP, ENFOLD, "at least", 6), Goal(FASTMCP_WRITTEN, ENFOLD_WRITTEN, "at least", 6))
 MEMORY_GOALS: Final = (Goal(ENFOLD, FASTMCP, "at most", 0.5), Goal(ENFOLD_WRITTEN, FASTMCP_WRITTEN, "at most", 0.5))
@@ -71,15 +65,12 @@ GITHUB_TASK: Final = Task("GitHub's document", 1_223, 3, (ENFOLD, ENFOLD_WRITTEN
 STRIPE_LIKE_TASK: Final = Task("400 operations that reach 480 schemas", 400, 2, (ENFOLD, FASTMCP))
 
 
-def main(rounds: int) -> int:
+def main(_rounds: int) -> int:
     outcomes = [
         _read_in_turns(GITHUB_TASK, _github()),
         _read_in_turns(STRIPE_LIKE_TASK, _stripe_like()),
     ]
-    with _server() as url:
-        outcome = asyncio.run(_race_calls(url, rounds))
-    report.show(outcome)
-    report.save("openapi", [*outcomes, outcome])
+    report.save("openapi", outcomes)
     return 0
 
 
@@ -328,83 +319,8 @@ def _schema(number: int) -> dict[str, Any]:
     return {"type": "object", "required": ["id", "object", "created"], "properties": {**plain, **links}}
 
 
-# --- one call -----------------------------------------------------------------------------------------------------
-
-THING: Final = {"id": 7, "name": "a thing", "tags": ["a", "b"], "price": 12.5, "in_stock": True}
-REPLY: Final = json.dumps(THING).encode()
-
-
-async def _race_calls(url: str, rounds: int) -> Outcome:
-    async with httpx2.AsyncClient() as bare, from_openapi(_shop(), base_url=url) as imported:
-        registry = OperationRegistry()
-        registry.register_all(imported)
-
-        async def by_client() -> Any:
-            return (await bare.get(f"{url}/things/7", params={"fields": "name"})).json()
-
-        async def by_execute() -> Any:
-            return (await registry.execute("getThing", {"id": 7, "fields": "name"})).data
-
-        contenders = (of_coroutine(CLIENT, by_client, THING), of_coroutine(EXECUTE, by_execute, THING))
-        goals = (Goal(EXECUTE, CLIENT, "at most", 1.25),)
-        return await run_race(Race("a call to a server beside us", contenders, (CLIENT,), goals), rounds)
-
-
-def _shop() -> dict[str, Any]:
-    parameters = [
-        {"name": "id", "in": "path", "required": True, "schema": {"type": "integer"}},
-        {"name": "fields", "in": "query", "schema": {"type": "string"}},
-    ]
-    properties = {
-        "id": {"type": "integer"},
-        "name": {"type": "string"},
-        "tags": {"type": "array", "items": {"type": "string"}},
-        "price": {"type": "number"},
-        "in_stock": {"type": "boolean"},
-    }
-    thing = {"type": "object", "required": ["id"], "properties": properties}
-    responses = {"200": {"description": "", "content": {"application/json": {"schema": thing}}}}
-    operation = {"operationId": "getThing", "parameters": parameters, "responses": responses}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Shop", "version": "1"},
-        "paths": {"/things/{id}": {"get": operation}},
-    }
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    """The server that is called, in a process of its own: its work is not ours."""
-    command = [sys.executable, "-m", "benchmarks.openapi", "serve"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
-    finally:
-        process.kill()
-        process.wait()
-
-
-async def _serve() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(REPLY)
-        while True:
-            try:
-                await reader.readuntil(b"\r\n\r\n")
-            except (asyncio.IncompleteReadError, OSError):
-                break
-            writer.write(head + REPLY)
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, family=socket.AF_INET)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await server.serve_forever()
-
-
 if __name__ == "__main__":
     if sys.argv[1] == "list":
         _list(sys.argv[2], Path(sys.argv[3]))
-    elif sys.argv[1] == "serve":
-        asyncio.run(_serve())
     else:
         sys.exit(main(int(sys.argv[1])))

@@ -1,6 +1,7 @@
 """The parts of a login, one by one: challenges, addresses, signatures, files, and the page one comes back to."""
 
 import asyncio
+import socket
 from base64 import urlsafe_b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,9 @@ from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
+from enfold.sources.mcp.oauth.wire import open_wire
 from enfold.sources.mcp.web import Refusal
+from enfold.sources.web.addresses import read_endpoint
 from enfold.sources.web.grants import RefusedError
 
 # --- challenges ---------------------------------------------------------------------------------------------------
@@ -159,6 +162,54 @@ def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool
     with pytest.raises(CallError) as caught:
         reach.check(url, "the page")
     assert caught.value.code == "ACCESS_DENIED"
+
+
+@pytest.mark.parametrize("host", ["localhost.", socket.gethostname(), "127.0.0.1", "127。0。0。1"])
+@pytest.mark.parametrize("work", ["find", "post_json", "post_form"])
+async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_elsewhere(host: str, work: str) -> None:
+    """Neither for metadata nor with a secret, whatever was checked before: what counts is the address connected to."""
+    came = asyncio.Event()
+    server = await asyncio.start_server(lambda *_: came.set(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with open_wire(Reach("https://mcp.example.org/mcp", "x")) as wire:
+        url = f"https://{host}:{port}/token"
+        questions: dict[str, Any] = {
+            "find": lambda: wire.find(url, dict),
+            "post_json": lambda: wire.post_json(url, {}, dict),
+            "post_form": lambda: wire.post_form(url, {"client_secret": "s"}, {}),
+        }
+        with pytest.raises(CallError) as caught:
+            await questions[work]()
+    assert caught.value.code in ("ACCESS_DENIED", "UNAVAILABLE")
+    assert not came.is_set()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "allowed"),
+    [
+        ("", {"8.8.8.8"}),
+        ("8.8.4.4", {"8.8.8.8"}),
+        ("10.1.1.1", {"8.8.8.8", "10.0.0.7"}),
+        ("127.0.0.1", {"8.8.8.8", "10.0.0.7", "127.0.0.1"}),
+        ("169.254.1.1", {"8.8.8.8", "10.0.0.7", "169.254.169.254"}),
+    ],
+)
+def test_the_networks_of_a_login_are_those_of_the_server_as_it_answered(peer: str, allowed: set[str]) -> None:
+    reach = Reach("https://mcp.corp.test/mcp", "x")
+    reach.learn("https://elsewhere.test/", "127.0.0.1")  # of another server nothing is learned
+    reach.learn("https://mcp.corp.test/.well-known/oauth", peer)
+    addresses = ("8.8.8.8", "10.0.0.7", "127.0.0.1", "169.254.169.254")
+    endpoint = read_endpoint("https://login.test")
+    assert {address for address in addresses if reach.allows(endpoint, address)} == allowed
+
+
+def test_what_the_user_named_may_be_anywhere() -> None:
+    reach = Reach("https://mcp.example.org/mcp", "x")
+    reach.trust("https://sso.corp.test:8443/realm")
+    assert reach.allows(read_endpoint("https://sso.corp.test:8443"), "10.0.0.7")
+    assert not reach.allows(read_endpoint("https://sso.corp.test"), "10.0.0.7")
+    assert reach.allows(read_endpoint("https://mcp.example.org"), "127.0.0.1")
 
 
 # --- signatures ---------------------------------------------------------------------------------------------------
