@@ -13,16 +13,16 @@ __all__ = ["check_access", "may_call", "may_list"]
 
 def may_call(access: AccessControl, identity: Identity | None, input: Mapping[str, Any]) -> bool:
     """Whether the caller has the scopes, and the action on the resource that the input names."""
-    if access.is_open:
-        return True
-    return identity is not None and _has_scopes(access, identity) and _has_resource(access, identity, input)
+    if identity is None:
+        return access.is_open
+    return _has_scopes(access, identity) and (access.resource_type is None or _has_resource(access, identity, input))
 
 
 def may_list(access: AccessControl, identity: Identity | None) -> bool:
     """Whether some input exists with which the caller could run it; lists show no more than that."""
-    if access.is_open:
-        return True
-    return identity is not None and _has_scopes(access, identity) and _has_some_resource(access, identity)
+    if identity is None:
+        return access.is_open
+    return _has_scopes(access, identity) and (access.resource_type is None or _has_some_resource(access, identity))
 
 
 def check_access(spec: OperationSpec, identity: Identity | None, input: object) -> None:
@@ -41,8 +41,6 @@ def _has_scopes(access: AccessControl, identity: Identity) -> bool:
 
 
 def _has_resource(access: AccessControl, identity: Identity, input: Mapping[str, Any]) -> bool:
-    if access.resource_type is None:
-        return True
     keys = [f"{access.resource_type}:*"]
     resource_id = input.get(access.resource_id) if access.resource_id else None
     if isinstance(resource_id, str | int) and not isinstance(resource_id, bool):
@@ -56,7 +54,5 @@ def _grants(access: AccessControl, identity: Identity, key: str) -> bool:
 
 
 def _has_some_resource(access: AccessControl, identity: Identity) -> bool:
-    if access.resource_type is None:
-        return True
     prefix = f"{access.resource_type}:"
     return any(key.startswith(prefix) and _grants(access, identity, key) for key in identity.resources or {})

@@ -211,7 +211,8 @@ class PreparedOperation:
     def _entered(self, context: Context | None) -> Context:
         """The context of this call; one whose time is over before it begins is not run at all."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
-        if context.remaining() == 0.0:
+        deadline = context.deadline
+        if deadline is not None and deadline <= time.monotonic():
             raise self._timed_out()
         return context
 

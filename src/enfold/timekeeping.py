@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-__all__ = ["SOON", "Limit", "Running", "Timekeeper", "limit_running_task", "timekeeper"]
+__all__ = ["SOON", "Limit", "Running", "Timekeeper", "limit_running_task", "this_thread", "timekeeper"]
 
 # Nearly everything is over by then.
 SOON: Final = 0.02
@@ -56,15 +56,15 @@ class _Thread(threading.local):
     keeper: Timekeeper | None = None
 
 
-_thread: Final = _Thread()
+this_thread: Final = _Thread()
 
 
 def timekeeper() -> Timekeeper:
     """The timekeeper of the running loop: a thread runs one loop at a time, and has one timekeeper."""
     loop = asyncio.get_running_loop()
-    keeper = _thread.keeper
+    keeper = this_thread.keeper
     if keeper is None or keeper.loop is not loop:
-        keeper = _thread.keeper = Timekeeper(loop)
+        keeper = this_thread.keeper = Timekeeper(loop)
     return keeper
 
 
@@ -100,7 +100,9 @@ def limit_running_task(deadline: float) -> Limit:
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("A limit needs a task to cancel")
-    keeper = timekeeper()
+    keeper = this_thread.keeper
+    if keeper is None or keeper.loop is not asyncio.get_running_loop():
+        keeper = timekeeper()
     limit = Limit(keeper, task, deadline, task.cancelling())
     if deadline - time.monotonic() < 2 * SOON:
         limit.become_slow(keeper.loop)

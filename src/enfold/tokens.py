@@ -6,12 +6,14 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 
+from enfold.errors import CallError
+from enfold.log import Log
 from enfold.operation import Identity
 
 __all__ = [
@@ -19,9 +21,11 @@ __all__ = [
     "Verifier",
     "bearer_token",
     "hash_token",
+    "identify",
     "new_token",
     "tokens_from_environment",
     "tokens_from_file",
+    "verified",
 ]
 
 VARIABLE: Final = "ENFOLD_TOKENS"
@@ -30,8 +34,27 @@ VARIABLE: Final = "ENFOLD_TOKENS"
 class Verifier(Protocol):
     """Whoever can say who is behind a token; `Tokens` is one."""
 
-    def identify(self, token: str) -> Identity | None:
-        """The identity a token stands for, or None."""
+    def identify(self, token: str) -> Identity | Awaitable[Identity | None] | None:
+        """The identity a token stands for, or None; an `async def` may look it up elsewhere."""
+
+
+async def identify(tokens: Verifier, authorization: str) -> Identity:
+    """Who is behind an `Authorization` header; a token that stands for nobody is refused even where none is needed."""
+    token = bearer_token(authorization)
+    identity = None if token is None else await verified(tokens, token)
+    if identity is None:
+        raise CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
+    return identity
+
+
+async def verified(tokens: Verifier, token: str) -> Identity | None:
+    """Who a verifier says is behind a token; whatever it raises is a refusal."""
+    try:
+        found = tokens.identify(token)
+        return found if found is None or isinstance(found, Identity) else await found
+    except Exception as error:  # noqa: BLE001  # a verifier of the user's own may fail in any way, and must not let in
+        Log("enfold.tokens").warning("A token was refused, because its verifier failed: %s", type(error).__name__)
+        return None
 
 
 class Tokens:
@@ -41,15 +64,13 @@ class Tokens:
         """Identities by `hash_token(token)`, or by the token itself, which is hashed here and not kept."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
         self._key = os.urandom(32)
-        self._identities = {self._place(_digest(text)): identity for text, identity in pairs}
+        self._identities = {hmac.digest(self._key, _digest(text), "sha256"): identity for text, identity in pairs}
 
     def identify(self, token: str) -> Identity | None:
         """The identity a token stands for, in a time that tells nothing about the tokens there are."""
-        return self._identities.get(self._place(hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()))
-
-    def _place(self, digest: bytes) -> bytes:
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         # The table is searched by a keyed hash: how long a search takes depends on bits that nobody outside can choose.
-        return hmac.digest(self._key, digest, "sha256")
+        return self._identities.get(hmac.digest(self._key, digest, "sha256"))
 
     def __len__(self) -> int:
         return len(self._identities)

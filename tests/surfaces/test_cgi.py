@@ -77,6 +77,20 @@ def chatty(times: int = 1) -> int:
     return times
 
 @ops.query
+def loud() -> int:
+    import os
+    import subprocess
+    import sys
+    os.write(1, b"straight to the file\\n")
+    subprocess.run([sys.executable, "-c", "print('from a child')"], check=True)
+    print("from Python", file=sys.__stdout__, flush=True)
+    return 1
+
+@ops.query
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+@ops.query
 def half() -> str:
     return "half a character: \\ud800"
 
@@ -169,8 +183,8 @@ def test_queries_come_by_get_and_mutations_do_not(app: Path) -> None:
     reply = cgi(app, "/many", REQUEST_METHOD="GET", QUERY_STRING="ids=1&ids=2&where=%7B%22a%22%3A1%7D")
     assert reply.body == {"result": {"ids": [1, 2], "where": {"a": 1}}}
     refused = cgi(app, "/change", REQUEST_METHOD="GET", QUERY_STRING="text=a")
-    assert (refused.status, refused.headers["allow"]) == ("405 Method Not Allowed", "POST")
-    assert cgi(app, "/Add", REQUEST_METHOD="DELETE").headers["allow"] == "GET, HEAD, POST"
+    assert (refused.status, refused.headers["allow"]) == ("405 Method Not Allowed", "POST, OPTIONS")
+    assert cgi(app, "/Add", REQUEST_METHOD="DELETE").headers["allow"] == "GET, HEAD, POST, OPTIONS"
 
 
 def test_head_answers_without_a_body(app: Path) -> None:
@@ -338,3 +352,47 @@ def test_it_works_under_a_real_web_server(server: http.client.HTTPConnection) ->
     assert _ask(server, "POST", "/api/Nope", "{}") == (404, {"error": "Function not found: Nope"})
     assert _ask(server, "POST", "/api/Add", "{")[0] == 400
     assert _ask(server, "GET", "/api/openapi.json")[0] == 200
+
+
+# what the seed's own tests and hostile handlers do
+
+
+def test_nothing_that_a_handler_or_its_child_writes_comes_before_the_status(app: Path) -> None:
+    environ = {**os.environ, "PATH_INFO": "/loud", "REQUEST_METHOD": "POST"}
+    done = subprocess.run(
+        [sys.executable, "-m", "enfold", "cgi", str(app)], input=b"", env=environ, capture_output=True, check=False
+    )
+    assert done.stdout.startswith(b"Status: 200 OK\r\nContent-Type: application/json\r\n")
+    assert Reply(done.stdout).body == {"result": 1}
+    assert all(text in done.stderr for text in (b"straight to the file", b"from a child", b"from Python"))
+
+
+def test_a_request_without_a_method_or_a_content_type_is_a_post_of_json(app: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if key not in ("REQUEST_METHOD", "CONTENT_TYPE")}
+    done = subprocess.run(
+        [sys.executable, "-m", "enfold", "cgi", str(app)],
+        input=b'{"x": 2, "y": 3}',
+        env={**environ, "PATH_INFO": "/Add"},
+        capture_output=True,
+        check=False,
+    )
+    assert Reply(done.stdout).body == {"result": 5}
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("https://evil.example", "403 Forbidden"), ("null", "403 Forbidden"), ("https://shop.example", "200 OK")],
+)
+def test_a_page_of_another_site_is_refused(app: Path, origin: str, status: str) -> None:
+    reply = cgi(app, "/Add", b'{"x": 1, "y": 2}', HTTP_HOST="shop.example", HTTP_ORIGIN=origin)
+    assert reply.status == status
+
+
+def test_an_interrupt_raised_by_a_handler_is_answered(app: Path) -> None:
+    reply = cgi(app, "/interrupted")
+    assert (reply.status, reply.body) == ("500 Internal Server Error", {"error": "Error: The server failed to answer"})
+
+
+def test_options_tell_the_methods(app: Path) -> None:
+    reply = cgi(app, "/Add", REQUEST_METHOD="OPTIONS")
+    assert (reply.status, reply.headers["allow"]) == ("204 No Content", "GET, HEAD, POST, OPTIONS")

@@ -178,7 +178,7 @@ def test_a_query_string_that_cannot_be_read_is_refused(client: Client, query: st
 def test_warnings_are_counted_and_stripped_values_stay_here(client: Client) -> None:
     answer = client.get("/functions/wrong")
     assert (answer.status, answer.json) == (200, {"result": {"total": 3}})
-    assert answer.headers["enfold-warnings"] == "1"
+    assert answer.headers["enfold-warnings"] == '1; first="strip"'
     assert "enfold-warnings" not in client.get("/functions/echo").headers
 
 

@@ -57,7 +57,9 @@ def quick_tests(root: Node) -> QuickTests | None:
     test = partial(msgspec.convert, type=annotation)
     guard = _Guards().guard(root)
     of_text = None if structs.has_doubtful_numbers else msgspec.json.Decoder(annotation).decode
-    return QuickTests(test, test if guard is None else _guarded(test, guard), of_text)
+    # Whoever asks has a dict: a guard that looks no deeper has nothing to do.
+    is_needless = guard is None or (guard is _are_builtin and root.types == frozenset({"object"}))
+    return QuickTests(test, test if guard is None or is_needless else _guarded(test, guard), of_text)
 
 
 def _guarded(test: Test, guard: Guard) -> Test:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.formats import Format, find_format
 from enfold.log import Log
-from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
+from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces import reading
-from enfold.surfaces.failures import RefusedError, error_headers, status_of, with_prefix
-from enfold.surfaces.writing import encode_failure, encode_result
+from enfold.runtime import drive
+from enfold.surfaces.asgi.hosts import Hosts
+from enfold.surfaces.failures import too_large
+from enfold.surfaces.functions.request import Answer, Request
+from enfold.surfaces.functions.service import Dialect, Functions, Settings, not_allowed
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -28,7 +28,6 @@ __all__ = ["refuse", "to_cgi"]
 
 MAX_BODY: Final = 8 * 1024 * 1024
 
-_PREFIX: Final = "functions/"
 _MOST_DIGITS: Final = 100  # of a number that a web server could mean
 
 
@@ -53,72 +52,53 @@ def to_cgi(
     variables = os.environ if environ is None else environ
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
+    functions = Functions(registry.guarded(), Settings(format, max_body, recorder), _DIALECT)
+    request = _read_request(variables, stdin or sys.stdin.buffer, functions, format)
     user = variables.get(identity_variable)
-    request = Request(variables, stdin or sys.stdin.buffer, max_body)
-    out = stdout or sys.stdout.buffer
-    registry = registry.guarded()
-    with redirect_stdout(sys.stderr):  # What a handler prints is for the web server's log.
-        found = answer(registry, request, lambda: identify(user) if user else None, format, recorder)
-    _send(found, out, request.method)
+    with _own_output(stdout) as out:
+        answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
+        _send(answer, request, out)
     return 0
 
 
 def refuse() -> int:
     """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
-    request = Request(os.environ, sys.stdin.buffer, 0)
-    error = CallError("UNKNOWN_ERROR", "The server failed to start")
-    _send(_failure(error, None, request, find_format("result"), "result"), sys.stdout.buffer, request.method)
+    from enfold.registry import OperationRegistry
+
+    functions = Functions(OperationRegistry(), Settings("result", 0, None), _DIALECT)
+    request = _read_request(os.environ, sys.stdin.buffer, functions, "result")
+    failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))
+    _send(failure, request, sys.stdout.buffer)
     return 0
 
 
-class Request:
+# --- the request --------------------------------------------------------------------------------------------------
+
+
+def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions, format: str) -> Request:
     """One request, as RFC 3875 puts it into the environment."""
+    headers = {
+        name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
+        for name, value in variables.items()
+        if name.startswith("HTTP_")
+    }
+    if kind := variables.get("CONTENT_TYPE"):
+        headers[b"content-type"] = _bytes_of(kind)
+    return Request(
+        variables.get("REQUEST_METHOD", "POST").upper(),
+        _path_of(variables.get("PATH_INFO", "").strip("/")),
+        _bytes_of(variables.get("QUERY_STRING", "")),
+        headers,
+        _Stdin(stdin, variables.get("CONTENT_LENGTH", "")),
+        functions.format,
+        format,
+    )
 
-    def __init__(self, variables: Mapping[str, str], stdin: BinaryIO, max_body: int) -> None:
-        self.method = variables.get("REQUEST_METHOD", "GET").upper()
-        self.path = variables.get("PATH_INFO", "").strip("/")
-        self.place = variables.get("SCRIPT_NAME", "")
-        self.query = _bytes_of(variables.get("QUERY_STRING", ""))
-        self.identity: Identity | None = None  # until the web server's word has been looked at
-        self.headers = {
-            name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
-            for name, value in variables.items()
-            if name.startswith("HTTP_")
-        }
-        self._content_type = variables.get("CONTENT_TYPE", "")
-        self._length = variables.get("CONTENT_LENGTH", "")
-        self._stdin = stdin
-        self._max_body = max_body
 
-    @property
-    def name(self) -> str:
-        return self.path.removeprefix(_PREFIX)
-
-    def body(self) -> dict[str, Any]:
-        """The arguments on stdin; an empty body is no argument at all."""
-        if self._content_type and not reading.is_json(_bytes_of(self._content_type)):
-            details = {"reason": "content_type", "expected": "application/json"}
-            raise RefusedError(415, "Only JSON bodies are read", details)
-        return _read_object(self._bytes())
-
-    def _bytes(self) -> bytes:
-        length = self._body_length()
-        if length is not None and length > self._max_body:
-            raise self._too_large()
-        text = self._stdin.read(self._max_body + 1 if length is None else length)
-        if len(text) > self._max_body:
-            raise self._too_large()
-        return text
-
-    def _body_length(self) -> int | None:
-        if not self._length.strip():
-            return None
-        if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MOST_DIGITS):
-            raise CallError("VALIDATION_ERROR", "CONTENT_LENGTH must be a whole number")
-        return int(self._length)
-
-    def _too_large(self) -> CallError:
-        return CallError("PAYLOAD_TOO_LARGE", f"The body is larger than {self._max_body} bytes")
+def _path_of(given: str) -> str:
+    """The path as HTTP has it: here an operation may be named without `functions/` before it."""
+    is_page = given in ("openapi.json", "call")
+    return f"/{given}" if is_page else f"/functions/{given.removeprefix('functions/')}"
 
 
 def _bytes_of(text: str) -> bytes:
@@ -126,170 +106,32 @@ def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-class Answer(msgspec.Struct):
-    """What goes back: a status, headers and JSON."""
+class _Stdin:
+    """The body of the request; without a length it is read to its end."""
 
-    status: int
-    body: bytes
-    headers: list[tuple[str, str]]
+    def __init__(self, stdin: BinaryIO, length: str) -> None:
+        self._stdin = stdin
+        self._length = length
 
+    async def body(self, limit: int) -> bytes:
+        length = self._said_length()
+        if length is not None and length > limit:
+            raise too_large(limit)
+        text = self._stdin.read(limit + 1 if length is None else length)
+        if len(text) > limit:
+            raise too_large(limit)
+        return text
 
-def answer(
-    registry: Registry,
-    request: Request,
-    identify: Callable[[], Identity | None],
-    format: str,
-    recorder: Recorder | None = None,
-) -> Answer:
-    """The answer to a request; whatever goes wrong on the way becomes one too."""
-    chosen, spec = find_format(format), None
-    name, request_id = format, reading.request_id(request.headers)
-    try:
-        name = _format_name(request) or format
-        chosen = find_format(name)
-        request.identity = identify()
-        if request.path == "openapi.json":
-            found = _document(registry, request, name)
-        elif request.path == "call":
-            return _answer_request(registry, request, request_id, recorder)
-        else:
-            spec = _find(registry, request)
-            found = _call(registry, spec, request, chosen, name, request_id, recorder)
-    except CallError as error:
-        found = _failure(error, spec, request, chosen, name)
-    except Exception as error:  # noqa: BLE001  # whatever went wrong, the caller gets the format's error and no stack
-        Log("enfold.cgi").error("The answer failed (request %s)", request_id, error=error)
-        found = _failure(CallError("UNKNOWN_ERROR", "The server failed to answer"), spec, request, chosen, name)
-    found.headers.append(("X-Request-Id", request_id))
-    return found
+    def _said_length(self) -> int | None:
+        if not self._length.strip():
+            return None
+        if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MOST_DIGITS):
+            raise CallError("VALIDATION_ERROR", "CONTENT_LENGTH must be a whole number")
+        return int(self._length)
 
 
-def _format_name(request: Request) -> str | None:
-    if request.path == "call":
-        return "mcp_envelope_v0_1"
-    return reading.format_name(request.headers, request.method, request.query)
-
-
-def _find(registry: Registry, request: Request) -> OperationSpec:
-    try:
-        return registry.find(request.name)
-    except CallError as error:
-        raise CallError(error.code, error.message.replace("Operation not found", "Function not found", 1)) from None
-
-
-def _document(registry: Registry, request: Request, format: str) -> Answer:
-    from enfold.surfaces.openapi import to_openapi
-
-    if request.method not in ("GET", "HEAD"):
-        raise _wrong_method(request.method, "GET, HEAD")
-    document = to_openapi(registry, format=format, identity=request.identity, servers=[request.place or "/"])
-    return Answer(200, msgspec.json.encode(document, enc_hook=str), [])
-
-
-def _call(
-    registry: Registry,
-    spec: OperationSpec,
-    request: Request,
-    chosen: Format,
-    name: str,
-    request_id: str,
-    recorder: Recorder | None,
-) -> Answer:
-    given = _arguments(spec, request)
-    context = Context(
-        request_id=request_id,
-        identity=request.identity,
-        timeout=reading.timeout(request.headers),
-        inline=True,
-    )
-    if recorder is not None and reading.CAPTURE_HEADER in request.headers:
-        context.recording = _recording(recorder, request, name)
-    headers: list[tuple[str, str]] = []
-    if spec.type is OperationType.SUBSCRIPTION:
-        envelope = _collected(registry, spec, given, context, headers)
-    else:
-        envelope = registry.execute_now(spec.id, given, context)
-    if envelope.warnings:
-        headers.append(("Enfold-Warnings", str(len(envelope.warnings))))
-    return _success(envelope, spec, chosen, name, headers)
-
-
-def _recording(recorder: Recorder, request: Request, name: str) -> Recording | None:
-    from enfold.provenance import options_from_mode
-
-    return recorder.begin(
-        options_from_mode(request.headers[reading.CAPTURE_HEADER].decode("latin-1")),
-        adapter="cgi",
-        identity=request.identity.id if request.identity else "",
-        writer=find_format(name),
-    )
-
-
-def _answer_request(registry: Registry, request: Request, request_id: str, recorder: Recorder | None) -> Answer:
-    """Run an `mcp.request.v0.1`; its answer is always in the format that goes with it."""
-    from enfold.surfaces.requests import RequestCall
-
-    if request.method != "POST":
-        raise _wrong_method(request.method, "POST")
-    asked = RequestCall(
-        registry,
-        request.body(),
-        adapter="cgi",
-        identity=request.identity,
-        request_id=request_id,
-        timeout=reading.timeout(request.headers),
-        inline=True,
-        recorder=recorder,
-    )
-    headers = [("X-Request-Id", request_id)]
-    try:
-        envelope = registry.execute_now(asked.spec.id, asked.input, asked.context)
-        return Answer(200, encode_result(asked.answer(envelope)), headers)
-    except CallError as error:
-        status = status_of(error, asked.spec, has_identity=request.identity is not None)
-        told = [(key.title(), value) for key, value in error_headers(error, status)]
-        return Answer(status, encode_failure(asked.refusal(error)), [*headers, *told])
-
-
-def _success(
-    envelope: ResponseEnvelope[Any], spec: OperationSpec, chosen: Format, name: str, headers: list[tuple[str, str]]
-) -> Answer:
-    told_as_failure = envelope.is_error and name == "result"
-    if told_as_failure:
-        headers.append(("Enfold-Code", "EXECUTION_ERROR"))
-    return Answer(502 if told_as_failure else 200, encode_result(chosen.write(envelope, spec)), headers)
-
-
-def _collected(
-    registry: Registry, spec: OperationSpec, given: dict[str, Any], context: Context, headers: list[tuple[str, str]]
-) -> ResponseEnvelope[Any]:
-    import asyncio
-
-    from enfold.surfaces.collecting import collect
-
-    collected = asyncio.run(collect(registry, spec.id, given, context))
-    if collected.truncated:
-        headers.append(("Enfold-Truncated", "true"))
-    return collected.envelope
-
-
-def _arguments(spec: OperationSpec, request: Request) -> dict[str, Any]:
-    if request.method == "POST":
-        return request.body()
-    reads = spec.type is not OperationType.MUTATION
-    if not reads or request.method not in ("GET", "HEAD"):
-        raise _wrong_method(request.method, "GET, HEAD, POST" if reads else "POST")
-    from enfold.surfaces.query_string import query_reader
-
-    return query_reader(spec)(request.query)
-
-
-def _wrong_method(method: str, allowed: str) -> CallError:
-    details = {"reason": "method", "expected": allowed}
-    return RefusedError(405, f"{method} is not for this: use {allowed}", details, [("allow", allowed)])
-
-
-def _read_object(text: bytes) -> dict[str, Any]:
+def _read_object(text: bytes | bytearray) -> dict[str, Any]:
+    """The arguments on stdin; an empty body is no argument at all."""
     if not text.strip():
         return {}
     try:
@@ -306,21 +148,74 @@ def _invalid(why: str) -> CallError:
     return CallError("VALIDATION_ERROR", f"Invalid JSON: {why}", details)
 
 
-def _failure(error: CallError, spec: OperationSpec | None, request: Request, chosen: Format, name: str) -> Answer:
-    status = status_of(error, spec, has_identity=request.identity is not None)
-    told = with_prefix(error, "Error: ") if name == "result" else error
-    wire = chosen.write_error(told, spec.id if spec else request.name)
-    return Answer(status, encode_failure(wire), [(key.title(), value) for key, value in error_headers(error, status)])
+_DIALECT: Final = Dialect(
+    adapter="cgi",
+    prefix="Error: ",
+    missing="Function not found",
+    body_types=frozenset({b"application/json", None}),
+    read_object=_read_object,
+    runs_in_place=True,
+)
 
 
-def _send(found: Answer, out: BinaryIO, method: str) -> None:
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+def _answer(
+    functions: Functions,
+    request: Request,
+    variables: Mapping[str, str],
+    identify: Callable[[], Identity | None],
+) -> Answer:
+    """The answer to a request; whatever goes wrong on the way becomes one too."""
+    try:
+        functions.read_wishes(request)
+        _check_origin(request)
+        request.identity = identify()
+        return _run(functions, request, variables.get("SCRIPT_NAME", ""))
+    except CallError as error:
+        return functions.failure(request, error)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack
+        Log("enfold.cgi").error("The answer failed (request %s)", request.known_id(), error=error)
+        return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse a page of another site; which hosts there are is the web server's affair."""
+    refused = Hosts(["*"]).refusal({}, request.headers)
+    if refused is not None:
+        raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
+
+
+def _run(functions: Functions, request: Request, place: str) -> Answer:
+    answer: Answer
+    if request.path == "/openapi.json":
+        if request.method not in ("GET", "HEAD"):
+            raise not_allowed(request.method, ("GET", "HEAD"))
+        return functions.document(request, place)
+    if request.path == "/call":
+        answer = drive(functions.call_request(request), True)
+        return answer
+    route = functions.find(request)
+    if route is None:  # which no path of ours is
+        raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
+    if request.method == "OPTIONS":
+        return Answer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
+    functions.admit(route, request)
+    work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
+    answer = drive(work, route.prepared.needs_loop)
+    return answer
+
+
+def _send(answer: Answer, request: Request, out: BinaryIO) -> None:
     lines = [
-        f"Status: {found.status} {_phrase(found.status)}",
+        f"Status: {answer.status} {_phrase(answer.status)}",
         "Content-Type: application/json",
-        *(f"{name}: {value}" for name, value in found.headers),
+        *(f"{name.decode().title()}: {value.decode('latin-1')}" for name, value in answer.headers),
+        f"X-Request-Id: {request.known_id()}",
     ]
     head = "\r\n".join(lines) + "\r\n\r\n"
-    out.write(head.encode("latin-1", "replace") + (b"" if method == "HEAD" else found.body + b"\n"))
+    out.write(head.encode("latin-1", "replace") + (b"" if request.method == "HEAD" else answer.body + b"\n"))
     out.flush()
 
 
@@ -329,3 +224,18 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Client Closed Request" if status == 499 else "Error"
+
+
+@contextmanager
+def _own_output(given: BinaryIO | None) -> Iterator[BinaryIO]:
+    """Where the answer goes. What a handler or a child of it writes to stdout goes to the web server's log instead."""
+    with redirect_stdout(sys.stderr):
+        if given is not None:
+            yield given
+            return
+        sys.__stdout__.flush() if sys.__stdout__ else None
+        own = os.dup(1)
+        with suppress(OSError):  # a server may have closed stderr
+            os.dup2(2, 1)
+        with os.fdopen(own, "wb") as out:
+            yield out

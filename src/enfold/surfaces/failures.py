@@ -15,6 +15,7 @@ __all__ = [
     "declared_status",
     "error_headers",
     "status_of",
+    "too_large",
     "with_prefix",
 ]
 
@@ -30,6 +31,10 @@ class RefusedError(CallError):
         super().__init__("VALIDATION_ERROR", message, details)
         self.status = status
         self.headers = tuple(headers)
+
+
+def too_large(limit: int) -> CallError:
+    return CallError("PAYLOAD_TOO_LARGE", f"The body is larger than {limit} bytes", {"limit": limit})
 
 
 def status_of(error: CallError, operation: OperationSpec | None, *, has_identity: bool) -> int:

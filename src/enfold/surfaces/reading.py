@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
-from enfold.operation import new_request_id
 from enfold.surfaces.query_string import query_pairs
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "invalid_body",
     "is_json",
     "read_object",
-    "request_id",
     "stream_type",
     "timeout",
 ]
@@ -30,16 +28,7 @@ StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
 
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
-
-
-def request_id(headers: Headers) -> str:
-    """The caller's id where it is one that can go into every log and header, else a new one."""
-    given = headers.get(b"x-request-id")
-    if given is None or not _REQUEST_ID.fullmatch(given):
-        return new_request_id()
-    return given.decode()
 
 
 def timeout(headers: Headers) -> float | None:

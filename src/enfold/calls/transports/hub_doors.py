@@ -15,7 +15,7 @@ from enfold.calls.transports.memory_bus import MAX_PAYLOAD
 from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
 from enfold.operation import Identity
-from enfold.tokens import Verifier, bearer_token
+from enfold.tokens import Verifier, bearer_token, verified
 
 if TYPE_CHECKING:
     import ssl
@@ -100,23 +100,23 @@ class WebSocketHub:
 
     # its own server
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse whoever does not say who he is, and pages that are not ours."""
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self._origins:
             return connection.respond(403, "This origin may not connect\n")
         token = bearer_token(request.headers.get("Authorization", ""))
-        if self._tokens is not None and self._identity(token) is None:
+        if self._tokens is not None and await self._identity(token) is None:
             return connection.respond(401, "A token is needed\n")
         return None
 
-    def _identity(self, token: str | None) -> Identity | None:
-        return None if self._tokens is None or token is None else self._tokens.identify(token)
+    async def _identity(self, token: str | None) -> Identity | None:
+        return None if self._tokens is None or token is None else await verified(self._tokens, token)
 
     async def _serve(self, connection: ServerConnection) -> None:
         headers = {} if connection.request is None else connection.request.headers
         token = bearer_token(headers.get("Authorization", ""))
-        spoke = self.hub.attach(Outbox(connection), self._identity(token), headers.get(BOOT_HEADER, ""))
+        spoke = self.hub.attach(Outbox(connection), await self._identity(token), headers.get(BOOT_HEADER, ""))
         checking = asyncio.create_task(self._keep_checking(token, spoke, lambda: connection.close(EXPIRED)))
         try:
             await listen(connection, spoke.receive)
@@ -128,7 +128,7 @@ class WebSocketHub:
         """A token that is withdrawn ends the connection it opened."""
         while self._tokens is not None:
             await asyncio.sleep(self._recheck)
-            if self._identity(token) != spoke.identity:
+            if await self._identity(token) != spoke.identity:
                 await close()
                 return
 
@@ -143,7 +143,7 @@ class WebSocketHub:
         await receive()  # websocket.connect
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = bearer_token(headers.get("authorization", ""))
-        identity = self._identity(token)
+        identity = await self._identity(token)
         is_strange = "origin" in headers and headers["origin"] not in self._origins
         if is_strange or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})

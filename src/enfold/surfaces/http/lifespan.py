@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from enfold.surfaces.http.exchange import Receive, Scope, Send
+from enfold.surfaces.asgi.messages import ASGIApp, Receive, Scope, Send
 
-__all__ = ["ASGIApp", "run_lifespan"]
-
-ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+__all__ = ["run_lifespan"]
 
 
 async def run_lifespan(

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from enfold.operation import Identity
-from enfold.surfaces.http.exchange import Receive, Scope, Send
-from enfold.surfaces.http.guard import Header
-from enfold.surfaces.http.lifespan import ASGIApp
+from enfold.surfaces.asgi.messages import ASGIApp, Header, Receive, Scope, Send
 
 __all__ = ["IDENTITY", "Mount", "below", "close_websocket", "mount_of", "own_path", "with_headers"]
 

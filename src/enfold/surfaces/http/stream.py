@@ -12,8 +12,10 @@ import msgspec
 from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import Context
-from enfold.surfaces.http.exchange import Exchange
-from enfold.surfaces.http.watch import Watch
+from enfold.surfaces.asgi.exchange import Exchange
+from enfold.surfaces.functions.request import Request, id_header
+from enfold.surfaces.functions.service import Functions
+from enfold.surfaces.writing import encode_result
 
 __all__ = ["Envelopes", "Stream"]
 
@@ -71,15 +73,21 @@ class Stream:
     """One stream on its way to one client."""
 
     def __init__(
-        self, exchange: Exchange, media_type: str, context: Context, *, resumable: bool, heartbeat: float
+        self,
+        exchange: Exchange,
+        request: Request,
+        functions: Functions,
+        media_type: str,
+        context: Context,
+        heartbeat: float,
     ) -> None:
         self._exchange = exchange
-        self._resumable = resumable
+        self._request = request
+        self._functions = functions
         self._media_type = media_type
         self._framing = FRAMINGS[media_type]
         self._context = context
         self._heartbeat = heartbeat
-        self._watch = Watch(exchange.receive)
         self._writing = asyncio.Lock()
         self._started = False
         self._quiet = True
@@ -88,13 +96,13 @@ class Stream:
         """Send every item; an error before the first is raised, a later one is told in the stream."""
         ticking = asyncio.create_task(self._tick())
         try:
-            await self._send_watched(items)
+            await self._send_all(items)
         except CallError as error:
-            async with self._writing:  # so that the clock is not cut off in the middle of a message
-                ticking.cancel()
-            if not self._started:
+            await self._fail(error, ticking)
+        except asyncio.CancelledError:
+            if self._exchange.presence.ended != "stopped" or self._exchange.presence.end() is None:
                 raise
-            await self._put(self._framing.failure(self._exchange.failure(error)), more=False)
+            await self._fail(CallError("UNAVAILABLE", "The server is shutting down"), ticking)
         except OSError:
             pass  # some servers say so when a client has gone; what the handler raises comes as a CallError
         finally:
@@ -102,19 +110,24 @@ class Stream:
             await items.aclose()
 
     def stop(self) -> None:
-        self._watch.stop()
+        self._exchange.presence.stop()
 
-    async def _send_watched(self, items: Envelopes) -> None:
-        with self._watch:
-            await self._send_all(items)
-        if self._watch.ended == "stopped":
-            raise CallError("UNAVAILABLE", "The server is shutting down")
+    async def _fail(self, error: CallError, ticking: asyncio.Task[None]) -> None:
+        async with self._writing:  # so that the clock is not cut off in the middle of a message
+            ticking.cancel()
+        if not self._started:
+            raise error
+        text = self._functions.failure_text(self._request, error)
+        await self._put(self._framing.failure(text), more=False)
 
     async def _send_all(self, items: Envelopes) -> None:
-        resumable = self._resumable
+        request = self._request
+        operation = request.operation
+        is_resumable = operation is not None and operation.resumable
         async for envelope in items:
-            event_id = self._take_event_id(envelope) if resumable else None
-            await self._put(self._framing.item(self._exchange.success(envelope), event_id))
+            event_id = self._take_event_id(envelope) if is_resumable else None
+            text = encode_result(request.format.write(envelope, operation))
+            await self._put(self._framing.item(text, event_id))
         await self._put(self._framing.complete, more=False)
 
     def _take_event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
@@ -139,7 +152,7 @@ class Stream:
         """Send one piece; the server makes us wait here when the client reads slowly, and so the handler waits too."""
         async with self._writing:
             if not self._started:
-                await self._exchange.begin_stream(self._media_type)
+                await self._exchange.begin_stream(self._media_type, [id_header(self._request)])
                 self._started = True
                 chunk = self._framing.opening + chunk
             self._quiet = False

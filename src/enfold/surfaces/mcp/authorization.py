@@ -9,7 +9,7 @@ from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.mcp.reply import Header, RefusalError, Scope
-from enfold.tokens import Verifier, bearer_token
+from enfold.tokens import Verifier, bearer_token, verified
 
 __all__ = ["Authorization"]
 
@@ -26,13 +26,13 @@ class Authorization:
         self._tokens = tokens
         self._servers = servers
 
-    def identify(self, scope: Scope, headers: Headers) -> Identity | None:
+    async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who calls: whom the app that mounts us has found, or who is behind the token."""
         identity: Identity | None = scope.get("enfold.identity")
         if self._tokens is None or identity is not None:
             return identity
         token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))
-        identity = None if token is None else self._tokens.identify(token)
+        identity = None if token is None else await verified(self._tokens, token)
         if identity is None:
             raise self._challenge(scope, headers, is_wrong=token is not None)
         return identity

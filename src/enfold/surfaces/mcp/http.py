@@ -10,7 +10,7 @@ from enfold.log import Log
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
-from enfold.surfaces.hosts import Hosts
+from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.mcp.authorization import Authorization
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.events import event_place
@@ -67,7 +67,7 @@ class MCPApp:
         try:
             self._check(scope, headers)
             if scope["method"] == "POST":
-                identity = self._authorization.identify(scope, headers)
+                identity = await self._authorization.identify(scope, headers)
                 await Post(self._shared, headers, send, identity, Reply(send, headers.get(b"accept", b""))).take(
                     receive
                 )
@@ -108,7 +108,7 @@ class MCPApp:
         if method == "GET" and self._authorization.is_metadata(scope):
             await respond(send, 200, self._authorization.metadata(scope, headers), [JSON])
             return
-        identity = self._authorization.identify(scope, headers)
+        identity = await self._authorization.identify(scope, headers)
         if method == "GET":
             await self._get(headers, receive, send, identity)
         elif method == "DELETE":

@@ -1,16 +1,26 @@
-"""Which hosts a request may name, and which origins may send it: the defence against pages that call a local server."""
+"""Which hosts a request may name, which origins may send it, and what browsers are told of that.
+
+It is the defence against pages that call a local server.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple
 
-__all__ = ["Headers", "Hosts", "Refusal"]
+from enfold.surfaces.asgi.messages import Header
 
-Headers: TypeAlias = Mapping[bytes, bytes]
+__all__ = ["Hosts", "Refusal"]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MOST_REMEMBERED: Final = 64
+
+_MAX_AGE: Final = b"600"
+_REQUEST_HEADERS: Final = (
+    b"Accept, Authorization, Content-Type, Enfold-Format, Enfold-Timeout-Ms, Last-Event-ID, X-Request-Id, "
+    b"Enfold-Capture-Provenance, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
+)
+_EXPOSED: Final = b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Retry-After, Mcp-Session-Id"
 
 
 class Refusal(NamedTuple):
@@ -30,7 +40,7 @@ class Hosts:
         # Hosts that passed, as they were written: most requests name the same one.
         self.passed: set[bytes] = set()
 
-    def refusal(self, scope: Mapping[str, Any], headers: Headers) -> Refusal | None:
+    def refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
         """Why a request is refused; None where it is not."""
         host = headers.get(b"host", b"")
         if host not in self.passed and not self._knows(host, scope.get("server")):
@@ -43,6 +53,29 @@ class Hosts:
     def is_listed(self, origin: bytes) -> bool:
         """Whether pages of an origin were allowed to call by name."""
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
+
+    def admits_at_once(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request needs no closer look: its host passed before, and no page of any origin sent it."""
+        return b"origin" not in headers and headers.get(b"host", b"") in self.passed
+
+    def cors_headers(self, headers: Mapping[bytes, bytes]) -> list[Header]:
+        """What lets a page of a listed origin read the answer."""
+        if not self.has_origins:
+            return []
+        origin, vary = headers.get(b"origin"), (b"vary", b"Origin")
+        if origin is None or not self.is_listed(origin):
+            return [vary]
+        return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), vary]
+
+    def preflight_headers(self, headers: Mapping[bytes, bytes], methods: Iterable[str]) -> list[Header]:
+        """What a browser wants to know before it sends the real request."""
+        if b"access-control-request-method" not in headers or not self.is_listed(headers.get(b"origin", b"")):
+            return []
+        return [
+            (b"access-control-allow-methods", ", ".join(methods).encode()),
+            (b"access-control-allow-headers", _REQUEST_HEADERS),
+            (b"access-control-max-age", _MAX_AGE),
+        ]
 
     def _knows(self, host: bytes, server: Any) -> bool:
         name = _name(host)

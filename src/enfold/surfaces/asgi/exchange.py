@@ -1,0 +1,184 @@
+"""One exchange over ASGI: the body that may be late, the client that may go, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.surfaces.asgi.messages import JSON, Header, Receive, Scope, Send
+from enfold.surfaces.failures import too_large
+from enfold.timekeeping import Timekeeper, this_thread, timekeeper
+
+__all__ = ["BODY_TIMEOUT", "Ended", "Exchange", "Presence", "late_body"]
+
+Ended: TypeAlias = Literal["late", "gone", "stopped"]
+
+BODY_TIMEOUT: Final = 30.0
+# After this time something must be sent, or a proxy on the way takes the connection for dead.
+SILENCE: Final = 10.0
+
+
+class Presence(msgspec.Struct, eq=False):
+    """From `begin` to `end`, the running task is cancelled when the body is late, the client goes, or `stop` is called.
+
+    Nearly all requests are over before any of that is looked for: the timekeeper says which are slow. `break_silence`
+    is called when nothing has been sent for ten seconds; with `outlives_client` a client may go and come back.
+    """
+
+    receive: Receive
+    _patience: float = BODY_TIMEOUT
+    break_silence: Callable[[], None] | None = None
+    outlives_client: bool = False
+    ended: Ended | None = None
+    _is_reading: bool = False
+    _is_slow: bool = False
+    _keeper: Timekeeper | None = None
+    _task: asyncio.Task[Any] | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _listener: asyncio.Task[None] | None = None
+
+    def begin(self) -> Self:
+        keeper = this_thread.keeper
+        if keeper is None or keeper.loop is not asyncio.get_running_loop():
+            keeper = timekeeper()
+        self._keeper = keeper
+        self._task = asyncio.current_task()
+        keeper.running.add(self)
+        if keeper.is_stopped:
+            keeper.start()
+        return self
+
+    def end(self) -> Ended | None:
+        """Stop looking after the request; the answer tells how it was ended from here, if it was.
+
+        A cancellation of ours ends here; one that somebody else has asked for, too, goes on.
+        """
+        if self._keeper is not None:
+            self._keeper.running.discard(self)
+        if self._is_slow:
+            self._release()
+        task, self._task = self._task, None
+        is_ours = self.ended is not None and task is not None and task.uncancel() == 0
+        return self.ended if is_ours else None
+
+    def stop(self) -> None:
+        """End the work although the client is still there."""
+        self._end("stopped")
+
+    def __enter__(self) -> Self:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """End quietly where the client has gone or the work was stopped; a late body is a TIMEOUT."""
+        ended = self.end()
+        if kind is not asyncio.CancelledError or ended is None:
+            return False
+        if ended == "late":
+            raise late_body() from None
+        return True
+
+    # the body
+
+    async def body(self, limit: int) -> bytes | bytearray:
+        """The whole body; never more is in memory than the limit and one piece."""
+        self._is_reading = True
+        message = await self.receive()
+        body: bytes | bytearray = message.get("body", b"")
+        if message.get("more_body") or message["type"] == "http.disconnect":
+            body = await self._rest_of_body(message, limit)
+        if len(body) > limit:
+            raise too_large(limit)
+        self._is_reading = False
+        if self._is_slow:
+            self._look_for_end()
+        return body
+
+    async def _rest_of_body(self, message: dict[str, Any], limit: int) -> bytearray:
+        body = bytearray()
+        while message["type"] != "http.disconnect":
+            body += message.get("body", b"")
+            if not message.get("more_body") or len(body) > limit:
+                return body
+            message = await self.receive()
+        raise CallError("ABORTED", "The client went away before its body was complete")
+
+    # a request that takes long
+
+    def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._is_slow = True
+        if self._is_reading:
+            self._timer = loop.call_later(self._patience, self._end, "late")
+        else:
+            self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.break_silence is not None:
+            self._timer = loop.call_later(SILENCE, self.break_silence)
+        self._listener = loop.create_task(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        if not self.outlives_client:
+            self._end("gone")
+
+    def _end(self, how: Ended) -> None:
+        if self.ended is None and self._task is not None:
+            self.ended = how
+            self._task.cancel()
+
+    def _release(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+
+
+def late_body() -> CallError:
+    return CallError("TIMEOUT", "The body did not arrive in time", {"reason": "body"})
+
+
+class Exchange(msgspec.Struct, eq=False):
+    """One request over ASGI, and the way back to its client."""
+
+    scope: Scope
+    send: Send
+    presence: Presence
+    extra_headers: Sequence[Header] = ()  # what a browser is told of origins
+    is_started: bool = False
+
+    async def answer(self, body: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
+        """Send an answer in JSON."""
+        self.is_started = True
+        own = [JSON, (b"content-length", b"%d" % len(body)), *headers, *self.extra_headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": own})
+        is_head = self.scope["method"] == "HEAD"
+        await self.send({"type": "http.response.body", "body": b"" if is_head else body})
+
+    async def answer_empty(self, status: int, headers: Sequence[Header] = ()) -> None:
+        """Send an answer that has only headers."""
+        await self._begin(status, headers)
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def begin_stream(self, media_type: str, headers: Sequence[Header] = ()) -> None:
+        kind = (b"content-type", media_type.encode())
+        # Neither a cache nor a proxy in between may hold back what is meant to arrive at once.
+        await self._begin(200, [kind, (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"), *headers])
+
+    async def send_part(self, chunk: bytes, *, more: bool) -> None:
+        await self.send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def _begin(self, status: int, headers: Sequence[Header]) -> None:
+        self.is_started = True
+        start = {"type": "http.response.start", "status": status, "headers": [*headers, *self.extra_headers]}
+        await self.send(start)

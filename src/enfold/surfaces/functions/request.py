@@ -1,0 +1,54 @@
+"""One request as HTTP and CGI both have it, and the answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from enfold.formats import Format
+from enfold.operation import Identity, OperationSpec, new_request_id
+
+__all__ = ["Answer", "Body", "Request", "id_header"]
+
+
+class Body(Protocol):
+    """Where the body of a request comes from."""
+
+    async def body(self, limit: int) -> bytes | bytearray:
+        """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
+
+
+class Answer(NamedTuple):
+    """What goes back: JSON, a status, and headers besides those that every answer has."""
+
+    body: bytes
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Request(msgspec.Struct, eq=False):
+    """What is asked, by whom, and in which format the answer goes."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: dict[bytes, bytes]
+    source: Body
+    format: Format
+    format_name: str
+    identity: Identity | None = None
+    operation: OperationSpec | None = None
+    # The caller's own id, or one of ours once somebody needs it; until then None.
+    request_id: str | None = None
+
+    def known_id(self) -> str:
+        """The id of this request, for its context, its log and its answer."""
+        if self.request_id is None:
+            self.request_id = new_request_id()
+        return self.request_id
+
+
+def id_header(request: Request) -> tuple[bytes, bytes]:
+    return b"x-request-id", request.known_id().encode()

@@ -1,0 +1,315 @@
+"""Calls by method and path: which operation, with which arguments, under which context, and how its answer is written.
+
+HTTP and CGI are two ways to carry the request and the answer; their few differences are the fields of `Dialect`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.access import check_access, may_list
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope
+from enfold.errors import CallError
+from enfold.formats import find_format
+from enfold.operation import Context, OperationSpec, Recording
+from enfold.registry import Registry
+from enfold.surfaces import reading
+from enfold.surfaces.failures import RefusedError, error_headers, status_of, too_large, with_prefix
+from enfold.surfaces.functions.request import Answer, Request
+from enfold.surfaces.functions.routes import Route, Routes
+from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
+
+__all__ = ["Dialect", "Functions", "Settings", "not_acceptable", "not_allowed"]
+
+# Each of these asks for something: another format, an id, a limit of time, a record.
+_ASKING: Final = frozenset({b"enfold-format", b"enfold-timeout-ms", b"x-request-id", reading.CAPTURE_HEADER})
+_TAKES_JSON: Final = (None, b"*/*", b"application/json")
+
+
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_MOST_DIGITS: Final = 15  # of a number that a client could mean
+
+
+class Dialect(msgspec.Struct, frozen=True):
+    """Where two carriers of the same request and answer differ."""
+
+    adapter: str  # the name of the surface in provenance
+    prefix: str  # before the words of a handler that failed, in formats that have no place for a code
+    missing: str  # before the name of an operation that is not there
+    body_types: frozenset[bytes | None]  # the content types of a JSON body that need no closer look
+    read_object: Callable[[bytes | bytearray], dict[str, Any]]
+    runs_in_place: bool = False  # a `def` runs on the thread that reads the request
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the operator chose."""
+
+    format: str
+    max_body: int
+    recorder: Recorder | None
+    title: str = "Enfold"
+    version: str = "1.0.0"
+
+
+class Functions:
+    """The operations of a registry, called by method and path."""
+
+    def __init__(self, registry: Registry, settings: Settings, dialect: Dialect) -> None:
+        """`registry` is a guarded view: every call is checked."""
+        self._registry = registry
+        self._settings = settings
+        self._dialect = dialect
+        self._body_types = dialect.body_types
+        self._read_object = dialect.read_object
+        self._is_in_place = dialect.runs_in_place
+        # A length of fewer digits than the limit's is below it.
+        self._most_digits = len(str(settings.max_body))
+        self.format = find_format(settings.format)
+        self.routes = Routes(registry, takes_structs=settings.format == "result")
+
+    # before the call
+
+    def read_wishes(self, request: Request) -> None:
+        """Take the id that the caller gave to the request, and the format that they want their answer in."""
+        headers = request.headers
+        given = headers.get(b"x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):  # it can go into every log and header
+            request.request_id = given.decode()
+        if request.query or b"enfold-format" in headers:
+            self._choose_format(request)
+
+    def _choose_format(self, request: Request) -> None:
+        name = reading.format_name(request.headers, request.method, request.query)
+        if name is not None:
+            request.format = find_format(name)
+            request.format_name = name
+
+    def find(self, request: Request) -> Route | None:
+        """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
+        try:
+            route = self.routes.find(request.path)
+        except CallError as error:
+            raise CallError(
+                error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
+            ) from None
+        if route is not None:
+            request.operation = route.spec
+            if request.method not in route.methods:
+                raise not_allowed(request.method, route.methods)
+        return route
+
+    def _look_up(self, path: str) -> Route | None:
+        try:
+            return self.routes.find(path)
+        except CallError as error:
+            raise CallError(
+                error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
+            ) from None
+
+    def admit(self, route: Route, request: Request) -> None:
+        """Refuse who may not call this operation with any input, before a body is read for nothing."""
+        if not route.prepared.is_open and not may_list(route.spec.access_control, request.identity):
+            check_access(route.spec, request.identity, {})
+
+    # the call
+
+    async def call(self, route: Route, request: Request) -> Answer:
+        """Run an operation and write its result; whatever fails is raised."""
+        headers, prepared = request.headers, route.prepared
+        if headers.get(b"accept") not in _TAKES_JSON and not reading.accepts_json(headers[b"accept"]):
+            raise not_acceptable("application/json")
+        if request.method == "POST":
+            if (
+                headers.get(b"content-type") not in self._body_types
+                or b"content-encoding" in headers
+                or len(headers.get(b"content-length", b"")) >= self._most_digits
+            ):
+                self._check_body(request)
+            body = await request.source.body(self._settings.max_body)
+            try:
+                given = self._read_object(body)
+            except reading.NOT_AN_OBJECT:
+                raise reading.invalid_body(body) from None
+            if route.known is not self.routes.known:
+                # The registry has changed while we waited: what required nothing of its caller may do so now.
+                route = self.routes.route_to(self._registry.get_spec(route.spec.id))
+                prepared = route.prepared
+        else:
+            given = route.read_query(request.query)
+        context = None
+        if prepared.needs_context or not prepared.is_open or self._is_in_place or not _ASKING.isdisjoint(headers):
+            context = self.context(route, request)
+        if request.format is self.format:
+            prepared = route.for_writing
+        envelope = await prepared.execute(given, context)
+        try:
+            text = encode(request.format.write(envelope, route.spec))
+        except UNWRITABLE as error:
+            raise unwritable(error) from error
+        if not envelope.warnings and type(envelope.meta) is LocalResponseMeta:
+            return Answer(text)
+        return _answer_with_notes(text, envelope, request.format_name)
+
+    async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
+        """The arguments in the body, or in the query string."""
+        if request.method != "POST":
+            return route.read_query(request.query)
+        self._check_body(request)
+        return await self._object_in(request)
+
+    def context(self, route: Route, request: Request) -> Context:
+        """The context of a call, of what the headers ask for."""
+        headers = request.headers
+        resumes = headers.get(b"last-event-id") if route.spec.resumable else None
+        context = Context(
+            request_id=request.request_id or request.known_id(),
+            identity=request.identity,
+            timeout=reading.timeout(headers) if b"enfold-timeout-ms" in headers else None,
+            last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
+            inline=self._dialect.runs_in_place,
+        )
+        if self._settings.recorder is not None and reading.CAPTURE_HEADER in headers:
+            context.recording = self._recording(request, self._settings.recorder)
+        return context
+
+    async def _object_in(self, request: Request) -> dict[str, Any]:
+        body = await request.source.body(self._settings.max_body)
+        try:
+            return self._read_object(body)
+        except reading.NOT_AN_OBJECT:
+            raise reading.invalid_body(body) from None
+
+    def _check_body(self, request: Request) -> None:
+        """Refuse a body for its headers, before it is read: it is of another type, compressed, or too large."""
+        headers = request.headers
+        kind = headers.get(b"content-type")
+        if kind is None and None not in self._body_types and _has_body(headers):
+            raise _unsupported("A body needs a Content-Type: application/json")
+        if kind is not None and not reading.is_json(kind):
+            raise _unsupported("The body must be application/json")
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise _unsupported("The body must not be compressed")
+        length = headers.get(b"content-length", b"0")
+        if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > self._settings.max_body):
+            raise too_large(self._settings.max_body)
+
+    def _recording(self, request: Request, recorder: Recorder) -> Recording | None:
+        from enfold.provenance import options_from_mode
+
+        return recorder.begin(
+            options_from_mode(request.headers[reading.CAPTURE_HEADER].decode("latin-1")),
+            adapter=self._dialect.adapter,
+            identity=request.identity.id if request.identity else "",
+            writer=request.format,
+        )
+
+    async def collect(self, route: Route, request: Request) -> Answer:
+        """A subscription as one answer, the list of its items."""
+        from enfold.surfaces.collecting import collect
+
+        given, context = await self.arguments(route, request), self.context(route, request)
+        collected = await collect(self._registry, route.spec.id, given, context)
+        text = encode_result(request.format.write(collected.envelope, route.spec))
+        answer = _answer_with_notes(text, collected.envelope, request.format_name)
+        return answer._replace(headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
+
+    async def call_request(self, request: Request) -> Answer:
+        """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""
+        from enfold.surfaces.requests import RequestCall
+
+        if request.method != "POST":
+            raise not_allowed(request.method, ("POST", "OPTIONS"))
+        request.format_name = "mcp_envelope_v0_1"
+        request.format = find_format(request.format_name)
+        self._check_body(request)
+        wire = await self._object_in(request)
+        asked = RequestCall(
+            self._registry,
+            wire,
+            adapter=self._dialect.adapter,
+            identity=request.identity,
+            request_id=request.known_id(),
+            timeout=reading.timeout(request.headers),
+            inline=self._dialect.runs_in_place,
+            recorder=self._settings.recorder,
+        )
+        request.operation = asked.spec
+        try:
+            envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
+            return Answer(encode_result(asked.answer(envelope)))
+        except CallError as error:
+            return self.failure(request, error, asked.refusal(error))
+
+    # other answers
+
+    def document(self, request: Request, place: str) -> Answer:
+        """The OpenAPI document of what the caller may call."""
+        from enfold.surfaces.openapi import to_openapi
+
+        document = to_openapi(
+            self._registry,
+            format=request.format_name,
+            identity=request.identity,
+            servers=[place or "/"],
+            title=self._settings.title,
+            version=self._settings.version,
+        )
+        return Answer(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
+
+    def failure(self, request: Request, error: CallError, wire: Any = None) -> Answer:
+        """A failure in the format that the caller asked for; `wire` where it has been written already."""
+        if request.request_id is None:
+            request.request_id = error.request_id  # our log has the rest of the story under this one
+        status = status_of(error, request.operation, has_identity=request.identity is not None)
+        headers = [(name.encode(), value.encode()) for name, value in error_headers(error, status)]
+        text = self.failure_text(request, error) if wire is None else encode_failure(wire)
+        return Answer(text, status, headers)
+
+    def failure_text(self, request: Request, error: CallError) -> bytes:
+        shown = with_prefix(error, self._dialect.prefix) if request.format_name == "result" else error
+        return encode_failure(request.format.write_error(shown, _id_of(request.operation)))
+
+
+NO_STORE: Final = (b"cache-control", b"no-store")
+_TRUNCATED: Final = (b"enfold-truncated", b"true")
+
+
+def _id_of(operation: OperationSpec | None) -> str:
+    return "" if operation is None else operation.id
+
+
+def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], format_name: str) -> Answer:
+    """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
+    headers = []
+    if envelope.warnings:
+        first = envelope.warnings[0].code
+        headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
+    if format_name == "result" and envelope.is_error:
+        return Answer(text, 502, [*headers, (b"enfold-code", b"EXECUTION_ERROR")])
+    return Answer(text, 200, headers)
+
+
+def not_allowed(method: str, methods: tuple[str, ...]) -> RefusedError:
+    allow = ", ".join(methods)
+    details = {"reason": "method", "expected": allow}
+    return RefusedError(405, f"The method {method[:20]} is not allowed here: use {allow}", details, [("allow", allow)])
+
+
+def not_acceptable(offered: str) -> RefusedError:
+    details = {"reason": "accept", "expected": offered}
+    return RefusedError(406, f"The answer is {offered}, which Accept does not allow", details)
+
+
+def _has_body(headers: Mapping[bytes, bytes]) -> bool:
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+
+def _unsupported(message: str) -> RefusedError:
+    return RefusedError(415, message, {"reason": "content_type", "expected": "application/json"})
