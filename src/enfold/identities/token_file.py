@@ -1,0 +1,213 @@
+"""A file of tokens: made, listed and revoked without a program, and read again at once when it changes.
+
+It holds hashes alone; a token is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from enfold.log import Log
+from enfold.operation import Identity
+from enfold.tokens import Tokens, hash_token, new_token
+
+__all__ = ["Entry", "TokenFile", "add_token", "list_tokens", "read_duration", "read_resources", "revoke_tokens"]
+
+SHOWN: Final = 8  # digits of its hash by which a token is named
+_UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+_log: Final = Log("enfold.tokens")
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One token of a file: whose it is, its hash, what it allows, and until when."""
+
+    id: str
+    token: str
+    scopes: list[str] = []
+    resources: dict[str, list[str]] | None = None
+    expires: str | None = None  # RFC 3339
+
+    @property
+    def short(self) -> str:
+        """The name by which it can be revoked."""
+        return self.token.removeprefix("sha256:")[:SHOWN]
+
+    @property
+    def ends(self) -> float:
+        """When it expires, in Unix seconds."""
+        return float("inf") if self.expires is None else datetime.fromisoformat(self.expires).timestamp()
+
+
+# --- what the command does ----------------------------------------------------------------------------------------
+
+
+def add_token(
+    path: Path,
+    id: str,
+    *,
+    scopes: Iterable[str] = (),
+    resources: dict[str, list[str]] | None = None,
+    seconds: float | None = None,
+    now: float | None = None,
+) -> str:
+    """Make a token, keep its hash in the file, and give it back: nobody can show it again."""
+    if not id or not id.isprintable():
+        raise ValueError("A token needs the id of its owner, in letters that can be printed")
+    token = new_token()
+    entry = Entry(id, hash_token(token), sorted(set(scopes)), resources, _end(seconds, now))
+    with _changing(path) as entries:
+        entries.append(entry)
+    return token
+
+
+def _end(seconds: float | None, now: float | None) -> str | None:
+    if seconds is None:
+        return None
+    start = datetime.fromtimestamp(time.time() if now is None else now, UTC)
+    return (start + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def list_tokens(path: Path) -> list[Entry]:
+    """The tokens of a file, as far as it knows them."""
+    return read_entries(path.read_bytes(), str(path))
+
+
+def revoke_tokens(path: Path, which: str) -> list[Entry]:
+    """Take out the tokens of an id, or the one whose hash begins so; the answer is what was taken out."""
+    with _changing(path) as entries:
+        gone = [entry for entry in entries if which in (entry.id, entry.token, entry.short)]
+        entries[:] = [entry for entry in entries if entry not in gone]
+    return gone
+
+
+def read_duration(text: str) -> float:
+    """Seconds from `90d`, `12h`, `30m`, `2w`."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS or not number.isdecimal() or not 0 < int(number) <= 100_000:
+        raise ValueError(f"{text!r} is no time: write 30m, 12h, 90d or 2w")
+    return float(int(number) * _UNITS[unit])
+
+
+def read_resources(texts: Iterable[str]) -> dict[str, list[str]] | None:
+    """What `--resource project:42=read,list` says; None where nothing is said."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, _, actions = text.partition("=")
+        named = [action for action in actions.split(",") if action]
+        if ":" not in name or not named:
+            raise ValueError(f"{text!r} is no resource: write type:id=action,action")
+        found.setdefault(name, []).extend(named)
+    return found or None
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def read_entries(text: bytes, where: str) -> list[Entry]:
+    """The entries of a file; ValueError, without anything of a token in it, for another one."""
+    try:
+        entries = msgspec.json.decode(text, type=list[Entry])
+        for entry in entries:
+            _check(entry)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token
+    return entries
+
+
+def _check(entry: Entry) -> None:
+    if not entry.token.startswith("sha256:"):
+        advice = f"give it to {entry.id}, and write {hash_token(entry.token)} here"
+        raise ValueError(f"the token of {entry.id} stands in clear: {advice}")
+    try:
+        _ = entry.ends
+    except ValueError:
+        raise ValueError(f"the token of {entry.id} expires at no time that can be read") from None
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[list[Entry]]:
+    """The entries of a file to be changed; the new file takes its place at once, and one change waits for another."""
+    with _locked(path):
+        entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
+        yield entries
+        text = msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(beside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(text)
+        beside.replace(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    try:
+        import fcntl
+    except ImportError:  # another system: two changes at the same moment are not likely enough to matter
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class TokenFile:
+    """A verifier of the tokens in a file, as it is now: who is added may come in at once, who is revoked may not."""
+
+    def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
+        """A file that is wrong is told here; one that becomes wrong later leaves what it said before in force."""
+        self._path = Path(path)
+        self._clock = clock
+        self._mark: Any = None
+        self._entries: list[Entry] = []
+        self._tokens = Tokens([])
+        self._until = 0.0  # when the next of them expires
+        self._entries = list_tokens(self._path)
+        self._mark = self._seen()
+        self._sort_out()
+
+    def identify(self, token: str) -> Identity | None:
+        """The identity a token stands for now."""
+        mark = self._seen()
+        if mark != self._mark:
+            self._read(mark)
+        if self._clock() >= self._until:
+            self._sort_out()
+        return self._tokens.identify(token)
+
+    def _seen(self) -> Any:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _read(self, mark: Any) -> None:
+        self._mark = mark
+        try:
+            self._entries = [] if mark is None else list_tokens(self._path)
+        except (OSError, ValueError) as error:
+            _log.error("The tokens stay as they were: %s", error)
+            return
+        self._sort_out()
+
+    def _sort_out(self) -> None:
+        now = self._clock()
+        good = [entry for entry in self._entries if entry.ends > now]
+        self._until = min((entry.ends for entry in good), default=float("inf"))
+        self._tokens = Tokens(
+            [(entry.token, Identity(entry.id, frozenset(entry.scopes), entry.resources)) for entry in good]
+        )
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __repr__(self) -> str:
+        return f"<TokenFile of {len(self)} tokens>"
