@@ -266,30 +266,23 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
 
 @asynccontextmanager
 async def _open_functions(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+    from enfold.sources.choosing import choosing
     from enfold.sources.functions import load_target
 
     entry = source.entry
     found = load_target(_located(entry["functions"], config))
-    wanted, unwanted = list(patterns(entry.get("include", "*"))), list(patterns(entry.get("exclude")))
-    names = entry.get("rename", {})
-
-    def is_chosen(operation: Operation) -> bool:
-        texts = (operation.spec.name, operation.spec.id)
-        return any(fnmatchcase(text, each) for each in wanted for text in texts) and not any(
-            fnmatchcase(text, each) for each in unwanted for text in texts
-        )
-
-    chosen = [operation for operation in found if is_chosen(operation)]
-    renamed = [_renamed(operation, names.get(operation.spec.name)) for operation in chosen]
+    choice = choosing(entry.get("include"), entry.get("exclude"), entry.get("rename"))
+    chosen = [operation for operation in found if choice.takes(operation.spec)]
+    renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, entry) for operation in placed]
     registry.register_all(operations)
     yield operations
 
 
-def _renamed(operation: Operation, name: str | None) -> Operation:
+def _renamed(operation: Operation, name: str) -> Operation:
     spec = operation.spec
-    if name is None:
+    if name == spec.name:
         return operation
     return operation.with_spec(spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
 

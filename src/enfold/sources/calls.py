@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from enfold.calls.caller.lookout import Listing, Lookout
@@ -14,6 +13,8 @@ from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.transport import Transport
 from enfold.operation import Operation, OperationSpec
 from enfold.registry import OperationRegistry
+from enfold.sources.choosing import Choice, Filter, choosing
+from enfold.sources.report import ImportReport, Problem
 
 __all__ = ["CallOperations", "from_calls"]
 
@@ -22,8 +23,8 @@ def from_calls(
     transport: Transport,
     *,
     namespace: str = "",
-    include: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    include: Filter | None = None,
+    exclude: Filter | None = None,
     rename: Mapping[str, str] | None = None,
     timeout: float | None = None,
     settings: CallSettings | None = None,
@@ -34,38 +35,27 @@ def from_calls(
 ) -> CallOperations:
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
-    `include` and `exclude` are patterns over ids (`shop.*`), `rename` maps ids to ids, `namespace` goes before them
-    all. Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
+    `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
+    `namespace` goes before them all. Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
-    names = _Names(namespace, tuple(include), tuple(exclude), dict(rename or {}), timeout)
+    names = _Names(namespace, choosing(include, exclude, rename), timeout)
     return CallOperations(transport, pending, names, refresh, patience)
 
 
 class _Names:
     """Which operations are taken, and what they are called here."""
 
-    def __init__(
-        self,
-        namespace: str,
-        include: tuple[str, ...],
-        exclude: tuple[str, ...],
-        rename: Mapping[str, str],
-        timeout: float | None,
-    ) -> None:
+    def __init__(self, namespace: str, choice: Choice, timeout: float | None) -> None:
         self._namespace = namespace
-        self._include = include
-        self._exclude = exclude
-        self._rename = rename
+        self._choice = choice
         self._timeout = timeout
 
     def shown(self, spec: OperationSpec) -> OperationSpec | None:
         """The spec as it stands in our registry; None where it is not wanted."""
-        if self._include and not any(fnmatchcase(spec.id, pattern) for pattern in self._include):
+        wanted = self._choice.name(spec.id)
+        if not self._choice.takes(spec, wanted):
             return None
-        if any(fnmatchcase(spec.id, pattern) for pattern in self._exclude):
-            return None
-        wanted = self._rename.get(spec.id, spec.id)
         namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
         timeout = spec.timeout if self._timeout is None else self._timeout
         if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
@@ -84,6 +74,7 @@ class CallOperations:
         self._names = names
         self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience)
         self._operations: dict[str, Operation] = {}
+        self._skipped: list[Problem] = []
         self._registries: list[tuple[OperationRegistry, set[str]]] = []
         self._watchers: list[Callable[[], None]] = []
 
@@ -107,6 +98,11 @@ class CallOperations:
 
     def __repr__(self) -> str:
         return f"<CallOperations {len(self)} of {len(self.workers)} workers>"
+
+    @property
+    def report(self) -> ImportReport:
+        """The ids that are there now, and what was left out because another operation has its id."""
+        return ImportReport(self._operations, self._skipped)
 
     @property
     def workers(self) -> list[Listing]:
@@ -134,10 +130,12 @@ class CallOperations:
 
     def _read(self) -> None:
         """Make an operation of each spec; one that has not changed stays the operation it was."""
-        old, self._operations = self._operations, {}
+        old, self._operations, self._skipped = self._operations, {}, []
         for spec in self._lookout.specs().values():
             shown = self._names.shown(spec)
-            if shown is not None and shown.id not in self._operations:
+            if shown is not None and shown.id in self._operations:
+                self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))
+            elif shown is not None:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
                 self._operations[shown.id] = kept or remote_operation(spec, shown, self.pending, self._transport)

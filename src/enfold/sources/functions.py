@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from enfold.operation import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
 from enfold.registry import OperationRegistry, Registry
+from enfold.sources.choosing import Filter, choosing
+from enfold.sources.report import ImportReport
 
-__all__ = ["TargetError", "from_functions", "load_target", "scan"]
+__all__ = ["FoundOperations", "TargetError", "from_functions", "load_target", "scan"]
 
 
 class TargetError(LookupError):
@@ -23,28 +24,42 @@ def from_functions(
     *targets: Callable[..., Any] | ModuleType | str,
     namespace: str = "",
     type: OperationType | str | None = None,
-    include: Iterable[str] = (),
-    exclude: Iterable[str] = (),
+    include: Filter | None = None,
+    exclude: Filter | None = None,
     rename: Mapping[str, str] | None = None,
     policy: Policy = INHERIT,
     **fields: Any,
-) -> list[Operation]:
+) -> FoundOperations:
     """The operations of functions, of a module's public functions, or of what `package.module:name` names.
 
-    `include` and `exclude` are patterns over function names (`get_*`); `fields` are fields of every spec.
+    `include` and `exclude` are patterns over names (`get_*`), or functions of the spec; `rename` maps a function's name
+    to ours; `fields` are fields of every spec.
     """
-    names = dict(rename or {})
-    return [
-        operation_from_function(
-            function, namespace=namespace, name=names.get(name, name), type=type, policy=policy, **fields
-        )
-        for target in targets
-        for name, function in _functions_of(target)
-        if _is_chosen(name, tuple(include), tuple(exclude))
-    ]
+    choice = choosing(include, exclude, rename)
+    found: list[Operation] = []
+    for target in targets:
+        for own, function in _functions_of(target):
+            name = choice.name(own)
+            known_as = (own, name, f"{namespace}.{own}", f"{namespace}.{name}")
+            # What the patterns leave out need not be fit to be an operation.
+            if choice.may_take(known_as):
+                made = operation_from_function(
+                    function, namespace=namespace, name=name, type=type, policy=policy, **fields
+                )
+                found += [made] if choice.approves(made.spec) else []
+    return FoundOperations(found)
 
 
-def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> list[Operation]:
+class FoundOperations(list[Operation]):
+    """A list of operations, and the report of how they were found."""
+
+    @property
+    def report(self) -> ImportReport:
+        """The ids of the operations; what cannot be one raises when it is found."""
+        return ImportReport(operation.spec.id for operation in self)
+
+
+def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOperations:
     """The operations of every Python file in a folder, below the namespace of the file's name.
 
     Files and folders that begin with `_` or `.` are left out; a registry found in a file gives its operations as
@@ -53,7 +68,8 @@ def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> list[Ope
     root = Path(folder)
     if not root.is_dir():
         raise TargetError(f"{folder} is not a folder")
-    return [operation for path in _python_files(root) for operation in _scan_file(path, root, namespace, options)]
+    files = _python_files(root)
+    return FoundOperations(each for path in files for each in _scan_file(path, root, namespace, options))
 
 
 def _scan_file(path: Path, root: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
@@ -184,9 +200,3 @@ def _public_functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:
             continue
         if name in listed if listed is not None else value.__module__ == module.__name__ and not name.startswith("_"):
             yield name, value
-
-
-def _is_chosen(name: str, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
-    if include and not any(fnmatchcase(name, pattern) for pattern in include):
-        return False
-    return not any(fnmatchcase(name, pattern) for pattern in exclude)

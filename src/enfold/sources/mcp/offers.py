@@ -24,11 +24,12 @@ from enfold.operation import (
     legal_names,
     with_hash,
 )
-from enfold.sources.mcp.report import Problem
+from enfold.sources.choosing import Choice, choosing
 from enfold.sources.mcp.results import Reads, Shape, read_shape, to_envelope
 from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
 from enfold.sources.mcp.upstream import Upstream
+from enfold.sources.report import Problem
 
 __all__ = ["KINDS", "Kind", "Offers", "Options", "read_offers"]
 
@@ -47,8 +48,7 @@ class Options(msgspec.Struct, frozen=True):
 
     namespace: str = ""
     kinds: tuple[Kind, ...] = KINDS
-    keeps: Callable[[OperationSpec], bool] = lambda _: True
-    rename: Mapping[str, str] = {}
+    choice: Choice = choosing(None, None)
     policy: Policy = Policy()
     timeout: float | Literal["default"] | None = "default"
     reads: Reads = None
@@ -292,7 +292,7 @@ class _Maker:
         unique = _unique(words)
         taken = {spec.name for spec in self._specs(kind)}
         for own, entry in entries.items():
-            name = self._options.rename.get(words[own], unique[own])
+            name = self._options.choice.name(unique[own], words[own])
             yield entry, _fitting(f"{name}_{kind}", name) if name in taken else name
 
     def _specs(self, kind: Kind) -> Iterator[OperationSpec]:
@@ -325,7 +325,7 @@ class _Maker:
             return None
 
     def _add(self, spec: OperationSpec | None, handler: Handler) -> None:
-        if spec is None or not self._options.keeps(spec):
+        if spec is None or not self._options.choice.takes(spec):
             return
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")

@@ -11,18 +11,18 @@ import msgspec
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.offers import facts_of, kind_of
-from enfold.operation import AccessControl, Normalize, Operation, OperationSpec, Policy, legal_names, read_access
+from enfold.operation import AccessControl, Normalize, Operation, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
-from enfold.sources.filters import Filter, chooser
+from enfold.sources.choosing import Filter, choosing
 from enfold.sources.mcp.asking import Answers
 from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.offers import KINDS, Kind, Offers, Options, read_offers
-from enfold.sources.mcp.report import ImportReport, Problem
 from enfold.sources.mcp.results import Reads
 from enfold.sources.mcp.session import Dialect, Way
 from enfold.sources.mcp.targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.upstream import Upstream
 from enfold.sources.mcp.web import GivenHeaders, given_headers
+from enfold.sources.report import ImportReport, Problem
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
@@ -73,8 +73,7 @@ def from_mcp(
     options = Options(
         namespace=namespace,
         kinds=tuple(kinds),
-        keeps=chooser(include, exclude, _matched),
-        rename=rename or {},
+        choice=choosing(include, exclude, rename),
         policy=chosen if normalize is None else Policy(normalize=normalize).over(chosen),
         timeout=timeout,
         reads=reads,
@@ -266,13 +265,6 @@ def _update(registry: OperationRegistry, before: list[Operation], after: list[Op
 
 
 # --- what the user gives ------------------------------------------------------------------------------------------
-
-
-def _matched(spec: OperationSpec) -> Iterator[str]:
-    """The texts a pattern may match."""
-    yield spec.name
-    yield spec.id
-    yield str(spec.meta.get("original_name", spec.name))
 
 
 def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) -> Login | None:

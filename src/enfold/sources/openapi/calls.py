@@ -22,11 +22,12 @@ from enfold.sources.openapi.outputs import Response
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
 from enfold.sources.openapi.responses import Answer, to_envelope, to_error
-from enfold.sources.openapi.schemas import Problem, Schema, Schemas
+from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import Carried, Requirements, Security, read_requirements
 from enfold.sources.openapi.servers import Servers
 from enfold.sources.openapi.streams import Stream
 from enfold.sources.openapi.tokens import TokenStore
+from enfold.sources.report import Problem
 
 
 class Shared:

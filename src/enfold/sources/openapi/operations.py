@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.operation import legal_name, with_hash
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
-from enfold.sources.openapi.schemas import Problem
+from enfold.sources.report import Problem
 
 METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"})
 STREAM_SUFFIX: Final = "_stream"

@@ -11,7 +11,8 @@ from enfold.operation import ErrorSchema
 from enfold.sources.openapi import media
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
 from enfold.sources.openapi.operations import Found
-from enfold.sources.openapi.schemas import ANYTHING, Problem, Schema, Schemas, Shape
+from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
+from enfold.sources.report import Problem
 
 _NOTHING: Final = Shape({"type": "null"})
 _TEXT: Final = Shape({"type": "string"})

@@ -15,6 +15,7 @@ import msgspec
 
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
 from enfold.sources.openapi.families import MAX_CHILDREN, Families
+from enfold.sources.report import Problem
 
 Schema: TypeAlias = dict[str, Any]
 Direction: TypeAlias = Literal["input", "output"]
@@ -27,13 +28,6 @@ _PART: Final = "_part"
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "array", "object", "null"})
 _LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A place of the document that could not be honoured, and why."""
-
-    where: str
-    why: str
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
 from enfold.sources.openapi.operations import Found
-from enfold.sources.openapi.schemas import Problem
+from enfold.sources.report import Problem
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
 Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None

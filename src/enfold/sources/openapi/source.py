@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self
 
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
-from enfold.sources.filters import Filter, chooser
+from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
 from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
@@ -16,8 +16,7 @@ from enfold.sources.openapi.files import Folders
 from enfold.sources.openapi.loading import Loader, Login
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
-from enfold.sources.openapi.report import ImportReport
-from enfold.sources.openapi.schemas import Problem, Schema
+from enfold.sources.openapi.schemas import Schema
 from enfold.sources.openapi.security import (
     Credential,
     Requirements,
@@ -29,6 +28,7 @@ from enfold.sources.openapi.security import (
 )
 from enfold.sources.openapi.servers import Servers
 from enfold.sources.openapi.tokens import TokenStore
+from enfold.sources.report import ImportReport, Problem
 
 _log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
@@ -117,7 +117,7 @@ def from_openapi(
     shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers), extras)
     shared.problems += problems
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
-    return importer.run(chooser(include, exclude, _matched), rename or {})
+    return importer.run(choosing(include, exclude, rename))
 
 
 class _Importer:
@@ -132,7 +132,7 @@ class _Importer:
         self._timeout = timeout
         self._skipped: list[Problem] = []
 
-    def run(self, keeps: Callable[[OperationSpec], bool], rename: Mapping[str, str]) -> ImportedOperations:
+    def run(self, choice: Choice) -> ImportedOperations:
         found = find_operations(self._shared.library, self._skipped)
         blueprints = [each for each in map(self._read, found) if each is not None]
         self._assume_security([each.requirements for each in blueprints])
@@ -141,9 +141,9 @@ class _Importer:
         names = give_names(wanted)
         operations: list[Operation] = []
         for (blueprint, streams), original, name in zip(parts, wanted, names, strict=True):
-            new = _renamed(rename, name, original.original, blueprint.found)
+            new = choice.name(name, original.original, blueprint.found.title)
             operation = self._operation(blueprint, new, original.original, streams=streams)
-            if keeps(operation.spec):
+            if choice.takes(operation.spec):
                 operations.append(operation)
         _check_unique(operations)
         imported = [operation.spec.id for operation in operations]
@@ -234,25 +234,9 @@ def _meta(found: Found, name: str, original: str) -> dict[str, Any]:
     return meta
 
 
-def _renamed(rename: Mapping[str, str], name: str, original: str, found: Found) -> str:
-    return next((rename[key] for key in (name, original, found.title) if key in rename), name)
-
-
 def _check_unique(operations: list[Operation]) -> None:
     seen: set[str] = set()
     for operation in operations:
         if operation.spec.id in seen:
             raise ValueError(f"Two operations would be called {operation.spec.id}: rename one of them")
         seen.add(operation.spec.id)
-
-
-# --- filters ------------------------------------------------------------------------------------------------------
-
-
-def _matched(spec: OperationSpec) -> Iterator[str]:
-    """The texts a pattern may match."""
-    yield spec.name
-    yield spec.id
-    yield str(spec.meta.get("original_name", spec.name))
-    yield f"{spec.meta['method']} {spec.meta['path']}"
-    yield from (f"#{tag}" for tag in spec.tags)

@@ -1,4 +1,4 @@
-"""What became of a document: the operations imported, those left out and why, and what is not quite as declared."""
+"""What became of an import: what was taken, what was left out and why, and what is not quite as declared."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.sources.openapi.schemas import Problem
+__all__ = ["ImportReport", "Problem"]
 
 MAX_LISTED: Final = 50
 
 
+class Problem(msgspec.Struct, frozen=True):
+    """A place that could not be honoured, and why."""
+
+    where: str
+    why: str
+
+
 class ImportReport:
-    """What an import did. What is degraded is found by reading every schema, and so only when somebody asks."""
+    """What an import did. What is degraded may take long to find, and is looked for when somebody asks."""
 
     def __init__(
-        self, imported: Iterable[str], skipped: Iterable[Problem], find_degraded: Callable[[], list[Problem]]
+        self,
+        imported: Iterable[str] = (),
+        skipped: Iterable[Problem] = (),
+        degraded: Iterable[Problem] | Callable[[], Iterable[Problem]] = (),
     ) -> None:
         self.imported: list[str] = list(imported)
         self.skipped: list[Problem] = list(skipped)
-        self._find_degraded = find_degraded
-        self._degraded: list[Problem] | None = None
+        self._degraded = degraded
 
     @property
     def degraded(self) -> list[Problem]:
-        """Places that were imported with less than the document says: a schema counted as `{}`, a scheme we cannot do."""
-        if self._degraded is None:
-            self._degraded = list(dict.fromkeys(self._find_degraded()))
+        """Places that were imported with less than was declared: a schema counted as `{}`, a scheme we cannot do."""
+        if not isinstance(self._degraded, list):
+            found = self._degraded() if callable(self._degraded) else self._degraded
+            self._degraded = list(dict.fromkeys(found))
         return self._degraded
 
     def to_dict(self) -> dict[str, Any]:
