@@ -237,8 +237,6 @@ class _Run:
     def object(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
         if self.strip and bundle.strips_extras and len(value) > len(bundle.members):
             value = self.stripped(bundle, value, path)
-            if bundle.is_clean(value):
-                return value
         changes: dict[Any, Any] = {}
         to_look_at, named = bundle.scan(value)
         for name in to_look_at:
