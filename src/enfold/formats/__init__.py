@@ -16,9 +16,11 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
 
-__all__ = ["FORMATS", "Format", "Verbs", "find_format", "register_format"]
+__all__ = ["DEFAULT_FORMAT", "FORMATS", "Format", "Verbs", "find_format", "register_format"]
 
 Schema: TypeAlias = dict[str, Any]
+
+DEFAULT_FORMAT: Final = "result"
 
 _NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
 _LEGAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

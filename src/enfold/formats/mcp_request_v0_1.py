@@ -11,12 +11,18 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.formats import mcp_envelope_v0_1
 from enfold.operation.context import Preferences
+from enfold.operation.spec import OperationSpec
 from enfold.provenance.options import CaptureOptions, options_from_meta
 from enfold.provenance.records import ArtifactRef
 
-__all__ = ["VERSION", "Request", "fit", "read_request"]
+__all__ = ["ANSWER_FORMAT", "VERSION", "Request", "fit", "read_request", "write_answer"]
+
+# The format of every answer to such a request.
+ANSWER_FORMAT: Final = "mcp_envelope_v0_1"
 
 VERSION: Final = "mcp.request.v0.1"
 
@@ -112,10 +118,22 @@ class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- the answer ---------------------------------------------------------------------------------------------------
 
 
+def write_answer(
+    outcome: ResponseEnvelope[Any] | CallError, request: Request, operation: OperationSpec, **facts: Any
+) -> dict[str, Any]:
+    """The answer as the caller prefers it (`facts` are those of `fit`); what a tool gave as an envelope itself as it is."""
+    own = mcp_envelope_v0_1.own_wire(outcome)
+    if own is not None:
+        return own
+    if isinstance(outcome, CallError):
+        return fit(mcp_envelope_v0_1.write_error(outcome, operation.id), request, **facts)
+    return fit(mcp_envelope_v0_1.write(outcome, operation), request, **facts)
+
+
 def fit(
     wire: Mapping[str, Any], request: Request, *, adapter: str, request_id: str | None = None, duration_ms: int = 0
 ) -> dict[str, Any]:
-    """The answer as the caller prefers it: with `meta` where he does not ask for determinism, and no longer than he can take."""
+    """The answer as the caller prefers it: with `meta` unless they prefer determinism, and no longer than they can take."""
     answer = dict(wire)
     if not request.deterministic and "meta" not in answer:
         answer["meta"] = _meta(adapter, request_id or request.request_id, duration_ms)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES
-from enfold.formats import Format, find_format
+from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.schemas import with_references
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
@@ -44,7 +44,7 @@ _OF_A_BODY: Final = (413, 415)
 def to_openapi(
     registry: Registry,
     *,
-    format: str = "result",
+    format: str = DEFAULT_FORMAT,
     identity: Identity | None = None,
     everything: bool = False,
     servers: Iterable[str] = ("/",),

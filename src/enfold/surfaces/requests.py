@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.formats import mcp_envelope_v0_1
-from enfold.formats.mcp_request_v0_1 import Request, fit, read_request
+from enfold.formats.mcp_request_v0_1 import Request, read_request, write_answer
 from enfold.operation import Context, Identity, OperationSpec
 from enfold.operation.context import ARTIFACTS, PREFERENCES
 from enfold.provenance.records import Artifact, ArtifactRef
@@ -63,12 +62,11 @@ class RequestCall:
 
     def answer(self, envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
         """The answer as the caller prefers it; an envelope that the tool gave itself is passed on as it is."""
-        own = mcp_envelope_v0_1.own_wire(envelope)
-        return self._fitted(mcp_envelope_v0_1.write(envelope, self.spec)) if own is None else own
+        return self._written(envelope)
 
     def refusal(self, error: CallError) -> dict[str, Any]:
-        own = mcp_envelope_v0_1.own_wire(error)
-        return self._fitted(mcp_envelope_v0_1.write_error(error, self.spec.id)) if own is None else own
+        """The same for a failure."""
+        return self._written(error)
 
     # A recording writes the answer first, to tell of it as it leaves: the same two under the names of a format.
 
@@ -78,12 +76,11 @@ class RequestCall:
     def write_error(self, error: CallError, _: str, /) -> dict[str, Any]:
         return self.refusal(error)
 
-    def _fitted(self, wire: dict[str, Any]) -> dict[str, Any]:
+    def _written(self, outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any]:
         if self._took is None:  # Measured once: an answer that is written again must be as long as the first.
             self._took = int((time.monotonic() - self._started) * 1000)
-        return fit(
-            wire, self._request, adapter=self._adapter, request_id=self.context.request_id, duration_ms=self._took
-        )
+        facts = {"adapter": self._adapter, "request_id": self.context.request_id, "duration_ms": self._took}
+        return write_answer(outcome, self._request, self.spec, **facts)
 
 
 def _check_version(request: Request, spec: OperationSpec) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, error_of
 from enfold.errors import CallError, code_row
-from enfold.formats import find_format
+from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
 from enfold.runtime import drive
@@ -117,7 +117,7 @@ class Shell:
         return self._prepare_call(words, spec)
 
     def _prepare_call(self, words: Words, spec: OperationSpec) -> PreparedCall:
-        chosen = find_format(words.options.get("--format", "result"))
+        chosen = find_format(words.options.get("--format", DEFAULT_FORMAT))
         context = Context(identity=self._identity, timeout=words.timeout)
         if "--provenance" in words.options and self._recorder is not None:
             context.recording = self._recording(words, self._recorder(words.options))
@@ -146,12 +146,12 @@ class Shell:
             options_from_mode(words.options["--provenance"]),
             adapter="cli",
             identity=self._identity.id if self._identity else "",
-            writer=find_format(words.options.get("--format", "result")),
+            writer=find_format(words.options.get("--format", DEFAULT_FORMAT)),
         )
 
     def _prepare_request(self, words: Words) -> PreparedCall:
         """An `mcp.request.v0.1`; its answer is always in the format that goes with it."""
-        from enfold.formats import mcp_envelope_v0_1
+        from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.requests import RequestCall
 
         try:
@@ -165,7 +165,7 @@ class Shell:
                 open_artifacts=lambda references: _opened(references, words.options.get("--artifact-root")),
             )
         except CallError as error:
-            self._print(encode_failure(mcp_envelope_v0_1.write_error(error, "")))
+            self._print(encode_failure(find_format(ANSWER_FORMAT).write_error(error, "")))
             raise
         return PreparedCall(
             asked.spec,

@@ -10,7 +10,7 @@ import msgspec
 from enfold.access import check_access, may_call, may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.formats import find_format
+from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.messages import (
@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True):
     name: str = "enfold"
     version: str = "1.0.0"
     instructions: str | None = None
-    format: str = "result"
+    format: str = DEFAULT_FORMAT
     tool_names: ToolNames = "safe"
     page_size: int = 1_000
     page_bytes: int = 4_000_000  # of a page with more than one item: large schemas make large tools
