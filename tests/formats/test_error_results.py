@@ -4,6 +4,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
+import msgspec
 import pytest
 from tests.formats.surfaces import Call, in_the_shell, over_cgi, over_http, over_mcp
 
@@ -225,3 +226,16 @@ def test_a_failed_http_envelope_is_a_failure_in_every_format() -> None:
         FORMATS["result"].read(FORMATS["result"].write(failed))
     assert mcp_envelope_v0_1.write(failed)["errors"][0]["details"] == {"status": 410, "content_type": ""}
     assert tool_envelope_v1.write(failed)["isError"]
+
+
+@pytest.mark.parametrize("call", [over_http, over_cgi])
+def test_a_code_that_an_upstream_chose_cannot_add_headers(call: Call) -> None:
+    evil = "X\r\nSet-Cookie: a=b"
+    warned: dict[str, Any] = {**V01_FAILURE, "errors": [], "result": {}, "warnings": [{"code": evil, "message": "m"}]}
+    envelope = msgspec.structs.replace(http_envelope(1), warnings=mcp_envelope_v0_1.read(warned).warnings)
+    seen = call(registry_with(envelope, {}), "up.get", "result")
+    assert (seen.status, seen.headers["enfold-warnings"]) == (200, '1; first="UNKNOWN_ERROR"')
+    failure = {**V01_FAILURE, "errors": [{"code": evil, "message": "m"}]}
+    seen = call(registry_with(mcp_envelope(1, is_error=True, structured_content=failure), {}), "up.get", "result")
+    assert (seen.status, seen.headers["enfold-code"]) == (502, "UNKNOWN_ERROR")
+    assert "set-cookie" not in seen.headers

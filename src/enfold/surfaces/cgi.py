@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import msgspec
 
 from enfold.errors import CallError
+from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operation import Identity
 from enfold.registry import Registry
@@ -34,7 +35,7 @@ _MOST_DIGITS: Final = 100  # of a number that a web server could mean
 def to_cgi(
     registry: Registry,
     *,
-    format: str = "result",
+    format: str = DEFAULT_FORMAT,
     identity_variable: str = "REMOTE_USER",
     identify: Callable[[str], Identity | None] = Identity,
     max_body: int = MAX_BODY,
@@ -53,7 +54,7 @@ def to_cgi(
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
     functions = Functions(registry.guarded(), Settings(format, max_body, recorder), _DIALECT)
-    request = _read_request(variables, stdin or sys.stdin.buffer, functions, format)
+    request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     user = variables.get(identity_variable)
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
@@ -65,8 +66,8 @@ def refuse() -> int:
     """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
     from enfold.registry import OperationRegistry
 
-    functions = Functions(OperationRegistry(), Settings("result", 0, None), _DIALECT)
-    request = _read_request(os.environ, sys.stdin.buffer, functions, "result")
+    functions = Functions(OperationRegistry(), Settings(DEFAULT_FORMAT, 0, None), _DIALECT)
+    request = _read_request(os.environ, sys.stdin.buffer, functions)
     failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))
     _send(failure, request, sys.stdout.buffer)
     return 0
@@ -75,7 +76,7 @@ def refuse() -> int:
 # --- the request --------------------------------------------------------------------------------------------------
 
 
-def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions, format: str) -> Request:
+def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> Request:
     """One request, as RFC 3875 puts it into the environment."""
     headers = {
         name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
@@ -91,7 +92,6 @@ def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Func
         headers,
         _Stdin(stdin, variables.get("CONTENT_LENGTH", "")),
         functions.format,
-        format,
     )
 
 

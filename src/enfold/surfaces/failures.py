@@ -14,6 +14,7 @@ __all__ = [
     "RefusedError",
     "declared_status",
     "error_headers",
+    "safe_code",
     "status_of",
     "too_large",
     "with_prefix",
@@ -66,8 +67,7 @@ def _is_upstream(error: CallError) -> bool:
 
 def error_headers(error: CallError, status: int) -> list[HeaderText]:
     """What a client can act upon without reading the body."""
-    code = error.code if _SAFE_CODE.fullmatch(error.code) else "UNKNOWN_ERROR"
-    headers = [("enfold-code", code)]
+    headers = [("enfold-code", safe_code(error.code))]
     if isinstance(error, RefusedError):
         headers.extend(error.headers)
     if status == 401:
@@ -76,6 +76,11 @@ def error_headers(error: CallError, status: int) -> list[HeaderText]:
     if status in (429, 503) and isinstance(wait, int | float) and 0 <= wait < 1e9:
         headers.append(("retry-after", str(ceil(wait))))
     return headers
+
+
+def safe_code(code: str) -> str:
+    """A code that can stand in a header: one that somebody else chose may hold anything."""
+    return code if _SAFE_CODE.fullmatch(code) else "UNKNOWN_ERROR"
 
 
 def _challenge(error: CallError) -> str:

@@ -37,7 +37,6 @@ class Request(msgspec.Struct, eq=False):
     headers: dict[bytes, bytes]
     source: Body
     format: Format
-    format_name: str
     identity: Identity | None = None
     operation: OperationSpec | None = None
     # The caller's own id, or one of ours once somebody needs it; until then None.

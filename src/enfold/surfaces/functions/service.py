@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.access import check_access, may_list
-from enfold.envelope import LocalResponseMeta, ResponseEnvelope
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError
-from enfold.formats import find_format
+from enfold.formats import Format, find_format
 from enfold.operation import Context, OperationSpec, Recording
 from enfold.registry import Registry
 from enfold.surfaces import reading
-from enfold.surfaces.failures import RefusedError, error_headers, status_of, too_large, with_prefix
+from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
 from enfold.surfaces.functions.request import Answer, Request
 from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
@@ -72,7 +72,7 @@ class Functions:
         # A length of fewer digits than the limit's is below it.
         self._most_digits = len(str(settings.max_body))
         self.format = find_format(settings.format)
-        self.routes = Routes(registry, takes_structs=settings.format == "result")
+        self.routes = Routes(registry, takes_structs=self.format.takes_structs)
 
     # before the call
 
@@ -89,7 +89,6 @@ class Functions:
         name = reading.format_name(request.headers, request.method, request.query)
         if name is not None:
             request.format = find_format(name)
-            request.format_name = name
 
     def find(self, request: Request) -> Route | None:
         """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
@@ -155,7 +154,7 @@ class Functions:
             raise unwritable(error) from error
         if not envelope.warnings and type(envelope.meta) is LocalResponseMeta:
             return Answer(text)
-        return _answer_with_notes(text, envelope, request.format_name)
+        return _answer_with_notes(text, envelope, request.format)
 
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
@@ -217,17 +216,17 @@ class Functions:
         given, context = await self.arguments(route, request), self.context(route, request)
         collected = await collect(self._registry, route.spec.id, given, context)
         text = encode_result(request.format.write(collected.envelope, route.spec))
-        answer = _answer_with_notes(text, collected.envelope, request.format_name)
+        answer = _answer_with_notes(text, collected.envelope, request.format)
         return answer._replace(headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Answer:
         """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""
+        from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.requests import RequestCall
 
         if request.method != "POST":
             raise not_allowed(request.method, ("POST", "OPTIONS"))
-        request.format_name = "mcp_envelope_v0_1"
-        request.format = find_format(request.format_name)
+        request.format = find_format(ANSWER_FORMAT)
         self._check_body(request)
         wire = await self._object_in(request)
         asked = RequestCall(
@@ -255,7 +254,7 @@ class Functions:
 
         document = to_openapi(
             self._registry,
-            format=request.format_name,
+            format=request.format.name,
             identity=request.identity,
             servers=[place or "/"],
             title=self._settings.title,
@@ -273,7 +272,7 @@ class Functions:
         return Answer(text, status, headers)
 
     def failure_text(self, request: Request, error: CallError) -> bytes:
-        shown = with_prefix(error, self._dialect.prefix) if request.format_name == "result" else error
+        shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
         return encode_failure(request.format.write_error(shown, _id_of(request.operation)))
 
 
@@ -285,14 +284,14 @@ def _id_of(operation: OperationSpec | None) -> str:
     return "" if operation is None else operation.id
 
 
-def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], format_name: str) -> Answer:
+def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], format: Format) -> Answer:
     """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
     headers = []
     if envelope.warnings:
-        first = envelope.warnings[0].code
+        first = safe_code(envelope.warnings[0].code)
         headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
-    if format_name == "result" and envelope.is_error:
-        return Answer(text, 502, [*headers, (b"enfold-code", b"EXECUTION_ERROR")])
+    if envelope.is_error and not format.holds_errors:
+        return Answer(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
     return Answer(text, 200, headers)
 
 

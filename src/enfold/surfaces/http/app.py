@@ -11,6 +11,7 @@ import msgspec
 
 from enfold.access import check_access
 from enfold.errors import CallError
+from enfold.formats import DEFAULT_FORMAT
 from enfold.log import Log
 from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
@@ -48,7 +49,7 @@ _log: Final = Log("enfold.http")
 def to_http(
     registry: Registry,
     *,
-    format: str = "result",
+    format: str = DEFAULT_FORMAT,
     tokens: Verifier | None = None,
     mounts: Mapping[str, ASGIApp] | None = None,
     allowed_hosts: Iterable[str] = (),
@@ -71,7 +72,7 @@ def to_http(
     functions = Functions(served.guarded(), Settings(format, max_body, recorder, title, version), _DIALECT)
     mounted = tuple((f"/{path.strip('/')}".rstrip("/"), app) for path, app in (mounts or {}).items())
     carrying = Carrying(tokens, mounted, max_body, body_timeout, heartbeat)
-    return HTTPApp(functions, carrying, Hosts(allowed_hosts, allowed_origins), format)
+    return HTTPApp(functions, carrying, Hosts(allowed_hosts, allowed_origins))
 
 
 class Carrying(msgspec.Struct, frozen=True):
@@ -87,12 +88,11 @@ class Carrying(msgspec.Struct, frozen=True):
 class HTTPApp:
     """A registry over HTTP. It lives as long as its server; `stop` ends the streams, so that the server can end."""
 
-    def __init__(self, functions: Functions, carrying: Carrying, hosts: Hosts, format_name: str) -> None:
+    def __init__(self, functions: Functions, carrying: Carrying, hosts: Hosts) -> None:
         self._functions = functions
         self._carrying = carrying
         self._hosts = hosts
         self._format = functions.format
-        self._format_name = format_name
         self._streams: set[Stream] = set()
         self._is_stopping = False
 
@@ -109,9 +109,7 @@ class HTTPApp:
         if len(headers) != len(lines):
             headers = header_table(scope)
         presence = Presence(receive, self._carrying.body_timeout)
-        request = Request(
-            scope["method"], path, scope["query_string"], headers, presence, self._format, self._format_name
-        )
+        request = Request(scope["method"], path, scope["query_string"], headers, presence, self._format)
         exchange = Exchange(scope, send, presence)
         answer: Answer | None = None
         failed: BaseException | None = None
@@ -252,7 +250,7 @@ class HTTPApp:
         is_http = scope["type"] == "http"
         headers, presence = header_table(scope), Presence(receive)
         method = scope["method"] if is_http else "GET"
-        request = Request(method, scope["path"], b"", headers, presence, self._format, self._format_name)
+        request = Request(method, scope["path"], b"", headers, presence, self._format)
         exchange = Exchange(scope, send, presence)
         try:
             self._admit(exchange, headers)
