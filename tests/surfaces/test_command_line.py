@@ -302,6 +302,22 @@ def test_an_upstream_s_wrong_success_is_printed_warned_of_and_exits_with_1(app: 
     assert messages.splitlines()[1].startswith("EXECUTION_ERROR: ")
 
 
+def test_what_handlers_print_goes_to_stderr(tmp_path: Path) -> None:
+    app = tmp_path / "loud.py"
+    app.write_text(
+        "import os, subprocess\n"
+        "print('imported')\n"
+        "def add(x: int) -> int:\n"
+        "    print('printed')\n"
+        "    os.write(1, b'written\\n')\n"
+        "    subprocess.run(['echo', 'echoed'])\n"
+        "    return x\n"
+    )
+    code, printed, messages = call(app, "add", "x=1")
+    assert (code, printed) == (0, [{"result": 1}])
+    assert sorted(messages.split()) == ["echoed", "imported", "printed", "written"]
+
+
 def test_streams_run_in_the_loop_that_their_source_lives_in(tmp_path: Path) -> None:
     (tmp_path / "loops.py").write_text(
         "import asyncio\n"

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Final, TextIO
+
 from enfold.commands.recording import make_recorder
-from enfold.commands.targets import first_is_target, is_config, with_config
-from enfold.errors import code_row
+from enfold.commands.targets import Target, first_target, in_loop, program, split_command
+from enfold.errors import CallError, code_row
 from enfold.log import silence
 from enfold.registry import Registry
-from enfold.surfaces.command_line import USAGE, run_command_line, to_command_line
+from enfold.surfaces.command_line import USAGE, Words, run_command_line, to_command_line
 
 __all__ = ["run"]
+
+_ARGUMENT: Final = re.compile(r"@|[A-Za-z_][\w.-]*:?=")
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -18,8 +27,52 @@ def run(words: list[str], registry: Registry | None) -> int:
         print(USAGE.replace("usage: call ", "usage: enfold call TARGET "))
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
-    if registry is None and is_config(words[0]):
-        named = next((word for word in words[1:2] if not word.startswith("-")), None)
-        return with_config(words[0], lambda found: run_command_line(found, words[1:], recorder=make_recorder), named)
-    found, rest = first_is_target(words, registry, "call")
-    return to_command_line(found, rest, recorder=make_recorder)
+    target, rest = _target(words, registry)
+    with _output_of_results() as out:
+        if target is None or target.kind == "program":
+            return to_command_line(program(target, registry), rest, recorder=make_recorder, stdout=out)
+        named = next((word for word in rest[:1] if not word.startswith("-")), None)
+        return in_loop(target, lambda found: run_command_line(found, rest, recorder=make_recorder, stdout=out), named)
+
+
+@contextmanager
+def _output_of_results() -> Iterator[TextIO]:
+    """Standard output for results alone: what handlers print, and programs that they start, goes to standard error."""
+    try:
+        standard, messages = sys.stdout.fileno(), sys.stderr.fileno()
+    except OSError:  # They are no files, but texts in memory.
+        out = sys.stdout
+        with redirect_stdout(sys.stderr):
+            yield out
+        return
+    sys.stdout.flush()
+    kept = os.dup(standard)
+    os.dup2(messages, standard)
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as out:
+            yield out
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, standard)
+        os.close(kept)
+
+
+def _target(words: list[str], registry: Registry | None) -> tuple[Target | None, list[str]]:
+    """What is called, and the words of the call. The operation may stand before `--`, or behind the server's command."""
+    if registry is not None or "--" not in words:
+        return first_target(words, registry, "call")
+    own, server = split_command(words)
+    if server is None or Words(own).operation is not None:
+        return server, own
+    command, call = _split_call(server.command)
+    return Target("server", " ".join(command), command), [*own, *call]
+
+
+def _split_call(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A server's command, and the operation and arguments at its end: `npx some-server` and `add x=1`."""
+    end = len(words)
+    while end and _ARGUMENT.match(words[end - 1]):
+        end -= 1
+    if end < 2:
+        raise CallError("VALIDATION_ERROR", "call needs an operation, as in: enfold call -- npx some-server add x=1")
+    return words[: end - 1], words[end - 1 :]

@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 from enfold.commands.recording import make_recorder
-from enfold.commands.targets import first_is_target
+from enfold.commands.targets import first_target, program
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -44,7 +44,10 @@ def _answer(words: list[str], registry: Registry | None) -> int:
     from enfold.surfaces.cgi import to_cgi
 
     with redirect_stdout(sys.stderr):  # What a module prints while it is imported must not be taken for headers.
-        found, rest = first_is_target(words, registry, "cgi")
+        target, rest = first_target(words, registry, "cgi")
+        if target is not None and target.kind != "program":
+            raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
+        found = program(target, registry)
     options = _options(rest)
     given = {name: value for name, value in options.items() if value}
     recorder = make_recorder(given) if "--provenance" in given else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.printing import print_json
-from enfold.commands.targets import is_config, on_target, parse
-from enfold.errors import CallError
+from enfold.commands.options import parse
+from enfold.commands.printing import print_json, print_operations
+from enfold.commands.targets import imported, on_target
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
@@ -23,10 +23,9 @@ def run(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
 
     options = parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
-    is_document = registry is None and options.target.endswith((".json", ".yaml", ".yml"))
-    if is_document and not is_config(options.target):
+    if registry is None and options.target.kind == "document":
         return _inspect_document(options)
-    return on_target(options, registry, lambda found: _print_specs(found, options), options.operation)
+    return on_target(options.target, registry, lambda found: _print_specs(found, options), options.operation)
 
 
 def _print_specs(found: Registry, options: Namespace) -> int:
@@ -37,20 +36,14 @@ def _print_specs(found: Registry, options: Namespace) -> int:
 
 def _inspect_document(options: Namespace) -> int:
     """What an OpenAPI document gives: the operations, what was left out and why."""
-    try:
-        from enfold.sources.openapi import from_openapi
-    except ImportError as error:
-        raise CallError("UNAVAILABLE", f"This needs {error.name}: pip install 'enfold[openapi]'") from None
-    try:
-        imported = from_openapi(options.target)
-    except (OSError, ValueError) as error:
-        raise CallError("VALIDATION_ERROR", f"{options.target} cannot be read: {error}") from None
+    operations = imported(options.target)
     if options.operation is not None:
         chosen = OperationRegistry()
-        chosen.register_all(imported)
+        chosen.register_all(operations)
         print_json(chosen.find(options.operation).to_dict())
     elif options.json:
-        print_json(imported.report.to_dict())
+        print_json(operations.report.to_dict())
     else:
-        print(imported.report)
+        print_operations(operation.spec for operation in operations)
+        print(operations.report)
     return 0

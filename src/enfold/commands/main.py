@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, NoReturn
 
+from enfold.commands.options import ToldError
 from enfold.commands.printing import version
-from enfold.commands.targets import ToldError
 from enfold.errors import CallError, code_row
 from enfold.registry import Registry
 
@@ -37,8 +37,9 @@ usage: enfold COMMAND TARGET [options]
 
 {commands}
 
-A target is app.py, app.py:ops, package.module, package.module:ops, or a configuration: enfold.toml, or the mcpServers
-JSON of an editor. `enfold COMMAND --help` says more."""
+A target is app.py, app.py:ops, package.module, package.module:ops; a configuration: enfold.toml, or the mcpServers JSON of
+an editor; an OpenAPI document (a file or an address); an MCP server: https://…/mcp, or -- COMMAND; or peers: nats://…,
+ws://…. `enfold COMMAND --help` says more."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enfold.commands.options import parse
 from enfold.commands.printing import print_json
-from enfold.commands.targets import first_is_target, is_config, logins, parse
+from enfold.commands.targets import Target, first_target, opened, program
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -23,14 +23,18 @@ def run(words: list[str], registry: Registry | None) -> int:
     # An editor gives a target alone, and waits for us: argparse would take its time.
     if any(word.startswith("-") for word in words):
         return _by_options(words, registry)
-    if registry is None and words and is_config(words[0]):
-        return _serve_config(words[0])
-    found, rest = first_is_target(words, registry, "mcp")
+    target, rest = first_target(words, registry, "mcp")
     if rest:
         raise CallError("VALIDATION_ERROR", f"mcp does not know {rest[0]!r}: it takes a target and --install-json")
+    return _serve(target, registry)
+
+
+def _serve(target: Target | None, registry: Registry | None) -> int:
+    if target is not None and target.kind != "program":
+        return _serve_sources(target)
     from enfold.surfaces.mcp import serve_stdio
 
-    serve_stdio(found)
+    serve_stdio(program(target, registry))
     return 0
 
 
@@ -40,32 +44,33 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 
     options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
     if not options.install_json:
-        return run([] if registry is not None else [options.target], registry)
+        return _serve(options.target, registry)
     print_json(_editor_entry(options.target) if registry is None else _entry_of_script())
     return 0
 
 
-def _serve_config(path: str) -> int:
+def _serve_sources(target: Target) -> int:
     import asyncio
 
-    from enfold.config import open_config
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:
-        async with open_config(path, os.environ, logins=logins()) as registry:
+        async with opened(target) as registry:
             await run_stdio(registry)
 
     asyncio.run(serve())
     return 0
 
 
-def _editor_entry(target: str) -> dict[str, Any]:
+def _editor_entry(target: Target) -> dict[str, Any]:
     """What an editor's configuration needs to start this server."""
-    place, colon, name = target.partition(":")
+    if target.command:
+        return _entry(Path(target.command[0]).stem, "-m", "enfold", "mcp", "--", *target.command)
+    place, colon, name = target.text.partition(":")
     path = Path(place)
     if path.suffix in (".py", ".json", ".toml") and not path.exists():
         raise CallError("VALIDATION_ERROR", f"There is no file {place}")
-    where = f"{path.resolve()}{colon}{name}" if path.exists() else target
+    where = f"{path.resolve()}{colon}{name}" if path.exists() else target.text
     return _entry(path.stem, "-m", "enfold", "mcp", where)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users
-from enfold.commands.targets import on_target, parse
+from enfold.commands.options import parse
+from enfold.commands.targets import on_target
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -27,7 +28,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         print(nats_permissions(found.list(), users_in(options.users)), end="")
         return 0
 
-    return on_target(options, registry, show)
+    return on_target(options.target, registry, show)
 
 
 def _add_options(parser: ArgumentParser) -> None:

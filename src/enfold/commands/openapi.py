@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enfold.commands.options import parse
 from enfold.commands.printing import print_json
-from enfold.commands.targets import on_target, parse
+from enfold.commands.targets import on_target
 from enfold.registry import Registry
 from enfold.surfaces.openapi import to_openapi
 
@@ -23,7 +24,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         print_json(to_openapi(found, format=options.format, title=options.title, everything=True))
         return 0
 
-    return on_target(options, registry, show)
+    return on_target(options.target, registry, show)
 
 
 def _add_options(parser: ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
@@ -12,7 +11,9 @@ import msgspec
 
 from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.targets import TOKEN, parsed
+from enfold.commands.options import parsed
+from enfold.commands.targets import TOKEN
+from enfold.errors import CallError
 from enfold.registry import Registry
 
 __all__ = ["add_address_options", "describe_peers", "run"]
@@ -28,7 +29,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parsed(parser, words)
     peers = asyncio.run(_find(options))
     if not peers:
-        print("Nobody answers: nobody serves there, or you may not ask.", file=sys.stderr)
+        raise CallError("UNAVAILABLE", "Nobody answers: nobody serves there, or you may not ask")
     print(msgspec.json.encode(peers).decode() if options.json else describe_peers(peers))
     return 0
 

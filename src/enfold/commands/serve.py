@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from enfold.commands.options import parse
 from enfold.commands.recording import make_recorder
-from enfold.commands.targets import TOKEN, opened, parse
+from enfold.commands.targets import TOKEN, opened
 from enfold.errors import CallError
 from enfold.operation import Policy
 from enfold.registry import OperationRegistry, Registry

@@ -1,77 +1,121 @@
-"""What a command of `enfold` is run on: a target in its words, a configuration, or the registry of a user's script."""
+"""What a command is run on: a program, a configuration, a document, a server, peers; or the registry of a user's script."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from enfold.errors import CallError
-from enfold.registry import Registry
+from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-    from contextlib import AbstractAsyncContextManager
-
-    from enfold.config import Logins
+    from enfold.sources.openapi.source import ImportedOperations
 
 __all__ = [
     "TOKEN",
-    "ToldError",
-    "first_is_target",
-    "is_config",
-    "load",
-    "logins",
+    "Target",
+    "first_target",
+    "imported",
+    "in_loop",
     "on_target",
     "opened",
-    "parse",
-    "parsed",
-    "with_config",
+    "program",
+    "read_target",
+    "split_command",
 ]
 
-TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds our own token at a hub or a broker
-LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has to log in
+TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds what we show to hubs, brokers and MCP servers
+
+Kind: TypeAlias = Literal["program", "configuration", "document", "server", "peers"]
+
+_EXTRAS: Final = {"document": "openapi", "server": "mcp"}
 
 
-def parse(
-    command: str,
-    words: list[str],
-    registry: Registry | None,
-    description: str,
-    add: Callable[[ArgumentParser], None],
-) -> Namespace:
-    """The options of a command that takes a target, unless a script's registry is the target."""
-    from argparse import ArgumentParser
+class Target(msgspec.Struct, frozen=True):
+    """A target in the user's words, and what it is; `command` starts an MCP server."""
 
-    parser = ArgumentParser(prog=f"enfold {command}", description=description, allow_abbrev=False)
-    if registry is None:
-        # An edge serves what its peers have, and needs no target of its own.
-        count = "?" if command == "serve" else None
-        parser.add_argument("target", nargs=count, help="app.py, app.py:ops, package.module:ops, or a configuration")
-    add(parser)
-    return parsed(parser, words)
+    kind: Kind
+    text: str
+    command: tuple[str, ...] = ()
 
 
-def parsed(parser: ArgumentParser, words: list[str]) -> Namespace:
-    """The options that the words give; argparse itself prints the help, and what is wrong."""
+# --- what it is ---------------------------------------------------------------------------------------------------
+
+
+def read_target(text: str) -> Target:
+    """What a word on the command line names; a file is opened only where its name does not say it."""
+    if "://" in text:
+        return Target(_kind_of_address(text), text)
+    if text.endswith(".toml"):
+        return Target("configuration", text)
+    if text.endswith((".yaml", ".yml")):
+        return Target("document", text)
+    if text.endswith((".json", ".jsonc")):
+        return Target("document" if _is_document(text) else "configuration", text)
+    return Target("program", text)
+
+
+def _kind_of_address(text: str) -> Kind:
+    if not text.lower().startswith(("http://", "https://")):
+        return "peers"
+    from urllib.parse import urlsplit  # slow to import, and only needed here
+
+    last = urlsplit(text).path.rpartition("/")[2].lower()
+    words = ("openapi", "swagger", "api-docs")
+    return "document" if last.endswith((".json", ".yaml", ".yml")) or any(each in last for each in words) else "server"
+
+
+class _Head(msgspec.Struct):
+    """What tells an OpenAPI document from an editor's configuration; the rest of a file is passed over."""
+
+    openapi: Any = None
+    swagger: Any = None
+
+
+def _is_document(path: str) -> bool:
     try:
-        return parser.parse_args(words)
-    except SystemExit as error:
-        raise ToldError(error.code) from None
+        text = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+        head = msgspec.json.decode(text, type=_Head)
+    except (OSError, msgspec.DecodeError, RecursionError):
+        return False  # Whoever reads it as a configuration says what is wrong with it.
+    return head.openapi is not None or head.swagger is not None
 
 
-class ToldError(Exception):
-    """The command ends here, and its user has been told why."""
+def split_command(words: list[str]) -> tuple[list[str], Target | None]:
+    """The words before `--`, and the MCP server that the command after it starts."""
+    if "--" not in words:
+        return words, None
+    at = words.index("--")
+    command = tuple(words[at + 1 :])
+    if not command:
+        raise CallError("VALIDATION_ERROR", "After -- comes the command of an MCP server, as in: -- npx some-server")
+    return words[:at], Target("server", " ".join(command), command)
 
-    def __init__(self, code: object) -> None:
-        super().__init__()
-        self.exit_code = code if isinstance(code, int) else 0
+
+# --- programs, which need no event loop ---------------------------------------------------------------------------
+
+
+def first_target(words: list[str], registry: Registry | None, command: str) -> tuple[Target | None, list[str]]:
+    """The target that stands first, and the words after it; none where a script's registry is the target."""
+    if registry is not None:
+        return None, words
+    if not words or words[0].startswith("-"):
+        raise CallError("VALIDATION_ERROR", f"{command} needs a target, as in: enfold {command} app.py")
+    return read_target(words[0]), words[1:]
+
+
+def program(target: Target | None, registry: Registry | None) -> Registry:
+    """The registry of a user's script, or that of the program a target names."""
+    return load(target.text) if target is not None else registry or OperationRegistry()
 
 
 def load(target: str) -> Registry:
-    """The registry a target names; whatever is wrong with it becomes one sentence."""
+    """The registry of a program; whatever is wrong with it becomes one sentence."""
     from enfold.sources.functions import TargetError, load_target
 
     try:
@@ -99,77 +143,118 @@ def _where(error: BaseException) -> str:
     return text + place
 
 
-def first_is_target(words: list[str], registry: Registry | None, command: str) -> tuple[Registry, list[str]]:
-    if registry is not None:
-        return registry, words
-    if not words or words[0].startswith("-"):
-        raise CallError("VALIDATION_ERROR", f"{command} needs a target, as in: enfold {command} app.py")
-    if is_config(words[0]):
-        raise CallError("VALIDATION_ERROR", f"{command} takes a program, and {words[0]} is a configuration")
-    return load(words[0]), words[1:]
-
-
-def opened(target: str) -> AbstractAsyncContextManager[Registry]:
-    """What a target names, for a command that serves it: a program as it is, a configuration with its sources open."""
-    if not is_config(target):
-        from contextlib import nullcontext
-
-        return nullcontext(load(target))
-    from enfold.config import open_config
-
-    return open_config(target, os.environ, logins=logins())
-
-
-def is_config(target: str) -> bool:
-    if not target.endswith((".json", ".toml")):
-        return False
-    from enfold.config import is_config as has_sources
-
-    return has_sources(target)
+# --- everything, open for as long as a command runs ---------------------------------------------------------------
 
 
 def on_target(
-    options: Namespace, registry: Registry | None, command: Callable[[Registry], int], operation: str | None = None
+    target: Target | None,
+    registry: Registry | None,
+    command: Callable[[Registry], int],
+    operation: str | None = None,
 ) -> int:
-    """Run a command on what its options name; one that is about a single operation need not open every source."""
-    if registry is not None or not is_config(options.target):
-        return command(registry or load(options.target))
+    """Run a command on what is named; one that is about a single operation need not open every source."""
+    if target is None or target.kind == "program":
+        return command(program(target, registry))
 
     async def run(found: Registry) -> int:
         return command(found)
 
-    return with_config(options.target, run, operation)
+    return in_loop(target, run, operation)
 
 
-def with_config(
-    path: str, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
+def in_loop(
+    target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
-    """Run a command on the sources of a configuration, in the loop that they live in."""
+    """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
     import asyncio
 
-    from enfold.config import open_config
+    from enfold.commands.logins import LOGIN_PATIENCE
 
     async def run() -> int:
-        async with open_config(path, os.environ, logins=logins(LOGIN_PATIENCE), operation=operation) as registry:
+        async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
+            states = getattr(registry, "states", ())
+            if states and all(state.state != "up" for state in states):
+                raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
             return await command(registry)
 
     return asyncio.run(run())
 
 
-def logins(patience: float = 0.0) -> Logins:
-    """Users of the command log in with their browser, and only once: what came of it is kept below their home."""
-    from enfold.config import Logins
+def opened(
+    target: Target, *, operation: str | None = None, login_patience: float = 0.0
+) -> AbstractAsyncContextManager[Registry]:
+    """The registry of a target, with its sources open; with `operation`, those that may have it."""
+    if target.kind == "program":
+        return nullcontext(load(target.text))
+    if target.kind == "configuration":
+        from enfold.commands.logins import logins
+        from enfold.config import open_config
 
-    home = os.environ.get("HOME") or os.environ.get("USERPROFILE")
-    state = os.environ.get("XDG_STATE_HOME") or (home and f"{home}/.local/state")
-    return Logins(_open_browser, str(Path(state) / "enfold" / "logins") if state else None, patience)
+        return open_config(target.text, os.environ, logins=logins(login_patience), operation=operation)
+    return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
 
 
-async def _open_browser(url: str) -> None:
-    from asyncio import to_thread
-    from webbrowser import open_new_tab
+@asynccontextmanager
+async def _document(target: Target) -> AsyncIterator[Registry]:
+    import asyncio
 
-    print(f"An MCP server asks you to log in. Where no browser opens, go to:\n  {url}", file=sys.stderr, flush=True)
-    # Where there is no screen, a browser in the terminal would take it over.
-    if sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
-        await to_thread(open_new_tab, url)
+    registry = OperationRegistry()
+    async with await asyncio.to_thread(imported, target) as operations:  # Reading it may mean fetching it.
+        registry.register_all(operations)
+        yield registry
+
+
+def imported(target: Target) -> ImportedOperations:
+    """The operations of an OpenAPI document, with their report."""
+    with _explained(target):
+        from enfold.sources.openapi import from_openapi
+
+        return from_openapi(target.text)
+
+
+@asynccontextmanager
+async def _server(target: Target) -> AsyncIterator[Registry]:
+    from contextlib import AsyncExitStack
+
+    registry = OperationRegistry()
+    async with AsyncExitStack() as stack:
+        with _explained(target):
+            registry.register_all(await stack.enter_async_context(_from_mcp(target)))
+        yield registry
+
+
+def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
+    from enfold.commands.logins import logins
+    from enfold.config.logins import auth_of
+    from enfold.sources.mcp import from_mcp
+
+    if target.command:
+        return from_mcp(target.command)
+    token = os.environ.get(TOKEN)
+    if token:
+        return from_mcp(target.text, credentials=token)
+    return from_mcp(target.text, auth=auth_of({}, logins(), str(Path.cwd())))
+
+
+@asynccontextmanager
+async def _peers(target: Target) -> AsyncIterator[Registry]:
+    from enfold.calls.transports.addresses import reached
+    from enfold.sources.calls import from_calls
+
+    registry = OperationRegistry()
+    async with reached(target.text, token=os.environ.get(TOKEN)) as transport, from_calls(transport) as found:
+        found.keep(registry)
+        yield registry
+
+
+@contextmanager
+def _explained(target: Target) -> Iterator[None]:
+    """Whatever keeps a target from being opened, as one sentence."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS[target.kind]
+        raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: pip install 'enfold[{extra}]'") from None
+    except (OSError, ValueError, LookupError) as error:  # a broken reference is a LookupError
+        sentence = str(error) if target.text in str(error) else f"{target.text} cannot be read: {error}"
+        raise CallError("UNAVAILABLE" if "://" in target.text else "VALIDATION_ERROR", sentence) from None

@@ -17,8 +17,9 @@ from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.transports.addresses import reached
 from enfold.commands.nats import users_in
+from enfold.commands.options import parse
 from enfold.commands.peers import add_address_options
-from enfold.commands.targets import TOKEN, opened, parse
+from enfold.commands.targets import TOKEN, opened
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls

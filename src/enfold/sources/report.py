@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["ImportReport", "Problem"]
+__all__ = ["ImportReport", "Problem", "SchemeNeed"]
 
 MAX_LISTED: Final = 50
 
@@ -19,6 +19,15 @@ class Problem(msgspec.Struct, frozen=True):
     why: str
 
 
+class SchemeNeed(msgspec.Struct, frozen=True):
+    """What a person has to know to fill a security scheme: a variable, and whether a credential is there already."""
+
+    name: str
+    kind: str
+    variable: str
+    is_filled: bool
+
+
 class ImportReport:
     """What an import did. What is degraded may take long to find, and is looked for when somebody asks."""
 
@@ -27,9 +36,11 @@ class ImportReport:
         imported: Iterable[str] = (),
         skipped: Iterable[Problem] = (),
         degraded: Iterable[Problem] | Callable[[], Iterable[Problem]] = (),
+        schemes: Iterable[SchemeNeed] = (),
     ) -> None:
         self.imported: list[str] = list(imported)
         self.skipped: list[Problem] = list(skipped)
+        self.schemes: list[SchemeNeed] = list(schemes)
         self._degraded = degraded
 
     @property
@@ -46,6 +57,7 @@ class ImportReport:
             "imported": self.imported,
             "skipped": msgspec.to_builtins(self.skipped),
             "degraded": msgspec.to_builtins(self.degraded),
+            **({"schemes": msgspec.to_builtins(self.schemes)} if self.schemes else {}),
         }
 
     def __str__(self) -> str:
@@ -54,6 +66,8 @@ class ImportReport:
             lines += [f"  {word} {each.where}: {each.why}" for each in problems[:MAX_LISTED]]
             if len(problems) > MAX_LISTED:
                 lines.append(f"  … and {len(problems) - MAX_LISTED} more")
+        for each in self.schemes:
+            lines.append(f"  scheme {each.name} ({each.kind}): {'there' if each.is_filled else f'set {each.variable}'}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

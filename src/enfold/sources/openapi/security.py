@@ -12,7 +12,7 @@ import msgspec
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
 from enfold.sources.openapi.operations import Found
-from enfold.sources.report import Problem
+from enfold.sources.report import Problem, SchemeNeed
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
 Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None
@@ -236,6 +236,15 @@ class Security:
     def supplied(self, names: Iterable[str]) -> set[Standing]:
         """The parameters that the chosen schemes fill in: location and name, a header's in lower case."""
         return {_standing(self._schemes[name]) for name in names}
+
+    def needs(self) -> list[SchemeNeed]:
+        """Each scheme of the document, with the variable that would fill it."""
+        return [
+            SchemeNeed(
+                scheme.name, scheme.kind, environment_name(scheme.name, self._namespace), name in self._credentials
+            )
+            for name, scheme in self._schemes.items()
+        ]
 
     def refused(self, requirements: Requirements, sent: Sequence[str]) -> tuple[str, dict[str, Any]]:
         """What to do after a 401, as a sentence and as details; nothing where the document has no schemes."""

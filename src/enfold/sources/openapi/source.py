@@ -147,7 +147,8 @@ class _Importer:
                 operations.append(operation)
         _check_unique(operations)
         imported = [operation.spec.id for operation in operations]
-        report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints))
+        needs = self._shared.security.needs()
+        report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
         return ImportedOperations(operations, report, self._shared.client)
 
     def _assume_security(self, said: list[Requirements]) -> None:

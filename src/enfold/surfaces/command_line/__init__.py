@@ -2,6 +2,6 @@
 
 from enfold.surfaces.command_line.help import USAGE, operation_help
 from enfold.surfaces.command_line.shell import run_command_line, to_command_line
-from enfold.surfaces.command_line.words import read_arguments
+from enfold.surfaces.command_line.words import Words, read_arguments
 
-__all__ = ["USAGE", "operation_help", "read_arguments", "run_command_line", "to_command_line"]
+__all__ = ["USAGE", "Words", "operation_help", "read_arguments", "run_command_line", "to_command_line"]
