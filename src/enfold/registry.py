@@ -146,7 +146,7 @@ class Registry:
     def prepared(self, operation_id: str, *, for_writing: bool = False) -> PreparedOperation:
         """One operation ready to run, looked up once: as the registry has it until its next change.
 
-        For a caller who only writes results, `data` may be a struct, whose text is that of the plain value.
+        For a caller who only writes results, `data` may be JSON text (`msgspec.Raw`) in place of the plain value.
         """
         prepared = self._find(operation_id)
         if prepared.operation.handler is None:

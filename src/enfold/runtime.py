@@ -142,7 +142,8 @@ class PreparedOperation:
                 result = await self._start(arguments, context)
             else:
                 result = await self._handler(**arguments)
-            envelope = self._finish(result)
+            is_recorded = context is not None and context.recording is not None
+            envelope = self._finish_plainly(result) if is_recorded else self._finish(result)
         except CallError as error:
             raise await self._recorded(self._as_told(error, context), input, context) from error.__cause__
         except BaseException as error:
@@ -284,6 +285,14 @@ class PreparedOperation:
                 nested.cancel_all()
 
     # the result
+
+    def _finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
+        """Finish a result that is looked into before it is written, as a record does."""
+        if not self._for_writing:
+            return self._finish(result)
+        from enfold.pipeline import build_pipeline
+
+        return build_pipeline(self.spec, self._policy, self.operation.signature)(result)
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""

@@ -26,9 +26,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typing_extensions import NotRequired, TypedDict
 
-from enfold import CallError, OperationSpec, ResponseEnvelope, TextContent, local_envelope
+from enfold import CallError, Context, OperationRegistry, OperationSpec, ResponseEnvelope, TextContent, local_envelope
 from enfold.operation import Policy
 from enfold.pipeline import build_pipeline, build_writing_pipeline
+from enfold.provenance import Recorder, options_from_meta
 from enfold.schema.signature import Signature, read_signature
 from enfold.schema.structs import encode
 
@@ -627,3 +628,18 @@ def test_every_way_gives_the_same_for_any_type_and_value(case: tuple[Any, Any], 
     found = ways(annotation, value, Policy(**policy))
     assert found["by its engine"] == found["step by step"]
     assert found["written"] == found["by its engine"]
+
+
+async def test_a_result_that_is_recorded_is_plain_although_its_caller_only_writes() -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def give() -> list[Row]:
+        return [ROW]
+
+    options = options_from_meta({"capture_provenance": True, "provenance_mode": "full"})
+    context = Context()
+    context.recording = Recorder().begin(options, adapter="http", identity="", writer=None)
+    envelope = await ops.prepared("give", for_writing=True).execute({}, context)
+    assert envelope.warnings == ()
+    assert envelope.provenance is not None
