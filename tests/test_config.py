@@ -326,3 +326,9 @@ def test_a_credential_of_a_scheme_is_a_token_a_user_with_a_password_or_a_table(t
     )
     (source,) = read_config(write(tmp_path, "enfold.toml", text), {}).sources
     assert list(source.entry["credentials"]) == ["login"]
+
+
+def test_a_document_has_headers_of_its_own(tmp_path: Path) -> None:
+    text = '[sources.shop]\nopenapi = "https://shop.test/openapi.json"\nheaders = { X-Key = "${KEY}" }\n'
+    (source,) = read_config(write(tmp_path, "enfold.toml", text), {"KEY": "k"}).sources
+    assert source.entry["headers"] == {"X-Key": "k"}

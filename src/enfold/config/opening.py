@@ -243,7 +243,7 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
     from enfold.sources.openapi.client import Limits
 
     entry = source.entry
-    taken = ("base_url", "credentials", "include", "exclude", "rename", "normalize", "server_variables")
+    taken = ("base_url", "credentials", "headers", "include", "exclude", "rename", "normalize", "server_variables")
     options = {name: entry[name] for name in taken if name in entry}
     limits = Limits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
     # Reading a document may mean fetching it: not on the loop.

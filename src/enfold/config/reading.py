@@ -187,6 +187,7 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
             _is_credentials_by_scheme,
             "a table of security schemes: to each a token, a list of user and password, or a table",
         ),
+        "headers": _TEXT_TABLE,
         "allow_hosts": _PATTERNS,
         "allow_files": _PATTERNS,
         "server_variables": _TEXT_TABLE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import zlib
 from itertools import pairwise, repeat
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from enfold.sources.web import Request, WebError
 from enfold.sources.web.client import Client
+from enfold.sources.web.connection import Exchange
 from enfold.sources.web.decoding import PIECE, decoder_for
 
 LIMIT = 1_000_000
@@ -230,6 +232,40 @@ async def test_a_cancelled_caller_leaves_no_connection_behind(listen: Any, clien
     with pytest.raises(asyncio.CancelledError):
         await call
     await asyncio.wait_for(raw.gone.wait(), 10)
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["before the head", "in the body"])
+async def test_a_caller_who_waits_learns_that_the_client_is_closed(listen: Any, client: Client, begins: bool) -> None:
+    began = asyncio.Event()
+
+    async def talk(line: Any) -> None:
+        await line.request()
+        if begins:
+            await line.write(HEAD + b"Content-Length: 5\r\n\r\nd")
+        began.set()
+        await line.gone()
+
+    raw = await listen(talk)
+    call = asyncio.create_task(fetched(client, raw))
+    await began.wait()
+    await client.aclose()
+    with pytest.raises(WebError) as caught:
+        await asyncio.wait_for(call, 10)
+    assert caught.value.kind == "broken"
+
+
+async def test_answers_leave_nothing_for_the_garbage_collector(listen: Any, client: Client, words: Any) -> None:
+    raw = await listen(words.answering(words.reply(b"x" * 100)))
+    await fetched(client, raw)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(50):
+            await fetched(client, raw)
+        left = [each for each in gc.get_objects() if isinstance(each, Exchange)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1
 
 
 async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(listen: Any, client: Client) -> None:

@@ -107,7 +107,9 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection at once, whatever is under way on it."""
         self.is_open = False
-        self._exchange = None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.lose(ConnectionError("the connection was closed here"))
         if self._transport is not None:
             self._transport.abort()
 
@@ -173,7 +175,7 @@ class Exchange:
         """Nobody waits any more: what is not over costs its connection."""
         if not self.is_over and self.connection is not None:
             self.connection.close()
-        self._chunks = []
+        self._chunks, self._parser = [], None
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -199,10 +201,13 @@ class Exchange:
         else:
             if self._overhead > MAX_HEAD and not self.is_over:
                 self._fail(WebError("too_large", f"The answer has over {MAX_HEAD} bytes of headers"))
+        if self.is_over:
+            self._parser = None  # it knows us as we know it: neither would be freed without the garbage collector
         self._wake()
 
     def lose(self, error: Exception | None) -> None:
         """The connection is gone; an answer that ends with it is complete."""
+        self._parser = None
         ends_here = self._has_head and not self._ends_itself and error is None
         if ends_here:
             self.is_over = True
