@@ -86,3 +86,25 @@ def test_a_denial_says_whether_the_caller_is_known() -> None:
         check_access(spec, READER, {})
     assert (nobody.value.code, nobody.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
     assert (reader.value.code, reader.value.details) == ("ACCESS_DENIED", {"reason": "not_allowed"})
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "scopes": {"required_scopes": ["a", "b"]},
+    "one of some scopes": {"required_scopes_any": ["a", "b"]},
+    "a resource": {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+    "nothing": {},
+    "public": {"public": True},
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_the_scope_of_everything_satisfies_every_rule(rule: dict[str, Any]) -> None:
+    access, owner = AccessControl(**rule), Identity("owner", frozenset({"*"}))
+    assert may_call(access, owner, {"id": 42})
+    assert may_list(access, owner)
+
+
+@pytest.mark.parametrize("name", ["scopes", "one of some scopes", "a resource"])
+def test_what_is_public_can_have_no_other_rules(name: str) -> None:
+    with pytest.raises(ValueError, match="public"):
+        AccessControl(**RULES[name], public=True)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.serving import serve
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.provenance import CaptureOptions, Recorder, RecordStore, StoredRecordError, recorded_run_id, verify_run
 from enfold.provenance import store as store_module
+from enfold.surfaces.http import to_http
 
 FULL = CaptureOptions("full")
 
@@ -137,3 +139,34 @@ async def test_a_failure_is_recorded_without_being_asked_too(tmp_path: Path) -> 
 def test_a_call_that_is_not_recorded_has_no_run_id() -> None:
     assert recorded_run_id(Context()) is None
     assert recorded_run_id(context(Recorder(), "order", FULL)) is None  # it has not ended yet
+
+
+# --- the surfaces -------------------------------------------------------------------------------------------------
+
+
+def test_http_gives_the_run_id_back_in_a_header(tmp_path: Path) -> None:
+    with RecordStore(tmp_path / "r.db") as store:
+        app = to_http(shop(), recorder=Recorder(store=store, record="mutations"))
+        with serve(app) as client:
+            done = client.post("/functions/order", {"item": "pen"})
+            failed = client.post("/functions/order", {"item": "nothing"})
+            read = client.post("/functions/price", {"item": "pen"})
+            asked = client.post("/functions/price", {"item": "pen"}, **{"Enfold-Capture-Provenance": "full"})
+        assert [answer.status for answer in (done, failed, read, asked)] == [200, 500, 200, 200]
+        kept = [answer.headers.get("enfold-run-id") for answer in (done, failed, asked)]
+        assert all(run_id and store.get(run_id) for run_id in kept)
+        assert "enfold-run-id" not in read.headers
+        assert len(store) == 3
+
+
+def test_a_request_in_an_envelope_is_recorded_unasked_too(tmp_path: Path) -> None:
+    request = {
+        "schema_version": "mcp.request.v0.1",
+        "tool": {"name": "shop.order"},
+        "params": {"item": "pen"},
+        "artifacts": [],
+    }
+    with RecordStore(tmp_path / "r.db") as store:
+        with serve(to_http(shop(), recorder=Recorder(store=store, record="mutations"))) as client:
+            done = client.post("/call", request)
+        assert (done.json["provenance"], store.get(done.headers["enfold-run-id"]) is not None) == (None, True)

@@ -30,12 +30,15 @@ class AccessControl(msgspec.Struct, frozen=True):
     resource_type: str | None = None
     resource_action: str | None = None
     resource_id: str | None = None  # the name of the input argument that holds the resource's id
+    public: bool = False  # open to callers without an identity, even where a surface has identities
 
     def __post_init__(self) -> None:
         for name in ("required_scopes", "required_scopes_any"):
             msgspec.structs.force_setattr(self, name, tuple(words(getattr(self, name))))
         if self.resource_type is None and (self.resource_action or self.resource_id):
             raise ValueError("An access rule on a resource needs its resource_type")
+        if self.public and not self.is_open:
+            raise ValueError("An operation that is public can have no other access rules: leave out one or the other")
 
     @property
     def is_open(self) -> bool:

@@ -50,9 +50,10 @@ class RequestCall:
         self.input = self._request.input
         facts = {PREFERENCES: self._request.preferences, ARTIFACTS: self._request.artifacts}
         self.context = Context(request_id=request_id, identity=identity, timeout=timeout, inline=inline, meta=facts)
-        if recorder is not None and self._request.capture is not None:
+        if recorder is not None:
             self.context.recording = recorder.begin(
                 self._request.capture,
+                operation=self.spec,
                 adapter=adapter,
                 identity=identity.id if identity else "",
                 writer=self,

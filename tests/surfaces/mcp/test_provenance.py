@@ -41,3 +41,10 @@ def test_a_record_comes_with_the_result_when_it_is_asked_for_and_allowed() -> No
 def test_a_server_that_does_not_allow_it_records_nothing() -> None:
     with serve(to_mcp(ops())) as client:
         assert "enfold/provenance" not in call(client, capture_provenance=True).get("_meta", {})
+
+
+def test_what_is_recorded_unasked_gives_its_run_id_and_no_record() -> None:
+    with serve(to_mcp(ops(), recorder=Recorder(record="all"))) as client:
+        meta = call(client)["_meta"]
+    assert "enfold/provenance" not in meta
+    assert len(meta["enfold/runId"]) == 36

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from enfold.formats import Format
-from enfold.operation import Identity, OperationSpec, new_request_id
+from enfold.operation import Identity, OperationSpec, Recording, new_request_id
 
 __all__ = ["Answer", "Body", "Request", "id_header"]
 
@@ -39,8 +39,14 @@ class Request(msgspec.Struct, eq=False):
     format: Format
     identity: Identity | None = None
     operation: OperationSpec | None = None
+    recording: Recording | None = None  # of this call, where it is recorded
     # The caller's own id, or one of ours once somebody needs it; until then None.
     request_id: str | None = None
+
+    def run_header(self) -> list[tuple[bytes, bytes]]:
+        """The header that tells the caller under which run id the call was recorded."""
+        kept = self.recording is not None and self.recording.is_kept
+        return [(b"enfold-run-id", self.recording.run_id.encode())] if self.recording and kept else []
 
     def known_id(self) -> str:
         """The id of this request, for its context, its log and its answer."""

@@ -14,7 +14,7 @@ import msgspec
 from enfold.access import check_access, may_list
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError
-from enfold.formats import Format, find_format
+from enfold.formats import find_format
 from enfold.operation import Context, OperationSpec, Recording
 from enfold.registry import Registry
 from enfold.surfaces import reading
@@ -69,6 +69,7 @@ class Functions:
         self._body_types = dialect.body_types
         self._read_object = dialect.read_object
         self._is_in_place = dialect.runs_in_place
+        self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
         # A length of fewer digits than the limit's is below it.
         self._most_digits = len(str(settings.max_body))
         self.format = find_format(settings.format)
@@ -143,7 +144,13 @@ class Functions:
         else:
             given = route.read_query(request.query)
         context = None
-        if prepared.needs_context or not prepared.is_open or self._is_in_place or not _ASKING.isdisjoint(headers):
+        if (
+            prepared.needs_context
+            or not prepared.is_open
+            or self._is_in_place
+            or self._records_unasked
+            or not _ASKING.isdisjoint(headers)
+        ):
             context = self.context(route, request)
         if request.format is self.format:
             prepared = route.for_writing
@@ -152,9 +159,9 @@ class Functions:
             text = encode(request.format.write(envelope, route.spec))
         except UNWRITABLE as error:
             raise unwritable(error) from error
-        if not envelope.warnings and type(envelope.meta) is LocalResponseMeta:
+        if not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None:
             return Answer(text)
-        return _answer_with_notes(text, envelope, request.format)
+        return _answer_with_notes(text, envelope, request)
 
     async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
@@ -174,8 +181,8 @@ class Functions:
             last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
             inline=self._dialect.runs_in_place,
         )
-        if self._settings.recorder is not None and reading.CAPTURE_HEADER in headers:
-            context.recording = self._recording(request, self._settings.recorder)
+        if self._settings.recorder is not None and (self._records_unasked or reading.CAPTURE_HEADER in headers):
+            context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
         return context
 
     async def _object_in(self, request: Request) -> dict[str, Any]:
@@ -199,11 +206,12 @@ class Functions:
         if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > self._settings.max_body):
             raise too_large(self._settings.max_body)
 
-    def _recording(self, request: Request, recorder: Recorder) -> Recording | None:
+    def _recording(self, spec: OperationSpec, request: Request, recorder: Recorder) -> Recording | None:
         from enfold.provenance import options_from_mode
 
         return recorder.begin(
-            options_from_mode(request.headers[reading.CAPTURE_HEADER].decode("latin-1")),
+            options_from_mode(request.headers.get(reading.CAPTURE_HEADER, b"").decode("latin-1")),
+            operation=spec,
             adapter=self._dialect.adapter,
             identity=request.identity.id if request.identity else "",
             writer=request.format,
@@ -216,7 +224,7 @@ class Functions:
         given, context = await self.arguments(route, request), self.context(route, request)
         collected = await collect(self._registry, route.spec.id, given, context)
         text = encode_result(request.format.write(collected.envelope, route.spec))
-        answer = _answer_with_notes(text, collected.envelope, request.format)
+        answer = _answer_with_notes(text, collected.envelope, request)
         return answer._replace(headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Answer:
@@ -239,10 +247,10 @@ class Functions:
             inline=self._dialect.runs_in_place,
             recorder=self._settings.recorder,
         )
-        request.operation = asked.spec
+        request.operation, request.recording = asked.spec, asked.context.recording
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
-            return Answer(encode_result(asked.answer(envelope)))
+            return Answer(encode_result(asked.answer(envelope)), headers=request.run_header())
         except CallError as error:
             return self.failure(request, error, asked.refusal(error))
 
@@ -269,7 +277,7 @@ class Functions:
         status = status_of(error, request.operation, has_identity=request.identity is not None)
         headers = [(name.encode(), value.encode()) for name, value in error_headers(error, status)]
         text = self.failure_text(request, error) if wire is None else encode_failure(wire)
-        return Answer(text, status, headers)
+        return Answer(text, status, [*headers, *request.run_header()])
 
     def failure_text(self, request: Request, error: CallError) -> bytes:
         shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
@@ -284,13 +292,13 @@ def _id_of(operation: OperationSpec | None) -> str:
     return "" if operation is None else operation.id
 
 
-def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], format: Format) -> Answer:
+def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Answer:
     """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
-    headers = []
+    headers = request.run_header()
     if envelope.warnings:
         first = safe_code(envelope.warnings[0].code)
         headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
-    if envelope.is_error and not format.holds_errors:
+    if envelope.is_error and not request.format.holds_errors:
         return Answer(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
     return Answer(text, 200, headers)
 

@@ -21,7 +21,7 @@ from enfold.mcp.messages import (
     notification,
 )
 from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
-from enfold.operation import Identity, LogMessage, Progress
+from enfold.operation import Identity, LogMessage, Progress, Recording
 from enfold.surfaces.mcp.changes import Changes
 
 __all__ = ["Caller", "Channel", "Exchange", "check_level", "read_caller"]
@@ -84,6 +84,7 @@ class Exchange(msgspec.Struct, eq=False):
     memory: dict[str, Any] = {}
     progress: float | None = None  # the last that was told
     questions: int = 0  # how many without a name were asked
+    recording: Recording | None = None  # of the call, where it is recorded
 
     @property
     def revision(self) -> Revision:

@@ -11,10 +11,11 @@ from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, Re
 from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.mcp.revisions import Revision
+from enfold.operation import Recording
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.writing import encode_result
 
-__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success"]
+__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_run_id"]
 
 Result: TypeAlias = dict[str, Any]
 
@@ -23,6 +24,7 @@ ERROR_KEY: Final = "enfold/error"
 WARNINGS_KEY: Final = "enfold/warnings"
 TRUNCATED_KEY: Final = "enfold/truncated"
 PROVENANCE_KEY: Final = "enfold/provenance"
+RUN_KEY: Final = "enfold/runId"
 
 
 def success(
@@ -36,6 +38,13 @@ def success(
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
     if revision.has_structure:
         result["structuredContent"] = msgspec.Raw(text)
+    return result
+
+
+def with_run_id(result: Result, recording: Recording | None) -> Result:
+    """The result with the id under which the call was recorded, if it was."""
+    if recording is not None and recording.is_kept:
+        result["_meta"] = {**result.get("_meta", {}), RUN_KEY: recording.run_id}
     return result
 
 

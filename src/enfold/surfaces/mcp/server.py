@@ -83,6 +83,9 @@ class Server(Service):
 
     def plain_tool(self, call: PlainCall) -> Tool | None:
         """The tool of a plain call, if all it asks for is its arguments."""
+        recorder = self.settings.recorder
+        if recorder is not None and recorder.record != "asked":
+            return None
         tool = self.catalog.tool(call.params.name)
         return None if tool is None or tool.needs_context or tool.mirrors else tool
 

@@ -195,29 +195,31 @@ class Service:
         tool.prepared = self.registry.prepared(tool.id, for_writing=tool.format.takes_structs)
         return tool.prepared
 
-    def context(self, exchange: Exchange, timeout: float | None = None) -> Context:
+    def context(self, exchange: Exchange, spec: OperationSpec, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
         if self.records(exchange):
-            context.recording = self._recording(exchange, identity)
+            context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
 
     def records(self, exchange: Exchange) -> bool:
-        """Whether the caller asks for provenance, and the operator allows it."""
-        return self.settings.recorder is not None and "capture_provenance" in exchange.meta
+        """Whether the call may have to be recorded: its caller asks for it, or the operator wants it unasked."""
+        recorder: Recorder | None = self.settings.recorder
+        return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
 
-    def _recording(self, exchange: Exchange, identity: Identity | None) -> Recording | None:
+    def _recording(self, exchange: Exchange, spec: OperationSpec, identity: Identity | None) -> Recording | None:
         from enfold.provenance import options_from_meta
 
         recorder: Recorder = self.settings.recorder
         writer = find_format(exchange.meta.get(FORMAT_KEY, self.settings.format))
         caller = identity.id if identity else ""
-        return recorder.begin(options_from_meta(exchange.meta), adapter="mcp", identity=caller, writer=writer)
+        asked = options_from_meta(exchange.meta)
+        return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
     async def run(self, exchange: Exchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
         """Run an operation whose failure is an error of the protocol, because its result has no place for one."""
         exchange.subject = spec.id
-        context = self.context(exchange)
+        context = self.context(exchange, spec)
         try:
             return await self.registry.execute(spec.id, arguments, context)
         except (InputRequired, MissingCapability):

@@ -12,7 +12,7 @@ from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.exchange import Exchange
-from enfold.surfaces.mcp.results import FORMAT_KEY, failure, success
+from enfold.surfaces.mcp.results import FORMAT_KEY, failure, success, with_run_id
 from enfold.surfaces.mcp.service import Result, Service, arguments_of
 
 __all__ = ["call_plainly", "call_tool", "list_tools"]
@@ -30,12 +30,13 @@ async def call_tool(service: Service, exchange: Exchange) -> Result:
         asked = _asked_format(exchange)
         arguments = arguments_of(exchange)
         if tool.needs_context or service.records(exchange):
-            return await _call_in_context(service, exchange, tool, arguments, asked)
+            return with_run_id(await _call_in_context(service, exchange, tool, arguments, asked), exchange.recording)
         if asked is not None:
             envelope = await service.registry.execute(tool.id, arguments)
             return success(tool, envelope, exchange.caller.revision, asked)
     except CallError as error:
-        return _told(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
+        failed = _told(error, asked or tool.format, tool, is_stateless=exchange.is_stateless)
+        return with_run_id(failed, exchange.recording)
     return await call_plainly(service, tool, arguments, exchange.caller.revision)
 
 
@@ -61,7 +62,7 @@ async def _call_in_context(
     exchange.subject = tool.id
     # A stream that sets itself no time is given as far as it comes in ours.
     is_endless = tool.is_stream and tool.spec.timeout is None
-    context = service.context(exchange, service.settings.collect_for if is_endless else None)
+    context = service.context(exchange, tool.spec, service.settings.collect_for if is_endless else None)
     if not tool.is_stream:
         envelope = await service.registry.execute(tool.id, arguments, context)
         return success(tool, envelope, exchange.revision, asked)
