@@ -71,6 +71,10 @@ class Peer(Protocol):
         """Whose call it is: the same object for all calls of one session, and another for every stateless request."""
 
     @property
+    def meta(self) -> Mapping[str, Any]:
+        """The `_meta` of the client's request."""
+
+    @property
     def memory(self) -> dict[str, Any]:
         """What the call remembers from one round to the next."""
 

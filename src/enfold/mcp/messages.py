@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import UNSET, UnsetType
 __all__ = [
     "CAPABILITIES_KEY",
     "CLIENT_KEY",
+    "FORMAT_KEY",
     "HEADER_MISMATCH",
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
@@ -31,9 +33,17 @@ __all__ = [
     "notification",
     "parse",
     "parse_batch",
+    "passed_meta",
     "request",
     "result_message",
 ]
+
+FORMAT_KEY: Final = "enfold/format"
+
+# Of a `_meta` key's prefix these labels are the protocol's own: `io.modelcontextprotocol/…`, `com.mcp.tools/…`.
+_PROTOCOL_LABELS: Final = ("modelcontextprotocol", "mcp")
+# What a request says to whoever answers it, and to nobody behind them.
+_OWN_KEYS: Final = ("progressToken", "capture_provenance", "capture_artifacts", "provenance_mode")
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -155,3 +165,15 @@ def request(request_id: RequestId, method: str, params: dict[str, Any]) -> dict[
 def notification(method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     return message if params is None else {**message, "params": params}
+
+
+def passed_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a request's `_meta` goes on to the server that does the work: all but keys of the protocol and of ours."""
+    return {key: value for key, value in meta.items() if not _is_between_two(key)}
+
+
+def _is_between_two(key: str) -> bool:
+    """Whether a key concerns only the two who speak to each other."""
+    prefix = key.partition("/")[0] if "/" in key else ""
+    labels = prefix.split(".")
+    return key in _OWN_KEYS or labels[0] == "enfold" or any(label in _PROTOCOL_LABELS for label in labels[1:2])

@@ -15,7 +15,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, MissingCapability, Peer, Question
-from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError
+from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, passed_meta
 from enfold.operation import Context
 
 __all__ = ["Answers", "Caller", "Held", "peer_of", "with_defaults"]
@@ -54,6 +54,12 @@ class Caller:
         peer = peer_of(self.context)
         own: dict[str, Any] = {_CAPABILITIES[method]: {} for method in self._answers if method in _CAPABILITIES}
         return {**own, **(peer.capabilities if peer is not None else {})}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the server is told of the caller's own `_meta`."""
+        peer = peer_of(self.context)
+        return {} if peer is None else passed_meta(peer.meta)
 
     @property
     def client(self) -> object | None:

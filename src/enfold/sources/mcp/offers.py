@@ -114,7 +114,9 @@ class _Maker:
                 self._add_tool(tool, name, schema if isinstance(schema, dict) else {"type": "object"}, mirrors)
 
     def _add_tool(self, tool: Listed, name: str, schema: Listed, mirrors: tuple[Mirror, ...]) -> None:
-        shape = read_shape(tool.get("outputSchema"), self._options.reads, null_is_data=self._is_stateless)
+        shape = read_shape(
+            tool.get("outputSchema"), self._options.reads, null_is_data=self._is_stateless, meta=tool.get("_meta")
+        )
         spec = self._tool_spec(tool, name, schema, shape)
         if spec is not None:
             self._add(spec, self._caller(tool, spec, shape, mirrors))

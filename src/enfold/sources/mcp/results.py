@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, mcp_envelope
 from enfold.errors import FormatError
+from enfold.mcp.messages import FORMAT_KEY
 from enfold.self_named import is_encoded_block, names_itself
 
 __all__ = ["PARSED_TEXT", "Reads", "Shape", "read_shape", "to_envelope"]
@@ -29,10 +30,11 @@ class Shape(msgspec.Struct, frozen=True):
     null_is_data: bool = False  # whether structured content that is null is a value
 
 
-def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool) -> Shape:
-    """The shape a tool's output schema describes; a wrapper that names itself is taken off."""
+def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any = None) -> Shape:
+    """The shape a tool's output schema describes; a wrapper that the schema or the tool's `_meta` names is taken off."""
     schema: Schema = advertised if isinstance(advertised, dict) else {}
-    is_marked = schema.get(FASTMCP_WRAP) is True
+    is_ours = isinstance(meta, Mapping) and meta.get(FORMAT_KEY) == "result"
+    is_marked = schema.get(FASTMCP_WRAP) is True or is_ours
     if is_marked or reads == "result":
         return Shape(_inner_schema(schema), is_wrapped=True, null_is_data=null_is_data)
     return Shape(schema, null_is_data=null_is_data)

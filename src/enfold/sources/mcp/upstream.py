@@ -144,6 +144,8 @@ class Upstream:
         self, method: str, params: dict[str, Any], caller: Caller, *, idempotent: bool, headers: dict[str, str] | None
     ) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
+        meta = caller.meta
+        params = {**params, "_meta": meta} if meta else params
 
         def request(session: Session) -> Awaitable[dict[str, Any]]:
             return session.request(

@@ -11,6 +11,7 @@ from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
 from enfold.formats.schemas import with_references
 from enfold.mcp.headers import Mirror, mirrors_of
+from enfold.mcp.messages import FORMAT_KEY
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
 from enfold.mcp.uri_template import is_template
@@ -176,7 +177,11 @@ class Tool:
         schema = spec.input_schema
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
-        return listed | {name: facts[name] for name in ("icons", "_meta") if name in facts}
+        listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
+        if not self.is_imported and self.format_name == "result" and not self._gives_content:
+            # By this another Enfold knows what our results are wrapped in.
+            listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: "result"}
+        return listed
 
 
 def _is_content(annotation: Any) -> bool:

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats import Format
+from enfold.mcp.messages import FORMAT_KEY
 from enfold.mcp.revisions import Revision
 from enfold.operation import Recording
 from enfold.surfaces.mcp.catalog import Tool
@@ -19,7 +20,6 @@ __all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_run_id"]
 
 Result: TypeAlias = dict[str, Any]
 
-FORMAT_KEY: Final = "enfold/format"
 ERROR_KEY: Final = "enfold/error"
 WARNINGS_KEY: Final = "enfold/warnings"
 TRUNCATED_KEY: Final = "enfold/truncated"
