@@ -213,7 +213,11 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
     server = server_from_entry(entry)
     if isinstance(server, Command) and server.cwd is None:
         server = msgspec.structs.replace(server, cwd=config.folder)
-    sizes = {"message_bytes": entry.get("max_bytes"), "connect": entry.get("connect_timeout")}
+    sizes = {
+        "message_bytes": entry.get("max_bytes"),
+        "connect": entry.get("connect_timeout"),
+        **entry.get("limits", {}),
+    }
     credentials = entry.get("credentials")
     async with from_mcp(
         server,

@@ -82,6 +82,14 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_limits(value: Any) -> bool:
+    """Whether a table has only limits of an MCP source."""
+    from enfold.sources.mcp.limits import Limits
+
+    is_table = isinstance(value, dict)
+    return is_table and all(name in Limits.__struct_fields__ and _is_number(each) for name, each in value.items())
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
@@ -179,6 +187,8 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
         "log_level": _TEXT,
         "connect_timeout": _SECONDS,
         "max_bytes": (_is_number, "a number of bytes"),
+        "inherit_env": _FLAG,
+        "limits": (_is_limits, "a table of numbers, such as {list_items = 10000}: see the page on MCP servers"),
     },
     "openapi": {
         "openapi": _TEXT,

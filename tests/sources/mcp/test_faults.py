@@ -26,13 +26,17 @@ def registry_of(operations: MCPOperations) -> OperationRegistry:
     return ops
 
 
-async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_words(little: Little) -> None:
-    async with from_mcp(little(), namespace="pet") as operations:
-        with pytest.raises(CallError) as caught:
-            await registry_of(operations).execute("pet.die", {})
+async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_words_to_the_log_alone(
+    little: Little, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "enfold.mcp"):
+        async with from_mcp(little(), namespace="pet") as operations:
+            with pytest.raises(CallError) as caught:
+                await registry_of(operations).execute("pet.die", {})
     assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", False)
-    assert str(caught.value) == "pet has ended with exit code 3: I cannot go on"
-    assert caught.value.details == {"reason": "process", "exit_code": 3, "stderr": "first words\nI cannot go on"}
+    assert str(caught.value) == "pet has ended with exit code 3"
+    assert caught.value.details == {"reason": "process", "exit_code": 3}
+    assert "pet has ended with exit code 3: first words I cannot go on" in caplog.text
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -68,7 +72,7 @@ async def test_a_server_that_cannot_be_started_tells_why(command: dict[str, str]
 @pytest.mark.parametrize(
     ("tool", "told"),
     [
-        pytest.param("die_hard", {"reason": "process", "exit_code": -9, "stderr": ""}, id="killed"),
+        pytest.param("die_hard", {"reason": "process", "exit_code": -9}, id="killed"),
         pytest.param("mute", {"reason": "process"}, id="its output closed"),
     ],
 )

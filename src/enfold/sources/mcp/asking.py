@@ -15,8 +15,9 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, MissingCapability, Peer, Question
-from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, passed_meta
+from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
 from enfold.operation import Context
+from enfold.sources.mcp.limits import Limits
 
 __all__ = ["Answers", "Caller", "Held", "peer_of", "with_defaults"]
 
@@ -41,8 +42,9 @@ def peer_of(context: Context) -> Peer | None:
 class Caller:
     """Whoever waits for a call's result; he may change while the call is held."""
 
-    def __init__(self, context: Context, answers: Answers) -> None:
+    def __init__(self, context: Context, answers: Answers, limits: Limits) -> None:
         self.context = context
+        self._left_bytes = limits.notice_bytes
         self._answers = answers
         self._count = 0
         self.pending: list[_Asked] = []
@@ -71,7 +73,12 @@ class Caller:
         return self.context.is_heard
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
-        if method == "notifications/progress":
+        if self._left_bytes < 0:
+            return
+        self._left_bytes -= len(encode(params))
+        if self._left_bytes < 0:
+            self.context.log("RESOURCE_EXHAUSTED: further messages of this call are left out (notice_bytes)", "warning")
+        elif method == "notifications/progress":
             self._hear_progress(params)
         else:
             self._hear_log(params)

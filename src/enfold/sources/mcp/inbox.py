@@ -46,6 +46,12 @@ _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
 
 
+class _Head(msgspec.Struct):
+    """Of a message nothing but its id."""
+
+    id: RequestId = ""
+
+
 class _Question(msgspec.Struct, frozen=True, eq=False):
     """A request of the server that is being answered."""
 
@@ -95,11 +101,11 @@ class Inbox:
     def is_waiting(self, call: Call) -> bool:
         return call.id in self._waiting
 
-    def fail_all(self, error: CallError, *, may_have_run: bool = True) -> None:
+    def fail_all(self, error: CallError, *, may_have_run: bool = True, words: str = "") -> None:
         """The connection is gone: everybody who waits learns of it."""
         for call in list(self._waiting.values()):
             if not call.answer.done():
-                call.answer.set_exception(LostError(error, may_have_run=may_have_run))
+                call.answer.set_exception(LostError(error, may_have_run=may_have_run, words=words))
 
     # --- tasks
 
@@ -126,7 +132,7 @@ class Inbox:
     def take_text(self, text: bytes, send: Send, call: Call | None = None) -> None:
         """Take in one text of the server; what is no message is passed over with a warning."""
         text = text.strip()
-        if not text:
+        if not text or (len(text) > self._limits.list_bytes and self._refuse_list(text)):
             return
         try:
             messages = parse_batch(text) if text.startswith(b"[") else [_parse(text)]
@@ -135,6 +141,18 @@ class Inbox:
             return
         for message in messages:
             self.take(message, send, call)
+
+    def _refuse_list(self, text: bytes) -> bool:
+        """Whether a text is the page of a list that is too large to be read at all; who waits for it learns of it."""
+        try:
+            call = self._waiting.get(msgspec.json.decode(text, type=_Head).id)
+        except msgspec.DecodeError:
+            return False
+        if call is None or not call.method.endswith("/list"):
+            return False
+        limit = self._limits.list_bytes
+        self._refuse(call.id, CallError("PAYLOAD_TOO_LARGE", f"The list is over the limit of {limit} bytes"))
+        return True
 
     def take(self, message: Message, send: Send, call: Call | None = None) -> None:
         """Take in one message; `call` is the one on whose own stream it came."""
@@ -193,7 +211,7 @@ class Inbox:
     def _take_question(self, message: Message, send: Send, call: Call | None) -> None:
         count = len(self._questions)
         if count >= 2 * self._limits.open_requests:
-            self._warn_once("requests", "has too many requests open at once; further ones are not answered")
+            self.warn_once("requests", "has too many requests open at once; further ones are not answered")
             return
         if count >= self._limits.open_requests:
             refusal = ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
@@ -248,13 +266,14 @@ class Inbox:
                 METHOD_NOT_FOUND, "The agreed revision has no requests of servers: return the questions"
             )
         if listener is None:
-            self._warn_once("asker", "asks something while calls of several clients are open, and is refused")
+            self.warn_once("asker", "asks something while calls of several clients are open, and is refused")
             raise ProtocolError(
                 INTERNAL_ERROR, "It is not certain which caller is asked: the calls of several are open"
             )
         return await listener.ask(method, params)
 
-    def _warn_once(self, what: str, sentence: str) -> None:
+    def warn_once(self, what: str, sentence: str) -> None:
+        """Write to the log what a server does wrong, the first time."""
         if what not in self._warned:
             self._warned.add(what)
             log.warning("%s %s", self.name, sentence)
@@ -262,7 +281,7 @@ class Inbox:
     # --- what cannot be read
 
     def _take_junk(self, text: bytes, error: ProtocolError) -> None:
-        self._warn_once("junk", f"wrote something that is no message, which is passed over: {text[:200]!r}")
+        self.warn_once("junk", f"wrote something that is no message, which is passed over: {text[:200]!r}")
         told = CallError("DATA_LOSS", f"{self.name} sent an answer that cannot be read: {error.message}")
         if error.request_id is not None:
             self._refuse(error.request_id, told)

@@ -27,12 +27,16 @@ class Link:
         log_level: str,
         notice: Notice,
         on_return: Callable[[Session], Awaitable[None]],
+        *,
+        is_first: bool,
     ) -> None:
+        """`is_first` says that whoever opens the source opens it, and may see what a process prints that fails."""
         self._way = way
         self._source = source
         self._log_level = log_level
         self._notice = notice
         self._on_return = on_return
+        self._is_first = is_first
         self._session: Session | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
@@ -74,7 +78,8 @@ class Link:
         if self._session is not None:
             await self.drop(self._session)
         self._check_open()
-        session = await open_session(self._way, self._notice, self._source)
+        tells_output = self._is_first and not self._was_open
+        session = await open_session(self._way, self._notice, self._source, tells_output=tells_output)
         try:
             self._check_open()
         except CallError:

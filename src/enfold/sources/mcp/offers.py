@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from enfold.envelope import ResponseEnvelope, mcp_envelope
+from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
 from enfold.mcp.offers import kind_of
 from enfold.mcp.uri_template import match_uri, names_of
@@ -28,7 +29,7 @@ from enfold.sources.choosing import Choice, choosing
 from enfold.sources.mcp.results import Reads, Shape, read_shape, to_envelope
 from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
-from enfold.sources.mcp.upstream import Upstream
+from enfold.sources.mcp.upstream import Listing, Upstream
 from enfold.sources.report import Problem
 
 __all__ = ["KINDS", "Kind", "Offers", "Options", "read_offers"]
@@ -38,6 +39,8 @@ Listed: TypeAlias = dict[str, Any]
 Handler: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[ResponseEnvelope[Any]]]
 
 KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
+
+log: Final = Log("enfold.mcp")
 
 _CAPABILITIES: Final = {"tool": "tools", "resource": "resources", "prompt": "prompts"}
 _KEPT: Final = ("annotations", "icons", "_meta")
@@ -75,12 +78,12 @@ async def read_offers(upstream: Upstream, options: Options) -> Offers:
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.kinds and _CAPABILITIES[kind] in session.capabilities for kind in KINDS}
     if has["tool"]:
-        maker.add_tools(await upstream.pages("tools/list", "tools"))
+        maker.add_tools(maker.items(await upstream.pages("tools/list", "tools")))
     if has["prompt"]:
-        maker.add_prompts(await upstream.pages("prompts/list", "prompts"))
+        maker.add_prompts(maker.items(await upstream.pages("prompts/list", "prompts")))
     if has["resource"]:
-        maker.add_resources(await upstream.pages("resources/list", "resources"))
-        maker.add_templates(await upstream.pages("resources/templates/list", "resourceTemplates"))
+        maker.add_resources(maker.items(await upstream.pages("resources/list", "resources")))
+        maker.add_templates(maker.items(await upstream.pages("resources/templates/list", "resourceTemplates")))
         if _can_subscribe(session.capabilities):
             maker.add_updates()
     if "completions" in session.capabilities:
@@ -101,6 +104,13 @@ class _Maker:
 
     def offers(self, renewed: frozenset[str]) -> Offers:
         return Offers(list(self._made.values()), self._skipped, self._is_stateless, renewed)
+
+    def items(self, listing: Listing) -> list[Listed]:
+        """The items of a list; that it was cut is told."""
+        if listing.problem is not None:
+            self._skipped.append(listing.problem)
+            log.warning("%s: %s: %s", self._upstream.name, listing.problem.where, listing.problem.why)
+        return listing.items
 
     # --- tools
 

@@ -227,8 +227,11 @@ class _Begun:
         raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
 
 
-async def open_session(way: Way, notice: Notice, source: Listener) -> Session:
-    """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long."""
+async def open_session(way: Way, notice: Notice, source: Listener, *, tells_output: bool = False) -> Session:
+    """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
+
+    `tells_output` says that the error may repeat what a process has printed.
+    """
     try:
         async with asyncio.timeout(way.limits.connect):
             if isinstance(way.server, Command):
@@ -238,7 +241,9 @@ async def open_session(way: Way, notice: Notice, source: Listener) -> Session:
         message = f"{way.name} did not answer within {way.limits.connect:g} seconds"
         raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
     except LostError as lost:
-        raise lost.told(idempotent=True) from None
+        told = lost.told(idempotent=True)
+        words = f": {lost.words}" if tells_output and lost.words else ""
+        raise CallError(told.code, f"{told.message}{words}", told.details, told.retryable) from None
     except ProtocolError as error:
         failure = protocol_failure(error)
         raise CallError("UNAVAILABLE", f"{way.name} refuses to begin: {error.message}", failure.details) from None

@@ -35,6 +35,9 @@ Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[st
 
 log: Final = Log("enfold.mcp")
 
+FIRST_WAIT: Final = 0.1  # seconds before a list that has changed while it was read is read again
+LONGEST_WAIT: Final = 30.0
+
 
 def from_mcp(
     target: Target,
@@ -211,9 +214,12 @@ class _Source:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        """List again; changes that come meanwhile are one more time."""
+        """List again, and once more if there are changes meanwhile; a server that always has some is listed ever less often."""
+        wait = 0.0
         while self._is_stale:
             self._is_stale = False
+            await asyncio.sleep(wait)
+            wait = min(2 * wait or FIRST_WAIT, LONGEST_WAIT)
             try:
                 offers = await self._list()
             except CallError as error:

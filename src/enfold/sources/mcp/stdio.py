@@ -26,7 +26,10 @@ GRACE: Final = 0.5  # between a process's end and the end of its output, or the 
 PATIENCE: Final = 0.5  # for a process whose input was closed, which ends one that behaves
 MORE_PATIENCE: Final = 2.0  # for one that was asked to end by a signal
 STDERR_TAIL: Final = 4000
+LAST_WORDS: Final = 1000
 _OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
+_NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
+_PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 
 
 async def start_process(command: Command, inbox: Inbox, limits: Limits) -> StdioConnection:
@@ -57,8 +60,17 @@ def _why_not(command: Command, error: Exception) -> str:
 
 
 def _environment(command: Command) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return {**inherited, **command.env}
+    """What a program needs to run, and what `env` gives it; of ours only where the user says so."""
+    inherits = _is_foreign if command.inherit_env else _is_needed
+    return {**{name: value for name, value in os.environ.items() if inherits(name)}, **command.env}
+
+
+def _is_foreign(name: str) -> bool:
+    return not name.startswith(_OURS)
+
+
+def _is_needed(name: str) -> bool:
+    return name in _NEEDED or name.startswith("LC_") or name.lower() in _PROXIES
 
 
 class StdioConnection:
@@ -110,15 +122,18 @@ class StdioConnection:
             self._write(message)
         except LostError:
             await self.process.ends_within(GRACE)
-            raise LostError(self.process.told(), may_have_run=False) from None
+            raise self._lost() from None
+
+    def _lost(self) -> LostError:
+        return LostError(self.process.told(), may_have_run=False, words=self.process.last_words)
 
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self.process.stdin
         if not self.is_open or stdin is None or stdin.is_closing():
-            raise LostError(self.process.told(), may_have_run=False)
+            raise self._lost()
         stdin.write(encode(message) + b"\n")
         if stdin.is_closing():  # the write itself found nobody reading
-            raise LostError(self.process.told(), may_have_run=False)
+            raise self._lost()
 
     def _give_up(self, call: Call) -> None:
         if call.method not in UNCANCELLED and self._inbox.is_waiting(call):
@@ -131,13 +146,18 @@ class StdioConnection:
         self._inbox.take_text(line, self._send)
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Write what nobody waits for."""
+        """Write what nobody waits for, if the process still reads."""
+        stdin = self.process.stdin
+        if stdin is not None and stdin.get_write_buffer_size() > self._limits.unread_bytes:
+            self._inbox.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
+            return
         with suppress(LostError):
             self._write(message)
 
     def refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
         error = CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
+        self._inbox.warn_once("long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped")
         self._inbox.refuse_answer(head + tail, error)
 
     @property
@@ -149,7 +169,7 @@ class StdioConnection:
         return self._inbox.name
 
     def lost(self) -> None:
-        self._inbox.fail_all(self.process.told())
+        self._inbox.fail_all(self.process.told(), words=self.process.last_words)
 
 
 class _Process(asyncio.SubprocessProtocol):
@@ -223,17 +243,23 @@ class _Process(asyncio.SubprocessProtocol):
             return
         self.is_speaking = False
         self._resume()
+        if self.last_words:
+            log.warning("%s %s: %s", self._connection.name, self._fate(), self.last_words)
         self._connection.lost()
         self._kill_group()  # a process that can no longer hear or speak is of no use
 
     # --- its end
 
     def told(self) -> CallError:
-        """What became of the process, as an error with its exit code and its last words."""
-        words = self._stderr.decode("utf-8", "replace").strip()
-        last = " ".join(words.rpartition("\n")[2].split())[:300]
-        details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code, "stderr": words}
-        return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}{f': {last}' if last else ''}", details)
+        """What became of the process; what it printed may be of other callers, or secret, and is in our log."""
+        details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
+        return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}", details)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it printed, as one line for the log or for whoever opens the source."""
+        words = self._stderr.decode("utf-8", "replace").split()
+        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-LAST_WORDS:]
 
     def _fate(self) -> str:
         code = self._exit_code

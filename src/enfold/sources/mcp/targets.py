@@ -33,6 +33,7 @@ class Command(msgspec.Struct, frozen=True):
     words: tuple[str, ...]
     env: dict[str, str] = {}
     cwd: str | None = None
+    inherit_env: bool = False  # all of our environment, and not only what every program needs
 
     def __str__(self) -> str:
         return self.words[0].rpartition("/")[2]
@@ -79,7 +80,8 @@ def server_from_entry(entry: Mapping[str, Any]) -> Server:
     else:
         _refuse('A server needs "command" or "url"')
     cwd = entry.get("cwd")
-    return Command(words, _texts(entry, "env"), None if cwd is None else str(cwd))
+    inherits = entry.get("inherit_env") is True
+    return Command(words, _texts(entry, "env"), None if cwd is None else str(cwd), inherits)
 
 
 def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.sources.mcp.asking import Caller
+from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.upstream import Upstream
 
 __all__ = ["needs_task", "run_task"]
@@ -46,4 +47,4 @@ async def _result(upstream: Upstream, task_id: str, caller: Caller) -> dict[str,
 async def _cancel(upstream: Upstream, task_id: str) -> None:
     with suppress(CallError, TimeoutError):
         async with asyncio.timeout(2.0):
-            await upstream.converse("tasks/cancel", {"taskId": task_id}, Caller(Context(), {}))
+            await upstream.converse("tasks/cancel", {"taskId": task_id}, Caller(Context(), {}, Limits()))

@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final
 
+import msgspec
+
 from enfold.errors import CallError
 from enfold.mcp.asking import Peer
-from enfold.mcp.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError
+from enfold.mcp.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.operation import Context
 from enfold.sources.mcp.asking import Answers, Caller, Held, peer_of
@@ -17,10 +19,18 @@ from enfold.sources.mcp.following import Following
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.session import Session, Way
 from enfold.sources.mcp.targets import Command
+from enfold.sources.report import Problem
 
-__all__ = ["Upstream"]
+__all__ = ["Listing", "Upstream"]
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The items of a list, and what was left out of them."""
+
+    items: list[dict[str, Any]]
+    problem: Problem | None = None
 
 
 class Upstream:
@@ -33,14 +43,15 @@ class Upstream:
         self._on_change = on_change
         self._changed: set[str] = set()
         self._held = Held(way.limits.held)
-        self._link = self._new_link(way, self._returned)
+        self._link = self._new_link(way, self._returned, is_first=True)
         self._following = Following(self._link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
         self._asides = 0
 
-    def _new_link(self, way: Way, on_return: Callable[[Session], Awaitable[None]]) -> Link:
-        return Link(way, Caller(Context(), self._answers), self._log_level, self._notice, on_return)
+    def _new_link(self, way: Way, on_return: Callable[[Session], Awaitable[None]], *, is_first: bool = False) -> Link:
+        source = Caller(Context(), self._answers, way.limits)
+        return Link(way, source, self._log_level, self._notice, on_return, is_first=is_first)
 
     @property
     def name(self) -> str:
@@ -101,7 +112,7 @@ class Upstream:
         start: Callable[[Caller], Any] | None = None,
     ) -> dict[str, Any]:
         """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
-        caller = Caller(context, self._answers)
+        caller = Caller(context, self._answers, self._way.limits)
         begin = start or (lambda caller: self.converse(method, params, caller, idempotent=idempotent, headers=headers))
         peer = peer_of(context)
         result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
@@ -220,20 +231,30 @@ class Upstream:
 
     # --- lists
 
-    async def pages(self, method: str, field: str) -> list[dict[str, Any]]:
-        """All items of a paged list; a server that has no such list has none of them."""
-        session = await self.session()
+    async def pages(self, method: str, field: str) -> Listing:
+        """The items of a paged list, as many as the limits allow; a server that has no such list has none of them."""
+        session, limits = await self.session(), self._way.limits
         items: list[dict[str, Any]] = []
-        cursor: object = None
-        for _ in range(self._way.limits.pages):
-            page = await self._page(session, method, {} if cursor is None else {"cursor": cursor})
+        size, cursor = 0, None
+        for _ in range(limits.pages):
+            try:
+                page = await self._page(session, method, {} if cursor is None else {"cursor": cursor})
+            except CallError as error:
+                if error.code != "PAYLOAD_TOO_LARGE":
+                    raise
+                return Listing(items, _over(method, "list_bytes", limits.list_bytes))
+            size += len(encode(page))
+            if size > limits.list_bytes:
+                return Listing(items, _over(method, "list_bytes", limits.list_bytes))
             found = page.get(field)
             items += [item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict)]
+            if len(items) > limits.list_items:
+                return Listing(items[: limits.list_items], _over(method, "list_items", limits.list_items))
             following = page.get("nextCursor")
             if following is None or following == cursor:
-                break
+                return Listing(items)
             cursor = following
-        return items
+        return Listing(items, _over(method, "pages", limits.pages))
 
     async def _page(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, Any]:
         limit = self._way.limits.connect
@@ -248,6 +269,10 @@ class Upstream:
             raise protocol_failure(error) from None
         except LostError as lost:
             raise lost.told(idempotent=True) from None
+
+
+def _over(method: str, name: str, limit: int) -> Problem:
+    return Problem(method, f"PAYLOAD_TOO_LARGE: it is over the limit {name} of {limit}, and the rest is left out")
 
 
 def _can_be_asked_at_once(peer: Peer | None) -> bool:
