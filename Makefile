@@ -46,6 +46,7 @@ conformance: setup
 	$(BIN)/python tests/conformance/suite.py
 	$(BIN)/python -m tests.conformance.gateway
 	$(BIN)/python -m tests.conformance.client_suite
+	$(BIN)/python -m tests.conformance.typescript_clients
 
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \

@@ -11,6 +11,7 @@ from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.schemas import with_references
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
+from enfold.schema.advertised import Advertising
 from enfold.schema.nodes.reference import digest, unquote
 from enfold.surfaces.failures import declared_status
 from enfold.surfaces.query_string import ArgumentKind, argument_kinds
@@ -128,7 +129,7 @@ def _input_name(spec: OperationSpec) -> str:
 
 
 def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema]:
-    schema = spec.input_schema
+    schema = components.portable(spec.input_schema)
     kinds = argument_kinds(spec)
     move = components.move(schema, _input_name(spec))  # as in the body: an argument may refer to all of the input
     for name, argument in schema.get("properties", {}).items():
@@ -240,6 +241,7 @@ class _Components:
 
     def __init__(self, format: Format) -> None:
         self.format = format
+        self.portable = Advertising().portable  # generators of clients compile patterns too
         self._schemas: dict[str, Schema] = {}
         self._origins: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
@@ -268,6 +270,7 @@ class _Components:
 
     def place(self, schema: Schema, owner: str) -> Schema:
         """The schema as it stands in the document: what it defines or repeats of itself becomes a component."""
+        schema = self.portable(schema)
         if "$id" in schema:
             return schema  # its references start at itself, wherever it stands
         move = self.move(schema, owner)

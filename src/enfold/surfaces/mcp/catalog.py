@@ -18,6 +18,7 @@ from enfold.mcp.uri_template import is_template
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
+from enfold.schema.advertised import Advertising
 from enfold.surfaces.mcp.addresses import Addresses
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
@@ -42,7 +43,8 @@ class Catalog:
         self.version = registry.version
         self._operations = operations
         tools = [operation for operation in operations if kind_of(operation.spec) == "tool"]
-        self.tools = [Tool(operation, names[operation.spec.id], format) for operation in tools]
+        advertising = Advertising()
+        self.tools = [Tool(operation, names[operation.spec.id], format, advertising) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
         self.resources = [resource for resource in found if not resource.is_template]
@@ -99,7 +101,7 @@ def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
 class Tool:
     """An operation as a tool."""
 
-    def __init__(self, operation: Operation, name: str, format: str) -> None:
+    def __init__(self, operation: Operation, name: str, format: str, advertising: Advertising) -> None:
         spec = operation.spec
         self.spec = spec
         self.id = spec.id
@@ -110,6 +112,7 @@ class Tool:
         self.needs_context = self.is_stream or not self.is_open or _asks_for_context(operation)
         self.prepared: PreparedOperation | None = None  # until it is first called
         self._signature = operation.signature
+        self._advertising = advertising
 
     @cached_property
     def format(self) -> Format:
@@ -132,16 +135,26 @@ class Tool:
 
     @cached_property
     def output_schema(self) -> dict[str, Any] | None:
-        """The schema of the structured content, where one is advertised."""
-        is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
-        if not is_advertised or not self.has_structure:
+        """The schema of the structured content as clients are shown it, where one is advertised."""
+        schema = self._whole_output_schema
+        return None if schema is None else self._advertising.portable(schema)
+
+    @property
+    def _whole_output_schema(self) -> dict[str, Any] | None:
+        advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
+        if not advertised or not self.has_structure:
             return None
         if self.is_imported:
             return self.own_output_schema or self.spec.output_schema or None
         if self._gives_content:
             return None
         written = self.format.success_schema
-        return None if written is None else written(_collected(self.spec) if self.is_stream else self.spec) or None
+        if written is None:
+            return None
+        spec = self.spec
+        if advertised == "loosened":
+            spec = spec.replace(output_schema=self._advertising.loosened(spec.output_schema))
+        return written(_collected(spec) if self.is_stream else spec) or None
 
     @cached_property
     def _gives_content(self) -> bool:
@@ -174,7 +187,7 @@ class Tool:
         if spec.title:
             listed["title"] = spec.title
         listed["description"] = spec.description or spec.title or spec.id
-        schema = spec.input_schema
+        schema = self._advertising.portable(spec.input_schema)
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}

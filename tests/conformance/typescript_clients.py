@@ -1,0 +1,64 @@
+"""The official TypeScript clients list the tools of OpenAPI documents: `python -m tests.conformance.typescript_clients`.
+
+It takes the shared set of real documents, or those named on the command line, and needs node and the packages
+`@modelcontextprotocol/sdk` and `@modelcontextprotocol/client` below `.parts`. It ends with 0 when every client listed
+every operation of every document.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from enfold.sources.openapi import from_openapi
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parent.parent
+PARTS: Final = ROOT / ".parts"
+SHARED: Final = ROOT.parent / "shared" / "data" / "openapi"
+NOT_RUN: Final = 2
+
+
+def main(documents: list[str]) -> int:
+    if not can_run():
+        sys.stderr.write("not run: this needs node and the MCP packages below .parts\n")
+        return NOT_RUN
+    chosen = [Path(each) for each in documents] or shared_documents()
+    wrong = [line for line in lines(chosen) if "error" in line or line["tools"] != line["wanted"]]
+    for line in wrong:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{len(chosen)} documents, {len(wrong)} wrong\n")
+    return 1 if wrong else 0
+
+
+def can_run() -> bool:
+    packages = PARTS / "node_modules" / "@modelcontextprotocol"
+    return shutil.which("node") is not None and all((packages / each).exists() for each in ("sdk", "client"))
+
+
+def shared_documents() -> list[Path]:
+    """The real documents that lie beside the checkout."""
+    manifest = SHARED / "manifest.json"
+    return [SHARED / entry["file"] for entry in json.loads(manifest.read_text())] if manifest.exists() else []
+
+
+def lines(documents: Iterable[Path]) -> Iterable[dict[str, Any]]:
+    """What each client says of each document, beside the number of tools it should have listed."""
+    server = json.dumps([sys.executable, str(HERE / "openapi_server.py")])
+    for document in documents:
+        wanted = len(from_openapi(document, base_url="http://127.0.0.1:9"))
+        program = ["node", str(HERE / "list_tools.mjs"), str(PARTS), server, str(document)]
+        done = subprocess.run(program, check=False, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            yield {"document": str(document), "error": done.stderr[-500:]}
+        for line in done.stdout.splitlines():
+            yield {**json.loads(line), "wanted": wanted}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
