@@ -1,3 +1,4 @@
+import asyncio
 import pickle
 import subprocess
 import sys
@@ -230,3 +231,20 @@ async def test_an_exception_that_cannot_be_printed_is_told_by_its_name() -> None
 
     with pytest.raises(CallError, match="OddError"):
         await failing([], OddError).execute("t.fail", {})
+
+
+async def test_the_one_failure_in_a_task_group_is_told_as_itself() -> None:
+    ops = OperationRegistry("t")
+
+    @ops.query
+    async def many(code: bool) -> None:
+        async def fail() -> None:
+            raise CallError("SOLD_OUT", "None left") if code else ValueError("no such disk")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+
+    for given, expected in ((True, ("SOLD_OUT", "None left")), (False, ("EXECUTION_ERROR", "no such disk"))):
+        with pytest.raises(CallError) as raised:
+            await ops.execute("t.many", {"code": given})
+        assert (raised.value.code, raised.value.message) == expected

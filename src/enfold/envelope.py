@@ -335,8 +335,14 @@ def mcp_envelope(
 
 def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
     """The data; where it is the content itself, it holds the same mapped blocks as the meta."""
-    is_content = data is given or (isinstance(data, list) and data == given)
-    return [block.to_wire() for block in blocks] if is_content and blocks else data
+    return [block.to_wire() for block in blocks] if blocks and _is_same(data, given) else data
+
+
+def _is_same(data: Any, given: list[Any]) -> bool:
+    try:
+        return data is given or (isinstance(data, list) and data == given)
+    except RecursionError:  # deeper than the stack, as no content is
+        return False
 
 
 def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:

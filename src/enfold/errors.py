@@ -111,15 +111,18 @@ class FormatError(ValueError):
 
 def error_from(exception: BaseException, hidden: str | None = None) -> CallError:
     """The error for an exception that a handler let out; `hidden` is the sentence where its own is for nobody."""
+    while isinstance(exception, BaseExceptionGroup) and len(exception.exceptions) == 1:
+        exception = exception.exceptions[0]  # what a task group puts around the one thing that went wrong
+    if isinstance(exception, CallError):
+        return exception
     subprocess = sys.modules.get("subprocess")  # whoever has not loaded it cannot have raised one of these
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
         return _failed_program(exception, hidden)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
         return CallError("TIMEOUT", hidden or f"A program took longer than {exception.timeout} seconds")
     if isinstance(exception, TimeoutError):
-        return CallError(
-            "TIMEOUT", hidden or str(exception)[:MAX_MESSAGE] or "What the handler waited for took too long"
-        )
+        sentence = _text(exception)[:MAX_MESSAGE] if exception.args else "What the handler waited for took too long"
+        return CallError("TIMEOUT", hidden or sentence)
     error = CallError("EXECUTION_ERROR", hidden or _text(exception)[:MAX_MESSAGE])
     if isinstance(exception, PermissionError):
         error.row = msgspec.structs.replace(error.row, category="authorization")
@@ -129,7 +132,11 @@ def error_from(exception: BaseException, hidden: str | None = None) -> CallError
 def _failed_program(exception: Any, hidden: str | None) -> CallError:
     """A program that failed: how it ended and what it said, but never its command line, which may hold a secret."""
     status = exception.returncode
-    ended = f"was ended by signal {-status}" if status < 0 else f"failed with exit code {status}"
+    ended = (
+        f"was ended by signal {-status}"
+        if isinstance(status, int) and status < 0
+        else f"failed with exit code {status}"
+    )
     details: dict[str, Any] = {"exit_code": status}
     said = "" if hidden else _readable(exception.stderr)
     if said:

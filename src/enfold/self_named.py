@@ -7,7 +7,6 @@ functions on JSON values: the formats of the same names read the rest.
 from __future__ import annotations
 
 import binascii
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -35,7 +34,8 @@ __all__ = [
 ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
 BLOCK_VERSION: Final = 1
 
-_BLOCK_PREFIX: Final = re.compile(r"\s*__ENVELOPE_V([0-9]{1,9})__:")
+_BLOCK_PREFIX: Final = "__ENVELOPE_V"
+_MOST_DIGITS: Final = 9  # of a version
 _CODE_PREFIX: Final = "ENFOLD."
 
 
@@ -77,17 +77,28 @@ class UnknownVersionError(FormatError):
 
 def is_encoded_block(text: str) -> bool:
     """Whether a text is the encoded block of a ToolEnvelope of any version, which is not for people."""
-    return _BLOCK_PREFIX.match(text) is not None
+    return _split_block(text) is not None
 
 
 def parse_block(text: str) -> ToolEnvelope:
     """The payload and meta of the second block; FormatError for another text, bad base64, an unknown version."""
-    found = _BLOCK_PREFIX.match(text)
+    found = _split_block(text)
     if found is None:
         raise FormatError("Not a ToolEnvelope block: it does not begin with __ENVELOPE_V1__:")
-    if int(found[1]) != BLOCK_VERSION:
-        raise UnknownVersionError(f"ToolEnvelope version {int(found[1])} is not known: this reader knows 1")
-    return _checked(_decode(text[found.end() :].strip()))
+    version, encoded = found
+    if version != BLOCK_VERSION:
+        raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
+    return _checked(_decode(encoded.strip()))
+
+
+def _split_block(text: str) -> tuple[int, str] | None:
+    """The version that a block's beginning names, and the rest; None for another text."""
+    text = text.lstrip()
+    if not text.startswith(_BLOCK_PREFIX):
+        return None
+    digits, mark, encoded = text[len(_BLOCK_PREFIX) :].partition("__:")
+    is_version = mark and len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit()
+    return (int(digits), encoded) if is_version else None
 
 
 def _decode(text: str) -> Any:

@@ -301,3 +301,13 @@ anything = st.recursive(
 def test_whatever_comes_is_read_refused_or_raised_as_a_failure(wire: Any) -> None:
     with suppress(FormatError, CallError):
         fmt.read(wire)
+
+
+@pytest.mark.parametrize("text", ["path.to.field is required", "", "[1]", '{"a": 1}', "{not JSON"])
+def test_details_that_are_one_text_are_that_text_and_come_back(text: str) -> None:
+    wire = fmt.write_error(CallError("ERR_INPUT_SCHEMA", "No", {"details": text}), "")
+    if not text.startswith("{"):
+        assert content_of(wire)["payload"]["details"] == text
+    with pytest.raises(CallError) as raised:
+        fmt.read(wire)
+    assert raised.value.details == {"details": text}

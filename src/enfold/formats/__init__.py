@@ -23,7 +23,6 @@ Schema: TypeAlias = dict[str, Any]
 DEFAULT_FORMAT: Final = "result"
 
 _NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
-_LEGAL: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Verbs(Protocol):
@@ -112,7 +111,7 @@ def find_format(name: str) -> Format:
 
 def register_format(name: str, module: Verbs) -> Format:
     """Add a format of one's own: a module or an object with `write`, `write_error` and `read`; every surface knows it then."""
-    if not _LEGAL.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
         raise ValueError(f"{name!r} is not a legal name of a format: 1 to 64 of A-Z a-z 0-9 _ -")
     if name in FORMATS:
         raise ValueError(f"There is a format {name} already: choose another name")

@@ -290,8 +290,16 @@ def _error_payload(error: CallError) -> dict[str, Any]:
     rest = {name: value for name, value in details.items() if _ADVICE.get(name) not in advice}
     payload: dict[str, Any] = {"category": error.row.category, "code": error.code, "message": error.message}
     if rest:
-        payload["details"] = msgspec.json.encode(rest, enc_hook=str).decode()
+        payload["details"] = _details_text(rest)
     return {**payload, "recoverable": error.row.recoverable or error.retryable, **advice}
+
+
+def _details_text(details: dict[str, Any]) -> str:
+    """Details as JSON text; a text that stands alone as `details` stays as it is, if it does not look like JSON."""
+    alone = details["details"] if details.keys() == {"details"} else None
+    if isinstance(alone, str) and not alone.lstrip().startswith("{"):
+        return alone
+    return msgspec.json.encode(details, enc_hook=str).decode()
 
 
 def _advice(details: Mapping[str, Any]) -> dict[str, str]:

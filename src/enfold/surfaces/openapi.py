@@ -220,8 +220,8 @@ _HEADERS: Final[Schema] = {
         "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
     },
     "Enfold-Warnings": {
-        "description": "How many warnings the result came with, if any",
-        "schema": {"type": "integer", "minimum": 1},
+        "description": "How many warnings the result came with, if any, and the code of the first",
+        "schema": {"type": "string", "pattern": '^[1-9][0-9]*; first="[A-Za-z0-9._-]{1,128}"$'},
     },
     "Enfold-Code": {"description": "The code of the error", "required": True, "schema": {"type": "string"}},
     "WWW-Authenticate": {"description": "How to say who calls", "required": True, "schema": {"type": "string"}},
