@@ -463,6 +463,56 @@ async def test_a_quiet_stream_stays_open(network: Network) -> None:
         assert len([item async for item in alice.subscribe("shop.count", {"to": 2, "pause": 0.7})]) == 2
 
 
+async def test_a_subscription_may_last_longer_than_it_may_be_idle(network: Network) -> None:
+    async with (
+        serve_calls(shop(), network.peer("worker")),
+        PendingRequestMap(network.peer("alice")) as alice,
+        from_calls(network.peer("bob"), timeout=1.0) as operations,
+    ):
+        asked = {"to": 6, "pause": 0.4}
+        assert len([item async for item in alice.subscribe("shop.count", asked, timeout=1.0)]) == 6
+        mine = OperationRegistry()
+        mine.register_all(operations)
+        assert mine.get_spec("shop.count").timeout is None
+        assert mine.get_spec("shop.add").timeout == 1.0
+        assert len([item async for item in mine.subscribe("shop.count", asked)]) == 6
+
+
+async def test_a_subscription_that_is_idle_for_too_long_ends(network: Network) -> None:
+    async with (
+        serve_calls(shop(), network.peer("worker")) as serving,
+        PendingRequestMap(network.peer("alice")) as alice,
+    ):
+        items: list[Any] = []
+        with pytest.raises(CallError) as raised:
+            await _take(alice.subscribe("shop.count", {"to": 2, "pause": 30.0}, timeout=0.2), items)
+        assert (raised.value.code, raised.value.details) == ("TIMEOUT", {"reason": "idle"})
+        async with asyncio.timeout(5):
+            while serving.handler.running:  # noqa: ASYNC110  # the worker is told, and stops
+                await asyncio.sleep(0.01)
+
+
+async def test_a_consumer_who_takes_their_time_is_not_idleness(alice: PendingRequestMap) -> None:
+    items = []
+    async for item in alice.subscribe("shop.count", {"to": 4}, timeout=0.2):
+        items.append(item.data)
+        await asyncio.sleep(0.3)
+    assert items == [0, 1, 2, 3]
+
+
+async def test_aborting_one_s_own_subscription_ends_it(alice: PendingRequestMap, serving: Serving) -> None:
+    items = []
+    async for item in alice.subscribe("shop.count", {"to": 1_000_000, "pause": 0.001}):
+        items.append(item.data)
+        if len(items) == 3:
+            (request_id,) = alice._waiting
+            alice.abort(request_id)
+    assert items == [0, 1, 2]
+    async with asyncio.timeout(5):
+        while serving.handler.running:  # noqa: ASYNC110  # the worker is told, and stops
+            await asyncio.sleep(0.01)
+
+
 async def test_ids_of_events_cross_both_ways(network: Network) -> None:
     ops = OperationRegistry("shop")
 

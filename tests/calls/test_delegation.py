@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.calls.networks import Network
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.protocol.delegation import HEADER, signer, verifier
-from enfold.calls.protocol.events import Requested
+from enfold.calls.protocol.events import Failed, Requested, read_event, write_event
 from enfold.calls.protocol.transport import Message
 from enfold.operation import new_request_id
 from enfold.surfaces.calls import serve_calls
@@ -65,7 +66,7 @@ CHANGES: dict[str, Any] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_statement_is_good_for_one_call_only(change: dict[str, Any]) -> None:
-    headers = signer(KEY, "edge")(REQUEST, ANN)
+    headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
     message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
     verify = verifier(KEYS)
     identity = verify(message, REQUEST)
@@ -75,8 +76,81 @@ def test_a_statement_is_good_for_one_call_only(change: dict[str, Any]) -> None:
         verify(message, msgspec.structs.replace(REQUEST, **change))
 
 
+OTHERS: dict[str, dict[str, Any]] = {
+    "another peer": {"peer": "mallory", "identity": Identity("mallory")},
+    "another peer who has its identity": {"peer": "mallory"},
+    "another peer in other letters": {"peer": "Alice"},
+    "nobody": {"peer": None},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_a_statement_is_good_for_the_peer_it_was_given_to(other: dict[str, Any]) -> None:
+    headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
+    message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
+    verify = verifier(KEYS)
+    with pytest.raises(CallError) as raised:
+        verify(msgspec.structs.replace(message, **other), REQUEST)
+    assert raised.value.details == {"reason": "delegation"}
+    assert verify(message, REQUEST) is not None  # who tried has not used it up
+
+
+def test_a_statement_is_used_once_however_much_comes_between() -> None:
+    headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
+    message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
+    verify = verifier(KEYS)
+    verify(message, REQUEST)
+    for _ in range(100):
+        other = msgspec.structs.replace(REQUEST, request_id=new_request_id())
+        verify(msgspec.structs.replace(message, headers=signer(KEY, "edge")(other, ANN, "alice")), other)
+    with pytest.raises(CallError):
+        verify(message, REQUEST)
+
+
+def test_a_statement_without_a_soon_end_is_refused() -> None:
+    long = msgspec.structs.replace(REQUEST, ttl_ms=10_000_000)
+    headers = signer(KEY, "edge")(long, ANN, "alice")
+    message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
+    with pytest.raises(CallError):
+        verifier(KEYS)(message, REQUEST)
+
+
+async def test_a_replay_by_another_peer_is_not_executed(network: Network) -> None:
+    ran: list[str | None] = []
+    ops = OperationRegistry("shop")
+
+    @ops.mutation
+    async def echo(context: Context) -> None:
+        ran.append(context.identity.on_behalf_of if context.identity else None)
+
+    sign = signer(KEY, "edge")
+    seen: list[tuple[Requested, dict[str, str]]] = []
+
+    def overheard(request: Requested, context: Context, name: str) -> dict[str, str]:
+        seen.append((request, dict(sign(request, context, name))))
+        return seen[-1][1]
+
+    mallory = network.peer("mallory")
+    async with (
+        serve_calls(ops, network.peer("worker"), verify=verifier(KEYS)),
+        PendingRequestMap(network.peer("alice"), sign=overheard) as alice,
+    ):
+        await alice.call("shop.echo", {}, ANN)
+        request, headers = seen[0]
+        assert ran == ["ann"]
+        await mallory.connect()
+        answers: asyncio.Queue[Message] = asyncio.Queue()
+        await mallory.subscribe(f"{mallory.inbox()}.*", answers.put_nowait)
+        data = write_event("replayed", request)
+        reply = f"{mallory.inbox()}.{request.request_id}"
+        await mallory.send("op.mallory.shop.echo", data, reply=reply, headers=headers)
+        answer = read_event((await asyncio.wait_for(answers.get(), 5)).data).payload
+    assert isinstance(answer, Failed)
+    assert (answer.code, answer.details, ran) == ("ACCESS_DENIED", {"reason": "delegation"}, ["ann"])
+
+
 def test_a_statement_ends_soon_after_the_call() -> None:
-    headers = signer(KEY, "edge")(REQUEST, ANN)
+    headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
     message = Message("op.alice.shop.echo", headers=headers, peer="alice", identity=Identity("alice"))
     with pytest.raises(CallError):
         verifier(KEYS, clock=lambda: time.time() + 60)(message, REQUEST)
@@ -90,5 +164,5 @@ def test_what_is_no_statement_is_refused(text: str) -> None:
 
 
 def test_without_an_identity_of_the_peer_nothing_is_claimed() -> None:
-    headers = signer(KEY, "edge")(REQUEST, ANN)
+    headers = signer(KEY, "edge")(REQUEST, ANN, "alice")
     assert verifier(KEYS)(Message("op.x.shop.echo", headers=headers), REQUEST) is None

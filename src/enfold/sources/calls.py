@@ -11,7 +11,7 @@ from enfold.calls.caller.remote import remote_operation
 from enfold.calls.protocol.call_settings import CallSettings, Retry
 from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.transport import Transport
-from enfold.operation import Operation, OperationSpec
+from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.report import ImportReport, Problem
@@ -36,11 +36,12 @@ def from_calls(
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
     `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
-    `namespace` goes before them all. Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
+    `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
+    Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
     names = _Names(namespace, choosing(include, exclude, rename), timeout)
-    return CallOperations(transport, pending, names, refresh, patience)
+    return CallOperations(transport, pending, names, refresh, patience, timeout)
 
 
 class _Names:
@@ -57,7 +58,8 @@ class _Names:
         if not self._choice.takes(spec, wanted):
             return None
         namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
-        timeout = spec.timeout if self._timeout is None else self._timeout
+        is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
+        timeout = spec.timeout if self._timeout is None or is_stream else self._timeout
         if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
             return spec
         return spec.replace(namespace=namespace, name=name, timeout=timeout)
@@ -67,9 +69,16 @@ class CallOperations:
     """The operations there are just now; a registry that is given to `keep` is kept in step."""
 
     def __init__(
-        self, transport: Transport, pending: PendingRequestMap, names: _Names, refresh: float, patience: float
+        self,
+        transport: Transport,
+        pending: PendingRequestMap,
+        names: _Names,
+        refresh: float,
+        patience: float,
+        idle: float | None,
     ) -> None:
         self.pending = pending
+        self._idle = idle
         self._transport = transport
         self._names = names
         self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience)
@@ -138,7 +147,9 @@ class CallOperations:
             elif shown is not None:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
-                self._operations[shown.id] = kept or remote_operation(spec, shown, self.pending, self._transport)
+                self._operations[shown.id] = kept or remote_operation(
+                    spec, shown, self.pending, self._transport, idle=self._idle
+                )
 
     def _update(self, registry: OperationRegistry, ours: set[str]) -> None:
         for operation_id in list(ours):

@@ -269,7 +269,7 @@ class PendingRequestMap:
         if request.ttl_ms == 0:
             waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
             return
-        headers = None if self._sign is None or context is None else self._sign(request, context)
+        headers = None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
         try:
             data = write_event(next(self._ids), request)
             await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)

@@ -21,11 +21,17 @@ _AS_IT_CAME = Policy(normalize="off", strict_output=False)
 
 
 def remote_operation(
-    spec: OperationSpec, shown: OperationSpec, pending: PendingRequestMap, transport: Transport
+    spec: OperationSpec,
+    shown: OperationSpec,
+    pending: PendingRequestMap,
+    transport: Transport,
+    *,
+    idle: float | None = None,
 ) -> Operation:
-    """The operation as `shown` here, which is called as `spec` there."""
-    kind = RemoteStream if spec.type is OperationType.SUBSCRIPTION else RemoteCall
-    return Operation(shown, kind(spec, pending, transport), policy=_AS_IT_CAME)
+    """The operation as `shown` here, which is called as `spec` there; `idle` is how long a stream may give no item."""
+    if spec.type is OperationType.SUBSCRIPTION:
+        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME)
+    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME)
 
 
 def is_reached_over(operation: Operation, transport: Transport) -> bool:
@@ -60,24 +66,30 @@ class RemoteCall(_Remote):
             idempotency_key=_asked(context, "idempotency_key"),
             provenance=_provenance(context),
         )
-        return _without_what_is_found_again(envelope)
+        return _without_duplicates(envelope)
 
 
 class RemoteStream(_Remote):
     """Follows a subscription of another process."""
 
-    __slots__ = ()
+    __slots__ = ("_idle",)
+
+    def __init__(
+        self, spec: OperationSpec, pending: PendingRequestMap, transport: Transport, idle: float | None
+    ) -> None:
+        super().__init__(spec, pending, transport)
+        self._idle = idle
 
     async def __call__(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         return self._items(input, context)
 
     async def _items(self, input: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         stream = self._pending.subscribe(
-            self._spec.id, input, context, timeout=_nested(context), provenance=_provenance(context)
+            self._spec.id, input, context, timeout=self._idle, provenance=_provenance(context)
         )
         try:
             async for envelope in stream:
-                yield _without_what_is_found_again(envelope)
+                yield _without_duplicates(envelope)
         finally:
             await stream.aclose()
 
@@ -98,7 +110,7 @@ def _asked(context: Context, name: str) -> Any:
     return None if context.meta is None else context.meta.get(name)
 
 
-def _without_what_is_found_again(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
+def _without_duplicates(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
     """Our registry checks the data once more, and would tell a second time where it does not fit."""
     if not envelope.warnings:
         return envelope

@@ -1,6 +1,7 @@
 """On whose behalf a call is made: a short-lived signed statement for one call, and never the caller's own token.
 
-It names the operation and the request, and holds the digest of the input: it is good for nothing else.
+It names the peer it was given to, the operation and the request, and holds the digest of the input: it is good for one
+call of that peer, and for nothing else.
 """
 
 from __future__ import annotations
@@ -25,37 +26,42 @@ __all__ = ["HEADER", "Sign", "Verify", "signer", "verifier"]
 HEADER: Final = "Enfold-Delegation"
 LEEWAY: Final = 30.0  # seconds by which clocks may differ
 LIFETIME: Final = 60.0  # for a call that says no time of its own
+MAX_USED: Final = 100_000  # statements that are remembered until they end
 
-Sign: TypeAlias = Callable[[Requested, Context], Mapping[str, str]]  # headers that say on whose behalf a call is made
+Sign: TypeAlias = Callable[[Requested, Context, str], Mapping[str, str]]  # headers of a call that this peer makes
 Verify: TypeAlias = Callable[[Message, Requested], Identity | None]  # who is behind a message, delegation included
 
 _PROTECTED: Final = {"alg": "EdDSA", "typ": "JWT"}
 
 
 class DelegationClaims(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stated: who is behind the call, for which operation, request and input, and until when."""
+    """What is stated: who is behind the call, by which peer, for which operation, request and input, and until when."""
 
     sub: str
     aud: str
     exp: float
     jti: str
     req: str
+    peer: str
     iss: str = ""
 
 
-def signer(key: Ed25519PrivateKey, issuer: str = "") -> Sign:
-    """States for each call on whose behalf it is made; a call on nobody's behalf states nothing."""
+def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None) -> Sign:
+    """States for each call on whose behalf it is made; a call on nobody's behalf states nothing.
 
-    def sign(request: Requested, context: Context) -> Mapping[str, str]:
+    `peer` is the name that workers see us by, where it is not that of our transport: behind accounts of NATS.
+    """
+
+    def sign(request: Requested, context: Context, name: str) -> Mapping[str, str]:
         if context.identity is None:
             return {}
-        ttl = LIFETIME if request.ttl_ms is None else request.ttl_ms / 1000
         claims = DelegationClaims(
             context.identity.on_behalf_of or context.identity.id,
             request.operation_id,
-            time.time() + ttl + LEEWAY,
+            time.time() + _lifetime(request) + LEEWAY,
             request.request_id,
             input_digest(request.input),
+            peer or name,
             issuer,
         )
         return {HEADER: _written(key, claims)}
@@ -64,28 +70,53 @@ def signer(key: Ed25519PrivateKey, issuer: str = "") -> Sign:
 
 
 def verifier(keys: Mapping[str, Ed25519PublicKey], clock: Callable[[], float] = time.time) -> Verify:
-    """Reads statements of known issuers; one that is false is refused, and none claims nothing."""
+    """Reads statements of known issuers; one that is false, another's or used before is refused, none claims nothing."""
+    used = _Used()
 
     def verify(message: Message, request: Requested) -> Identity | None:
         identity = message.identity
         text = (message.headers or {}).get(HEADER)
         if text is None or identity is None:
             return identity
-        claims = _read(text, keys)
-        if claims is None or not _fits(claims, request, clock()):
+        claims, now = _read(text, keys), clock()
+        if claims is None or not _fits(claims, message, request, now) or not used.is_new(claims, now):
             raise CallError("ACCESS_DENIED", "The delegation of this call is not valid", {"reason": "delegation"})
         return msgspec.structs.replace(identity, on_behalf_of=claims.sub)
 
     return verify
 
 
-def _fits(claims: DelegationClaims, request: Requested, now: float) -> bool:
+def _fits(claims: DelegationClaims, message: Message, request: Requested, now: float) -> bool:
     return (
-        claims.aud == request.operation_id
+        claims.peer == message.peer
+        and claims.aud == request.operation_id
         and claims.jti == request.request_id
         and claims.req == input_digest(request.input)
-        and claims.exp >= now
+        and now <= claims.exp <= now + _lifetime(request) + 2 * LEEWAY
     )
+
+
+def _lifetime(request: Requested) -> float:
+    return LIFETIME if request.ttl_ms is None else request.ttl_ms / 1000
+
+
+class _Used:
+    """Statements that have been used, each until it ends by itself."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, str], float] = {}
+
+    def is_new(self, claims: DelegationClaims, now: float) -> bool:
+        """Whether a statement is used for the first time; only issuers we know can make us remember any."""
+        key = (claims.iss, claims.jti)
+        if key in self._until:
+            return False
+        if len(self._until) >= MAX_USED:
+            self._until = {key: until for key, until in self._until.items() if until >= now}
+        if len(self._until) >= MAX_USED:
+            raise CallError("RESOURCE_EXHAUSTED", "There are too many delegated calls at once", {"started": False})
+        self._until[key] = claims.exp
+        return True
 
 
 def _written(key: Ed25519PrivateKey, claims: DelegationClaims) -> str:
