@@ -75,12 +75,12 @@ async def test_an_exception_of_the_handler_comes_as_a_sentence(alice: PendingReq
     assert (raised.value.code, raised.value.message) == ("EXECUTION_ERROR", "out of stock")
 
 
-async def test_what_nobody_serves_is_unavailable_at_once(alice: PendingRequestMap) -> None:
+async def test_what_nobody_ever_offered_is_not_found_at_once(alice: PendingRequestMap) -> None:
     started = time.monotonic()
     with pytest.raises(CallError) as raised:
         await alice.call("shop.nothing", {})
     assert (raised.value.code, raised.value.details["reason"]) in {
-        ("UNAVAILABLE", "no_responders"),
+        ("OPERATION_NOT_FOUND", "no_responders"),
         ("ACCESS_DENIED", "not_allowed"),  # a server that knows all operations does not even let us ask
     }
     assert time.monotonic() - started < 0.5
@@ -364,6 +364,7 @@ async def test_two_workers_share_the_work(network: Network) -> None:
 async def test_a_worker_that_stops_lets_its_calls_come_to_their_end(network: Network) -> None:
     async with PendingRequestMap(network.peer("alice"), retry=NEVER) as alice:
         serving = await serve_calls(shop(), network.peer("worker"))
+        await alice.call("shop.add", {"x": 1, "y": 2})
         calls = [asyncio.create_task(alice.call("shop.wait", {"seconds": 0.2})) for _ in range(20)]
         await asyncio.sleep(0.05)
         await serving.close()
@@ -581,7 +582,30 @@ async def test_operations_come_and_go_with_their_worker(network: Network) -> Non
         ops.unregister("shop.echo")
         await _until(lambda: "shop.echo" not in mine)
         await serving.close()
-        await _until(lambda: len(mine) == 0)
+        await _until(lambda: operations.workers == [])
+        assert [spec.id for spec in mine.list()] == ["shop.add"]
+        with pytest.raises(CallError) as raised:
+            await mine.execute("shop.add", {"x": 1, "y": 2})
+        assert (raised.value.code, raised.value.details["reason"]) == ("UNAVAILABLE", "no_responders")
+        async with serve_calls(ops, network.peer("second")):
+            await _until(lambda: operations.workers != [])
+            assert (await mine.execute("shop.add", {"x": 1, "y": 2})).data == 3
+
+
+async def test_an_offer_is_forgotten_an_hour_after_its_worker(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("caller.lookout", "caller.pending", "transports.router"):
+        monkeypatch.setattr(f"enfold.calls.{module}.OFFER_REMEMBERED", 0.5)
+    mine = OperationRegistry()
+    async with from_calls(network.peer("alice"), patience=0.2, refresh=0.2) as operations:
+        operations.keep(mine)
+        async with serve_calls(shop(), network.peer("worker")):
+            await _until(lambda: "shop.add" in mine)
+        await _until(lambda: "shop.add" not in mine)
+        with pytest.raises(CallError) as raised:
+            await operations.pending.call("shop.add", {"x": 1, "y": 2})
+        assert raised.value.code == "OPERATION_NOT_FOUND"
 
 
 async def test_what_register_all_took_stays_current(network: Network) -> None:

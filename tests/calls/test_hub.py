@@ -60,7 +60,10 @@ async def test_what_spokes_offer_is_in_the_hub_s_registry_and_for_other_spokes()
                 assert (await bob.execute("hub.hello", {})).data == "hello bob"
                 assert (await bob.execute("shop.add", {"x": 1, "y": 2})).data == 3
                 assert "shop.pay" not in bob
-        await _until(lambda: "shop.add" not in registry)
+        await _until(lambda: [listing.worker for listing in spokes.workers] == ["hub"])
+        with pytest.raises(CallError) as raised:
+            await registry.execute("shop.add", {"x": 1, "y": 2})
+        assert raised.value.code == "UNAVAILABLE"
 
 
 async def test_a_hub_is_mounted_in_the_http_surface() -> None:
@@ -228,6 +231,7 @@ async def test_a_hub_that_comes_back_is_found_again() -> None:
         WebSocketTransport(url, token="alice") as spoke,
         PendingRequestMap(spoke, retry=NEVER) as alice,
     ):
+        await alice.call("shop.add", {"x": 1, "y": 2})
         under_way = asyncio.create_task(alice.call("shop.wait", {"seconds": 20}))
         await asyncio.sleep(0.1)
         await hub.close()

@@ -114,4 +114,4 @@ async def test_without_an_import_nobody_serves_it(url: str) -> None:
     ):
         with pytest.raises(CallError) as raised:
             await mallory.call("shop.add", {"x": 1, "y": 2})
-    assert raised.value.code == "UNAVAILABLE"
+    assert raised.value.code == "OPERATION_NOT_FOUND"

@@ -156,6 +156,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def test_row_7_nobody_serves_it(place: Place) -> None:
     async with PendingRequestMap(place.peer(), retry=NEVER) as caller:
+        caller.remember("work.add")  # it was offered before
         history = await paced(lambda _: caller.call("work.add", {}, timeout=30), CALLS, RATE, 30, {})
     say(f"7 ({place.name})", f"{len(history)} calls, {_times(history)}")
     assert {(call.code, call.reason) for call in history} == {("UNAVAILABLE", "no_responders")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
-from enfold.calls.caller.lookout import Listing, Lookout
+from enfold.calls.caller.lookout import Listing, Lookout, LookoutLimits
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.caller.remote import remote_operation
 from enfold.calls.protocol.call_settings import CallSettings, Retry
@@ -32,16 +32,18 @@ def from_calls(
     sign: Sign | None = None,
     refresh: float = 5.0,
     patience: float = 1.0,
+    limits: LookoutLimits | None = None,
 ) -> CallOperations:
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
     `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
     `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
-    Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take.
+    Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take, `limits` how
+    much one peer may make us keep.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
     names = _Names(namespace, choosing(include, exclude, rename), timeout)
-    return CallOperations(transport, pending, names, refresh, patience, timeout)
+    return CallOperations(transport, pending, names, refresh, patience, timeout, limits)
 
 
 class _Names:
@@ -76,12 +78,13 @@ class CallOperations:
         refresh: float,
         patience: float,
         idle: float | None,
+        limits: LookoutLimits | None,
     ) -> None:
         self.pending = pending
         self._idle = idle
         self._transport = transport
         self._names = names
-        self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience)
+        self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience, limits=limits)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
         self._registries: list[tuple[OperationRegistry, set[str]]] = []
@@ -141,6 +144,7 @@ class CallOperations:
         """Make an operation of each spec; one that has not changed stays the operation it was."""
         old, self._operations, self._skipped = self._operations, {}, []
         for spec in self._lookout.specs().values():
+            self.pending.remember(spec.id)
             shown = self._names.shown(spec)
             if shown is not None and shown.id in self._operations:
                 self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))

@@ -37,6 +37,11 @@ class GivenUp:
     def __len__(self) -> int:
         return len(self._calls)
 
+    @property
+    def has_unknown(self) -> bool:
+        """Whether the worker of a call is not known yet: it speaks up soon, if it has the call."""
+        return any(call.control is None for call in self._calls.values())
+
     def add(self, waiting: WaitingRequest, now: float) -> None:
         """Tell the worker of a call that nobody waits; remember it, unless it has surely heard."""
         if waiting.control is not None:

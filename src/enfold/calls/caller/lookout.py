@@ -13,15 +13,28 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.calls.protocol.call_settings import OFFER_REMEMBERED
 from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
 from enfold.calls.protocol.subjects import announcement_subject, ask_subject, lies_in, new_boot
 from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
+from enfold.log import Log
 from enfold.operation import OperationSpec
 
-__all__ = ["Listing", "Lookout"]
+__all__ = ["Listing", "Lookout", "LookoutLimits"]
+
+_log: Final = Log("enfold.calls")
 
 LATECOMERS: Final = 0.1  # how long after an answer others may still come
 MISSED: Final = 2  # how many times in a row a worker may fail to answer
+MAX_GONE: Final = 10_000  # operations that are remembered after their workers
+
+
+class LookoutLimits(msgspec.Struct, frozen=True):
+    """How much one peer may make us keep; what comes on top is dropped, counted and logged."""
+
+    workers: int = 64  # processes of one peer
+    operations: int = 5_000  # of one process
+    size: int = 16 * 1024 * 1024  # bytes of one process's list
 
 
 class Listing(msgspec.Struct):
@@ -34,10 +47,41 @@ class Listing(msgspec.Struct):
     missed: int = 0
 
 
+class _PartialList:
+    """The parts of one worker's list that have come so far."""
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+        self.specs: dict[int, list[dict[str, Any]]] = {}
+        self._operations = 0
+        self._size = 0
+
+    def add(self, answer: WorkerListing, size: int, limits: LookoutLimits) -> bool:
+        """Take one more part; False where it is more than one worker may say."""
+        if answer.part not in self.specs:
+            self._operations += len(answer.specs)
+            self._size += size
+        if self._operations > limits.operations or self._size > limits.size or answer.parts > limits.operations:
+            return False
+        self.specs[answer.part] = answer.specs
+        return True
+
+
 class Lookout:
     """Keeps the list of what running peers serve; `changed` is called whenever it is another."""
 
-    def __init__(self, transport: Transport, changed: Callable[[], None], *, refresh: float, patience: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        changed: Callable[[], None],
+        *,
+        refresh: float,
+        patience: float,
+        limits: LookoutLimits | None = None,
+    ) -> None:
+        self.dropped = 0  # answers that were more than a peer may say
+        self._limits = limits or LookoutLimits()
+        self._gone: dict[str, tuple[OperationSpec, float]] = {}  # what workers served that are gone, and until when
         self._transport = transport
         self._changed = changed
         self._refresh = refresh
@@ -45,7 +89,7 @@ class Lookout:
         self._prefix = ""
         self._workers: dict[str, Listing] = {}
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true
-        self._parts: dict[tuple[str, str], dict[int, list[dict[str, Any]]]] = {}
+        self._parts: dict[str, _PartialList] = {}
         self._answered: set[str] = set()
         self._heard = asyncio.Event()
         self._subscriptions: list[Subscription] = []
@@ -81,6 +125,8 @@ class Lookout:
             for spec in self._specs.get(listing.digest, ()):
                 if lies_in(spec.id, listing.may_offer):
                     found.setdefault(spec.id, spec)
+        for operation_id, (spec, _) in self._gone.items():
+            found.setdefault(operation_id, spec)
         return found
 
     async def _keep_asking(self) -> None:
@@ -123,11 +169,28 @@ class Lookout:
             listing.missed = 0 if key in self._answered else listing.missed + 1
             if listing.missed >= MISSED:
                 del self._workers[key]
+                self._remember(listing)
+        self._forget_gone()
         used = {listing.digest for listing in self._workers.values()}
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
+    def _remember(self, listing: Listing) -> None:
+        """What a worker served that is gone can be called for an hour, and is unavailable: it may come back."""
+        until = time.monotonic() + OFFER_REMEMBERED
+        for spec in self._specs.get(listing.digest, ()):
+            if len(self._gone) < MAX_GONE and lies_in(spec.id, listing.may_offer):
+                self._gone[spec.id] = (spec, until)
+
+    def _forget_gone(self) -> None:
+        """Forget what is served again, and what is gone for too long."""
+        now = time.monotonic()
+        live = {spec.id for listing in self._workers.values() for spec in self._specs.get(listing.digest, ())}
+        self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
+
     def _digests(self) -> list[tuple[str, str]]:
-        return sorted((key, listing.digest) for key, listing in self._workers.items())
+        """What is served and what is remembered, to see whether it changes."""
+        served = [(key, listing.digest) for key, listing in self._workers.items()]
+        return sorted([*served, *(("gone", operation_id) for operation_id in self._gone)])
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
@@ -141,14 +204,23 @@ class Lookout:
         self._heard.set()
 
     def _take(self, answer: WorkerListing, message: Message) -> None:
-        key = f"{message.peer} {answer.boot}"  # nobody can speak for a worker of another name
+        peer = (
+            message.peer or answer.worker
+        )  # nobody can speak for a worker of another name, where names are vouched for
+        key = f"{peer} {answer.boot}"
         name = answer.digest
+        if not self._is_within_limits(peer, key):
+            return
         if answer.parts:
-            parts = self._parts.setdefault((key, answer.digest), {})
-            parts[answer.part] = answer.specs
-            if len(parts) < answer.parts:
+            part = self._parts.setdefault(key, _PartialList(answer.digest))
+            if part.digest != answer.digest:
+                part = self._parts[key] = _PartialList(answer.digest)
+            if not part.add(answer, len(message.data), self._limits):
+                self._drop(peer, f"more than {self._limits.operations} operations, or too large a list")
                 return
-            wires = [wire for number in sorted(parts) for wire in parts[number]]
+            if len(part.specs) < answer.parts:
+                return
+            wires = [wire for number in sorted(part.specs) for wire in part.specs[number]]
             specs = [OperationSpec.from_dict(wire) for wire in wires]
             # Workers with the same digest share a list, so it must be true; any other list is its worker's alone.
             name = answer.digest if answer.digest == specs_digest(specs) else f"{key} {answer.digest}"
@@ -156,6 +228,20 @@ class Lookout:
         if name in self._specs:
             self._answered.add(key)
             self._workers[key] = Listing(answer.worker, answer.boot, name, message.may_offer)
+
+    def _is_within_limits(self, peer: str, key: str) -> bool:
+        if key in self._workers or key in self._parts:
+            return True
+        known = self._workers.keys() | self._parts.keys()
+        if sum(other.rpartition(" ")[0] == peer for other in known) < self._limits.workers:
+            return True
+        self._drop(peer, f"more than {self._limits.workers} processes")
+        return False
+
+    def _drop(self, peer: str, reason: str) -> None:
+        self.dropped += 1
+        if self.dropped in (1, 10, 100, 1_000):  # and then no more: the log is not theirs to fill
+            _log.warning("What %s says it serves is left out: it has %s", peer, reason)
 
     def _hear(self, message: Message) -> None:
         """Somebody came, went or changed: what is true is found by asking."""

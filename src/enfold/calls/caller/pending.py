@@ -14,7 +14,7 @@ import msgspec
 from enfold.calls.caller.given_up import GivenUp, may_still_run
 from enfold.calls.caller.waiting import WaitingCall, WaitingRequest, WaitingStream
 from enfold.calls.protocol import outcomes
-from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, Retry, retry_delay
+from enfold.calls.protocol.call_settings import DEFAULT_TTL, OFFER_REMEMBERED, CallSettings, Retry, retry_delay
 from enfold.calls.protocol.connect_once import ConnectOnce
 from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.eager_task import start
@@ -64,6 +64,7 @@ class PendingRequestMap:
         self._waiting: dict[str, WaitingRequest] = {}
         self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
+        self._offered: dict[str, float] = {}  # until when it is remembered that an operation was offered
         self._telling: set[asyncio.Task[Any]] = set()
         self._subscription: Subscription | None = None
         self._listening = ConnectOnce(self._listen)
@@ -207,6 +208,10 @@ class PendingRequestMap:
             ttl_ms = None if ends_at is None else _milliseconds(ends_at)
             request = msgspec.structs.replace(request, request_id=new_request_id(), ttl_ms=ttl_ms)
 
+    def remember(self, operation_id: str) -> None:
+        """An operation is offered: for an hour it is unavailable, and not unknown, where nobody serves it."""
+        self._offered[operation_id] = time.monotonic() + OFFER_REMEMBERED
+
     # answering
 
     def respond(
@@ -243,15 +248,24 @@ class PendingRequestMap:
         """End everything that still waits, and stop listening."""
         for waiting in list(self._waiting.values()):
             waiting.fail(outcomes.aborted(waiting.operation_id))
+        await self._tell_the_last()
         for timer in (self._timer, self._lost_timer):
             if timer is not None:
                 timer.cancel()
+        self._timer = self._lost_timer = None
         subscription, self._subscription = self._subscription, None
         self._listening.forget()
         if self._telling:
             await asyncio.wait(self._telling, timeout=1.0)
         if subscription is not None:
             await subscription.close()
+
+    async def _tell_the_last(self) -> None:
+        """Stay until the workers of calls that are given up have spoken: else nobody tells them to stop."""
+        ends_at = time.monotonic() + 2 * self._settings.accept_after + 2 * self._settings.tick
+        await asyncio.sleep(0)  # let those end who have just been told
+        while self._given_up.has_unknown and time.monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
+            await asyncio.sleep(self._settings.tick)
 
     # one request
 
@@ -282,6 +296,8 @@ class PendingRequestMap:
         """Forget it; a worker that may still be at it is told that nobody waits."""
         if self._waiting.pop(waiting.request.request_id, None) is None:
             return
+        if waiting.has_answered:
+            self._offered[waiting.request.operation_id] = waiting.heard_at + OFFER_REMEMBERED
         if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
         self._given_up.add(waiting, time.monotonic())
@@ -334,10 +350,11 @@ class PendingRequestMap:
             waiting.hear(payload, message.reply, time.monotonic(), len(message.data))
 
     def _heed(self, signal: Signal, subject: str) -> None:
-        if signal is Signal.NO_RESPONDERS:
+        if signal is Signal.NO_RESPONDERS or signal is Signal.GONE:
             waiting = self._waiting.get(subject[len(self._prefix) :])
             if waiting is not None:
-                waiting.fail(outcomes.nobody(waiting.operation_id))
+                was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > time.monotonic()
+                waiting.fail((outcomes.nobody if was_offered else outcomes.unknown)(waiting.operation_id))
         elif signal is Signal.DENIED:
             for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
                 waiting.fail(outcomes.denied(waiting.operation_id))

@@ -43,6 +43,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
     error: CallError | None = None
     is_over: bool = False
     is_aborted: bool = False  # by our own side
+    has_answered: bool = False  # a worker was heard
     waiter: asyncio.Future[None] | None = None
 
     @property
@@ -65,6 +66,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
         if self.is_over:
             return
         self.heard_at = now
+        self.has_answered = True
         if isinstance(payload, Failed):
             self.fail(call_error(payload))
         elif not isinstance(payload, Accepted | Heartbeat):

@@ -22,11 +22,18 @@ __all__ = [
     "silent",
     "timed_out",
     "too_large",
+    "unknown",
 ]
 
 
 def nobody(operation_id: str) -> CallError:
     return CallError("UNAVAILABLE", f"Nobody serves {operation_id} now", {"reason": "no_responders", "started": False})
+
+
+def unknown(operation_id: str) -> CallError:
+    """Nobody serves it, and as far as we know nobody ever did."""
+    details = {"reason": "no_responders", "started": False}
+    return CallError("OPERATION_NOT_FOUND", f"Operation not found: nobody offers {operation_id}", details)
 
 
 def lost(operation_id: str, *, idempotent: bool) -> CallError:

@@ -33,6 +33,7 @@ class Signal(StrEnum):
     """What a transport says of itself, as a message without data."""
 
     NO_RESPONDERS = "no_responders"  # nobody listens: the subject is the reply that will not come
+    GONE = "gone"  # the same, and the transport knows that somebody did, within the last hour
     DENIED = "denied"  # the server refuses what we sent to the subject
     LOST = "lost"  # the connection is gone: what was under way may be lost
     RESTORED = "restored"  # it is back, and every subscription stands again
@@ -101,7 +102,7 @@ class Transport(Protocol):
     async def send(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """To one member of the queue group; where nobody listens, the reply subject gets a NO_RESPONDERS signal."""
+        """To one member of the queue group; where nobody listens, the reply subject gets a NO_RESPONDERS or GONE signal."""
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> Subscription:
         """Listen; when this returns, nothing sent afterwards is missed."""

@@ -17,7 +17,7 @@ from enfold.operation import Identity
 
 __all__ = ["SCHEMES", "AddressOptions", "OpenAddress", "open_transport", "reached"]
 
-FIRST_PATIENCE: Final = 5.0  # seconds for the first connection; later ones are tried for as long as it takes
+FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by itself
 
 
 class AddressOptions(msgspec.Struct, frozen=True):

@@ -20,7 +20,8 @@ MAX_HEADER: Final = 60 * 1024  # the rest of what a message may have beyond its 
 class Op(StrEnum):
     """What a frame asks for, or says."""
 
-    HELLO = "hello"  # the hub: your name is the subject, and the id is how many bytes a message may have
+    # The hub: your name is the subject, the id is how many bytes a message may have; the peer, if any, is vouched for.
+    HELLO = "hello"
     SUBSCRIBE = "sub"  # to a subject, in the group that the reply names
     UNSUBSCRIBE = "unsub"
     PUBLISH = "pub"
@@ -29,6 +30,7 @@ class Op(StrEnum):
     REFUSED = "no"  # the subscription of this id is refused, and the subject says why
     MESSAGE = "msg"  # for the subscription of this id
     NOBODY = "none"  # nobody listens: the subject is the reply that will not come
+    GONE = "gone"  # nobody listens any more, but somebody did: the subject is the reply that will not come
     DENIED = "denied"  # you may not publish to this subject
 
 

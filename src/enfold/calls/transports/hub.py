@@ -51,7 +51,9 @@ class Hub:
         self.counts = HubCounts()
         self.max_payload = max_payload
         self.router = Router()
-        self.transport = MemoryTransport("hub", identity, max_payload=max_payload, router=self.router)
+        self.transport = MemoryTransport(
+            "hub", identity, max_payload=max_payload, router=self.router, vouches=not is_open
+        )
         self.spokes: set[Spoke] = set()
 
     def attach(self, wire: Wire, identity: Identity | None, boot: str = "") -> Spoke:
@@ -62,8 +64,12 @@ class Hub:
             name = with_hash(name, name)
         spoke = Spoke(self, wire, name, identity)
         self.spokes.add(spoke)
-        wire.write(write_frame(Frame(Op.HELLO, self.max_payload, name)))
+        wire.write(write_frame(Frame(Op.HELLO, self.max_payload, name, peer=None if identity is None else name)))
         return spoke
+
+    def connections_of(self, identity: Identity) -> int:
+        """How many spokes an identity has."""
+        return sum(spoke.identity is not None and spoke.identity.id == identity.id for spoke in self.spokes)
 
     def detach(self, spoke: Spoke) -> None:
         self.spokes.discard(spoke)
@@ -72,7 +78,7 @@ class Hub:
     def give_back(self, message: Message) -> None:
         """A worker cannot be reached: its caller hears at once that nobody has the request."""
         if message.reply is not None and message.subject.startswith("op."):
-            self.router.route(Message(message.reply, signal=Signal.NO_RESPONDERS))
+            self.router.route(Message(message.reply, signal=Signal.GONE))
 
 
 class Spoke:
@@ -120,7 +126,7 @@ class Spoke:
 
     def _send(self, frame: Frame, payload: bytes) -> None:
         if self._may_publish(frame) and not self._route(frame, payload) and frame.reply is not None:
-            self._write(Frame(Op.NOBODY, subject=frame.reply))
+            self._write(_nobody(frame.reply, self._hub.router.without_listeners(frame.subject)))
 
     def _subscribe(self, frame: Frame) -> None:
         reason = why_not_listen(self, frame.subject, frame.reply, self._hub.router)
@@ -151,7 +157,7 @@ class Spoke:
     def _delivering(self, number: int) -> Callable[[Message], None]:
         def deliver(message: Message) -> None:
             if message.signal is not None:
-                self._write(Frame(Op.NOBODY, subject=message.subject))
+                self._write(_nobody(message.subject, message.signal))
             elif not self._write(_carrying(number, message), message.data):
                 self._hub.give_back(message)
 
@@ -171,6 +177,10 @@ class Spoke:
         self._hub.counts.denied += 1
         self._write(Frame(Op.DENIED, subject=frame.subject))
         return False
+
+
+def _nobody(reply: str, signal: Signal) -> Frame:
+    return Frame(Op.GONE if signal is Signal.GONE else Op.NOBODY, subject=reply)
 
 
 def _carrying(number: int, message: Message) -> Frame:

@@ -28,6 +28,7 @@ __all__ = ["WebSocketHub"]
 HEADROOM: Final = 64 * 1024  # for a frame's header
 RECHECK: Final = 30.0
 EXPIRED: Final = 4401
+FULL: Final = 4429
 
 Scope = MutableMapping[str, Any]
 ASGIReceive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -48,14 +49,21 @@ class WebSocketHub:
         max_payload: int = MAX_PAYLOAD,
         allowed_origins: Iterable[str] = (),
         recheck: float = RECHECK,
+        connections: int = 1_000,
+        per_token: int = 64,
     ) -> None:
-        """`tokens` say who a spoke is; `identity` is what the hub itself calls spokes as."""
+        """`tokens` say who a spoke is; `identity` is what the hub itself calls spokes as.
+
+        It takes so many `connections`, of which each identity may have `per_token`.
+        """
         self.hub = Hub(identity, max_payload=max_payload, is_open=tokens is None)
         self.transport = self.hub.transport
         self.port = 0
         self._tokens = tokens
         self._origins = frozenset(allowed_origins)
         self._recheck = recheck
+        self._connections = connections
+        self._per_token = per_token
         self._server: Server | None = None
 
     async def listen(
@@ -101,14 +109,22 @@ class WebSocketHub:
     # its own server
 
     async def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
-        """Refuse whoever does not say who he is, and pages that are not ours."""
+        """Refuse whoever has no token, pages that are not ours, and too many at once."""
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self._origins:
             return connection.respond(403, "This origin may not connect\n")
-        token = bearer_token(request.headers.get("Authorization", ""))
-        if self._tokens is not None and await self._identity(token) is None:
+        identity = await self._identity(bearer_token(request.headers.get("Authorization", "")))
+        if self._tokens is not None and identity is None:
             return connection.respond(401, "A token is needed\n")
+        if self._is_full(identity):
+            return connection.respond(429, "There are too many connections\n")
         return None
+
+    def _is_full(self, identity: Identity | None) -> bool:
+        """Whether there are too many connections, of all or of this identity."""
+        hub = self.hub
+        is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
+        return is_too_many or len(hub.spokes) >= self._connections
 
     async def _identity(self, token: str | None) -> Identity | None:
         return None if self._tokens is None or token is None else await verified(self._tokens, token)
@@ -116,7 +132,14 @@ class WebSocketHub:
     async def _serve(self, connection: ServerConnection) -> None:
         headers = {} if connection.request is None else connection.request.headers
         token = bearer_token(headers.get("Authorization", ""))
-        spoke = self.hub.attach(Outbox(connection), await self._identity(token), headers.get(BOOT_HEADER, ""))
+        identity = await self._identity(token)
+        if self._tokens is not None and identity is None:  # it was withdrawn while we looked
+            await connection.close(EXPIRED)
+            return
+        if self._is_full(identity):  # by others that came while this one was let in
+            await connection.close(FULL)
+            return
+        spoke = self.hub.attach(Outbox(connection), identity, headers.get(BOOT_HEADER, ""))
         checking = asyncio.create_task(self._keep_checking(token, spoke, lambda: connection.close(EXPIRED)))
         try:
             await listen(connection, spoke.receive)
@@ -147,6 +170,9 @@ class WebSocketHub:
         is_strange = "origin" in headers and headers["origin"] not in self._origins
         if is_strange or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})
+            return
+        if self._is_full(identity):
+            await send({"type": "websocket.close", "code": FULL})
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
         await self._serve_asgi(token, identity, headers.get(BOOT_HEADER, ""), receive, send)

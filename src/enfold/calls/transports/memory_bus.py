@@ -12,7 +12,6 @@ from enfold.calls.protocol.transport import (
     Message,
     PayloadTooLargeError,
     Receive,
-    Signal,
 )
 from enfold.calls.transports.router import Listener, Router
 from enfold.operation import Identity
@@ -32,11 +31,18 @@ class MemoryTransport:
         *,
         max_payload: int = MAX_PAYLOAD,
         router: Router | None = None,
+        vouches: bool | None = None,
     ) -> None:
-        """A bus of its own, or, given a router, another peer on the bus that has it."""
+        """A bus of its own, or, given a router, another peer on the bus that has it.
+
+        `vouches` says that the peers have identities, as they do where this one has; then one without any may not use
+        idempotency keys.
+        """
         self.name = name or peer_name("local" if identity is None else identity.id)
         self.identity = identity
-        self.capabilities = Capabilities(max_payload)
+        self.capabilities = Capabilities(
+            max_payload, peer_identity=identity is not None if vouches is None else vouches
+        )
         self._router = router or Router()
         self._inbox = inbox_of(self.name, new_boot())
         self._listeners: set[Listener] = set()
@@ -62,7 +68,7 @@ class MemoryTransport:
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         if not self._route(subject, data, reply, headers) and reply is not None:
-            self._router.route(Message(reply, signal=Signal.NO_RESPONDERS))
+            self._router.route(Message(reply, signal=self._router.without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
         listener = Listener(subject, receive, queue, self)

@@ -62,12 +62,15 @@ class NATSTransport:
         identity_from: Literal["subject", "account"] = "subject",
         insecure: bool = False,
         ping_interval: float = 4.0,
+        connect_within: float | None = 5.0,
         **options: Any,
     ) -> None:
         """`name` is the NATS user, if there is one; `options` are those of nats-py: user, password, tls, credentials…
 
         `identities` says what each peer may do; `identity_from="account"` reads the account the server stamps on
         requests that come by a shared service import; `insecure` admits a distant server that asks for no credentials.
+        The first connection must stand within `connect_within` seconds (None waits for ever); one that is lost later is
+        made again for as long as it takes.
         """
         self._servers = [servers] if isinstance(servers, str) else list(servers)
         self.name = name or options.get("user") or urlsplit(self._servers[0]).username or f"peer-{new_boot()}"
@@ -78,6 +81,8 @@ class NATSTransport:
         self._identify = identities.get if isinstance(identities, Mapping) else identities or Identity
         self._by_account = identity_from == "account"
         self._insecure = insecure
+        self._connect_within = connect_within
+        self._refusal: Exception | None = None  # what kept us from connecting last
         self._options = {"ping_interval": ping_interval, **options}
         self._inbox = inbox_of(self.name, new_boot())
         self._client: Client | None = None
@@ -86,6 +91,7 @@ class NATSTransport:
         self._violations: set[str] = set()
         self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
+        self._refused: asyncio.Event | None = None  # set when a server does not accept our credentials
         self._is_lost = False
         self._is_closed = False
 
@@ -155,7 +161,7 @@ class NATSTransport:
     # connecting
 
     async def _connect(self) -> None:
-        client = await self._new_client()
+        client = await self._first_client()
         try:
             self._check_server(client)
             limit = client.max_payload - HEADROOM
@@ -165,6 +171,27 @@ class NATSTransport:
             await client.close()
             raise
         self._client = client
+
+    async def _first_client(self) -> Client:
+        """A client that is connected, or a sentence why there is none: nobody is there, or we are not let in."""
+        connecting = asyncio.ensure_future(self._new_client())
+        self._refused = asyncio.Event()
+        refused = asyncio.ensure_future(self._refused.wait())
+        try:
+            await asyncio.wait((connecting, refused), timeout=self._connect_within, return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                return connecting.result()
+        finally:
+            refused.cancel()
+            if not connecting.done():
+                connecting.cancel()
+                await asyncio.wait((connecting,), timeout=1.0)
+        if self._refused.is_set():
+            message = f"NATS at {_shown(self._servers)} does not let us in: check the user, password or token"
+            raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
+        reason = "" if self._refusal is None else f": {_reason(self._refusal)}"
+        message = f"NATS at {_shown(self._servers)} cannot be reached within {self._connect_within:g} s{reason}"
+        raise CallError("UNAVAILABLE", message, {"started": False})
 
     async def _new_client(self) -> Client:
         try:
@@ -204,6 +231,9 @@ class NATSTransport:
                 allow_reconnect=True,
                 **settings,
             )
+        except asyncio.CancelledError:
+            await client.close()
+            raise
         except Exception as error:
             raise CallError("UNAVAILABLE", f"NATS at {_shown(self._servers)} cannot be reached: {error}") from error
         return client
@@ -268,6 +298,10 @@ class NATSTransport:
         """What the server and the client complain about: a missing permission must not look like a slow answer."""
         from nats.errors import SlowConsumerError
 
+        if self._client is None:
+            self._refusal = error
+            if _is_refusal(error) and self._refused is not None:
+                self._refused.set()
         found = _VIOLATION.search(str(error))
         if found is not None:
             if len(self._violations) >= MAX_VIOLATIONS:
@@ -383,6 +417,16 @@ def _account(headers: Mapping[str, str] | None) -> str | None:
 
 def _header_size(headers: Mapping[str, str]) -> int:
     return 12 + sum(len(key.encode()) + len(value.encode()) + 4 for key, value in headers.items())
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether the server is there and does not accept our credentials."""
+    text = str(error).lower()
+    return "authorization violation" in text or "authentication" in text
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 def _shown(servers: Sequence[str]) -> str:

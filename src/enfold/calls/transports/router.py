@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.transport import Message, Receive
+from enfold.calls.protocol.call_settings import OFFER_REMEMBERED
+from enfold.calls.protocol.subjects import offer_subject, operation_of
+from enfold.calls.protocol.transport import Message, Receive, Signal
 
 __all__ = ["Listener", "Router"]
 
 ANY: Final = "*"  # one token
 REST: Final = ">"  # one token or more
 MAX_CACHED: Final = 4096
+MAX_REMEMBERED: Final = 10_000
 
 
 class Listener(msgspec.Struct, frozen=True, eq=False):
@@ -51,6 +55,7 @@ class Router:
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, _Route] = {}
+        self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 
     def add(self, listener: Listener) -> None:
         node = self._root
@@ -65,7 +70,8 @@ class Router:
             if token not in path[-1].below:
                 return
             path.append(path[-1].below[token])
-        path[-1].here.pop(id(listener), None)
+        if path[-1].here.pop(id(listener), None) is not None and listener.queue is not None:
+            self._remember(listener.pattern)
         self._prune(path, listener.pattern.split("."))
         self._routes.clear()
 
@@ -80,6 +86,18 @@ class Router:
         for group in groups:
             group[next(self._turn) % len(group)].receive(message)
         return len(everyone) + len(groups)
+
+    def without_listeners(self, subject: str) -> Signal:
+        """What whoever sent to a subject hears when nobody listens: whether a group did, within the last hour."""
+        # A group listens to an operation whoever calls it: the caller's name is any.
+        until = self._left.get(offer_subject(operation_of(subject)), 0.0)
+        return Signal.GONE if until > time.monotonic() else Signal.NO_RESPONDERS
+
+    def _remember(self, pattern: str) -> None:
+        self._left.pop(pattern, None)
+        if len(self._left) >= MAX_REMEMBERED:
+            del self._left[next(iter(self._left))]
+        self._left[pattern] = time.monotonic() + OFFER_REMEMBERED
 
     def listeners(self, pattern: str) -> list[Listener]:
         """Those who listen to exactly this pattern."""

@@ -157,7 +157,7 @@ class WebSocketTransport:
         if frame.op is not Op.HELLO:
             raise FormatError("The hub did not say hello")
         self.name = frame.subject
-        self.capabilities = Capabilities(frame.id)
+        self.capabilities = Capabilities(frame.id, peer_identity=frame.peer is not None)
         self._connection, self._outbox = connection, Outbox(connection)
 
     async def _restore(self, first: asyncio.Future[None]) -> None:
@@ -210,6 +210,8 @@ class WebSocketTransport:
             self._acknowledge(frame)
         elif frame.op is Op.NOBODY:
             self._tell_inbox(Message(frame.subject, signal=Signal.NO_RESPONDERS))
+        elif frame.op is Op.GONE:
+            self._tell_inbox(Message(frame.subject, signal=Signal.GONE))
         elif frame.op is Op.DENIED:
             self._tell_inbox(Message(frame.subject, signal=Signal.DENIED))
 
@@ -275,4 +277,6 @@ def _unreachable(url: str, error: Exception) -> CallError:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status in (401, 403):
         return CallError("ACCESS_DENIED", f"The hub at {url} refuses us ({status})", {"reason": "no_identity"})
+    if status == 429:
+        return CallError("RESOURCE_EXHAUSTED", f"The hub at {url} has too many connections of this token already")
     return CallError("UNAVAILABLE", f"The hub at {url} cannot be reached: {error}")

@@ -1,0 +1,336 @@
+"""What one caller may use up: slots, keys, connections and lists are each their own, and an attacker runs into the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.calls.networks import PASSWORD, PEERS, Network, Server, shop
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from enfold import CallError, Identity, OperationRegistry, ResponseEnvelope, local_envelope
+from enfold.calls import PendingRequestMap
+from enfold.calls.caller.lookout import Lookout, LookoutLimits
+from enfold.calls.memory import MemoryTransport
+from enfold.calls.nats import NATSOnceStore, NATSTransport
+from enfold.calls.protocol.call_settings import NEVER, WorkerLimits
+from enfold.calls.protocol.discovery import WorkerListing
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
+from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.calls.worker.once_store import EntryKey, MemoryOnceStore
+from enfold.operation import OperationSpec
+from enfold.surfaces.calls import serve_calls
+from enfold.tokens import Tokens
+
+# --- slots --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_caller_who_takes_all_slots_leaves_some_to_others(network: Network) -> None:
+    limits = WorkerLimits(running=8, waiting=8, per_peer=6)
+    async with (
+        serve_calls(shop(), network.peer("worker"), limits=limits) as serving,
+        PendingRequestMap(network.peer("mallory"), retry=NEVER) as mallory,
+        PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
+    ):
+        flood = [asyncio.create_task(mallory.call("shop.wait", {"seconds": 30})) for _ in range(100)]
+        async with asyncio.timeout(10):
+            while sum(task.done() for task in flood) < 94:  # noqa: ASYNC110  # the refused ones come back
+                await asyncio.sleep(0.01)
+        refused = [task.exception() for task in flood if task.done()]
+        assert {error.code for error in refused if isinstance(error, CallError)} == {"RESOURCE_EXHAUSTED"}
+        assert (len(refused), serving.handler.counts.shed) == (94, 94)
+        assert (await alice.call("shop.wait", {"seconds": 0.01})).data == "done"
+        assert (await alice.call("shop.add", {"x": 1, "y": 2})).data == 3
+        for task in flood:
+            task.cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_two_connections_of_one_identity_share_its_slots() -> None:
+    bus, ann = MemoryTransport("bus", Identity("hub")), Identity("ann")
+    async with (
+        serve_calls(shop(), bus, limits=WorkerLimits(per_peer=1)),
+        PendingRequestMap(bus.join("one", ann), retry=NEVER) as one,
+        PendingRequestMap(bus.join("two", ann), retry=NEVER) as two,
+    ):
+        running = asyncio.create_task(one.call("shop.wait", {"seconds": 0.2}))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(CallError) as raised:
+            await two.call("shop.wait", {"seconds": 0})
+        assert raised.value.code == "RESOURCE_EXHAUSTED"
+        assert (await running).data == "done"
+
+
+# --- idempotency keys ---------------------------------------------------------------------------------------------
+
+
+def _key(owner: str, key: str) -> EntryKey:
+    return EntryKey((owner, None), "shop.pay", key)
+
+
+class _Effects:
+    """Counts how often something really happened."""
+
+    def __init__(self, data: Any = None) -> None:
+        self.count = 0
+        self._data = data
+
+    async def __call__(self) -> ResponseEnvelope[Any]:
+        self.count += 1
+        return local_envelope(self.count if self._data is None else self._data, "shop.pay")
+
+
+async def test_one_identity_s_keys_do_not_push_out_another_s() -> None:
+    store, effects = MemoryOnceStore(), _Effects()
+    first = await store.once(_key("ann", "k"), "digest", 5, effects)
+    refused = 0
+    for number in range(10_050):
+        try:
+            await store.once(_key("mallory", str(number)), "digest", 5, effects)
+        except CallError as error:
+            assert (error.code, error.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")  # noqa: PT017
+            refused += 1
+    assert refused == 50
+    assert (await store.once(_key("ann", "k"), "digest", 5, effects)).data == first.data
+    assert (await store.once(_key("mallory", "0"), "digest", 5, effects)).data == 2
+
+
+async def test_large_results_push_out_only_their_own() -> None:
+    store = MemoryOnceStore(bytes_per_identity=10_000)
+    first, large = _Effects(), _Effects("x" * 4_000)
+    await store.once(_key("ann", "k"), "digest", 5, first)
+    for number in range(10):
+        await store.once(_key("mallory", str(number)), "digest", 5, large)
+    await store.once(_key("ann", "k"), "digest", 5, first)
+    await store.once(_key("mallory", "0"), "digest", 5, large)
+    assert (first.count, large.count) == (1, 11)
+
+
+async def test_entries_are_forgotten_after_their_time_of_those_too_who_do_not_come_back() -> None:
+    store, effects = MemoryOnceStore(keep=0.05, per_identity=1), _Effects()
+    await store.once(_key("ann", "k"), "digest", 5, effects)
+    with pytest.raises(CallError):
+        await store.once(_key("ann", "other"), "digest", 5, effects)
+    await asyncio.sleep(0.06)
+    await store.once(_key("bob", "k"), "digest", 5, effects)
+    assert set(store._owners) == {("bob", None)}
+    await store.once(_key("ann", "k"), "digest", 5, effects)
+    assert effects.count == 3
+
+
+async def test_a_repeat_waits_for_the_first_no_longer_than_its_own_time() -> None:
+    store, go_on = MemoryOnceStore(), asyncio.Event()
+
+    async def slow() -> ResponseEnvelope[Any]:
+        await go_on.wait()
+        return local_envelope(1, "shop.pay")
+
+    first = asyncio.create_task(store.once(_key("ann", "k"), "digest", 5, slow))
+    await asyncio.sleep(0)
+    with pytest.raises(CallError) as raised:
+        await store.once(_key("ann", "k"), "digest", 0.02, slow)
+    assert raised.value.code == "TIMEOUT"
+    repeat = asyncio.create_task(store.once(_key("ann", "k"), "digest", 5, slow))
+    await asyncio.sleep(0)
+    go_on.set()
+    assert (await first).data == (await repeat).data == 1
+
+
+@pytest.mark.parametrize(("code", "runs"), [("SOLD_OUT", 1), ("UNAVAILABLE", 2)], ids=["final", "for now"])
+async def test_only_errors_that_are_final_are_kept(code: str, runs: int) -> None:
+    store, ran = MemoryOnceStore(), 0
+
+    async def fail() -> ResponseEnvelope[Any]:
+        nonlocal ran
+        ran += 1
+        raise CallError(code, "no")
+
+    for _ in range(2):
+        with pytest.raises(CallError) as raised:
+            await store.once(_key("ann", "k"), "digest", 5, fail)
+        assert raised.value.code == code
+    assert ran == runs
+
+
+def _paying() -> tuple[OperationRegistry, list[int]]:
+    ops = OperationRegistry("shop")
+    effects: list[int] = []
+
+    @ops.mutation
+    async def pay(amount: int) -> int:
+        effects.append(amount)
+        return len(effects)
+
+    return ops, effects
+
+
+async def test_the_same_key_of_two_identities_is_two_keys(network: Network) -> None:
+    ops, effects = _paying()
+    ops.register(ops.get_handler("shop.pay"), name="add", type="mutation")  # which everybody may call
+    async with (
+        serve_calls(ops, network.peer("worker")),
+        PendingRequestMap(network.peer("alice")) as alice,
+        PendingRequestMap(network.peer("bob")) as bob,
+    ):
+        for caller in (alice, bob, alice, bob):
+            await caller.call("shop.add", {"amount": 5}, idempotency_key="k")
+    assert effects == [5, 5]
+
+
+async def test_without_identities_all_share_one_space_of_keys() -> None:
+    ops, effects = _paying()
+    bus = MemoryTransport("bus")
+    async with (
+        serve_calls(ops, bus),
+        PendingRequestMap(bus.join("one")) as one,
+        PendingRequestMap(bus.join("two")) as two,
+    ):
+        answers = [await caller.call("shop.pay", {"amount": 5}, idempotency_key="k") for caller in (one, two)]
+    assert ([answer.data for answer in answers], effects) == ([1, 1], [5])
+
+
+async def test_an_anonymous_caller_beside_identities_may_not_use_keys() -> None:
+    ops, effects = _paying()
+    bus = MemoryTransport("bus", Identity("worker"))
+    async with serve_calls(ops, bus), PendingRequestMap(bus.join("one")) as one:
+        with pytest.raises(CallError) as raised:
+            await one.call("shop.pay", {"amount": 5}, idempotency_key="k")
+        assert (raised.value.code, effects) == ("ACCESS_DENIED", [])
+
+
+async def test_a_key_without_end_is_refused() -> None:
+    ops, effects = _paying()
+    bus = MemoryTransport("bus")
+    async with serve_calls(ops, bus), PendingRequestMap(bus.join("one")) as one:
+        with pytest.raises(CallError) as raised:
+            await one.call("shop.pay", {"amount": 5}, idempotency_key="k" * 257)
+        assert (raised.value.code, raised.value.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
+    assert effects == []
+
+
+@pytest.fixture
+async def stores(nats_program: str, tmp_path: Path) -> AsyncIterator[dict[str, NATSOnceStore]]:
+    """The stores of two workers, of which the server lets each serve its own namespace."""
+    specs = [OperationSpec(namespace=namespace, name="pay") for namespace in ("shop", "bank")]
+    users = [NATSUser(Identity(name), (name,), password=PASSWORD) for name in ("shop", "bank")]
+    config = f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n{nats_permissions(specs, users)}'
+    server = Server(nats_program, tmp_path, config)
+    server.wait_until_ready()
+    transports = {name: NATSTransport(server.url, user=name, password=PASSWORD) for name in ("shop", "bank")}
+    yield {name: NATSOnceStore(transport, per_identity=3) for name, transport in transports.items()}
+    for transport in transports.values():
+        await transport.close()
+    server.close()
+
+
+async def test_on_nats_only_who_serves_an_operation_writes_its_first_results(stores: dict[str, NATSOnceStore]) -> None:
+    key = EntryKey(("ann", None), "bank.pay", "k")
+    forged, true = _Effects("forged"), _Effects("true")
+    with pytest.raises(CallError) as raised:
+        await stores["shop"].once(key, "digest", 1.5, forged)
+    assert (raised.value.code, forged.count) == ("UNAVAILABLE", 0)
+    for _ in range(2):
+        assert (await stores["bank"].once(key, "digest", 5, true)).data == "true"
+    with pytest.raises(CallError):  # nor does it read them
+        await stores["shop"].once(key, "digest", 1.5, forged)
+    assert (forged.count, true.count) == (0, 1)
+
+
+async def test_on_nats_too_one_identity_has_so_many_keys(stores: dict[str, NATSOnceStore]) -> None:
+    effects = _Effects()
+    for number in range(3):
+        await stores["shop"].once(_key("mallory", str(number)), "digest", 5, effects)
+    with pytest.raises(CallError) as raised:
+        await stores["shop"].once(_key("mallory", "one more"), "digest", 5, effects)
+    assert (raised.value.code, raised.value.details["reason"]) == ("RESOURCE_EXHAUSTED", "idempotency_keys")
+    assert (await stores["shop"].once(_key("mallory", "0"), "digest", 5, effects)).data == 1
+    assert (await stores["shop"].once(_key("ann", "k"), "digest", 5, effects)).data == 4
+
+
+# --- connections of a hub -----------------------------------------------------------------------------------------
+
+
+async def test_a_token_opens_so_many_connections_and_others_still_come_in() -> None:
+    async with WebSocketHub(Tokens(PEERS), per_token=3) as hub:
+        await hub.listen()
+        url = f"ws://127.0.0.1:{hub.port}"
+        mallory = [WebSocketTransport(url, token="mallory") for _ in range(20)]
+        outcomes = await asyncio.gather(*(spoke.connect() for spoke in mallory), return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, CallError)]
+        assert len(refused) == 17
+        assert {error.code for error in refused} <= {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}
+        async with WebSocketTransport(url, token="alice"):
+            assert hub.hub.connections_of(PEERS["mallory"]) == 3
+        with pytest.raises(InvalidStatus) as raised:
+            await connect(url, additional_headers={"Authorization": "Bearer mallory"})
+        assert raised.value.response.status_code == 429
+        for spoke in mallory:
+            await spoke.close()
+        async with asyncio.timeout(5):
+            while hub.hub.spokes:  # noqa: ASYNC110  # the hub sees them go
+                await asyncio.sleep(0.01)
+        async with WebSocketTransport(url, token="mallory"):
+            pass
+
+
+async def test_an_open_hub_has_so_many_connections() -> None:
+    async with WebSocketHub(connections=2) as hub:
+        await hub.listen()
+        url = f"ws://127.0.0.1:{hub.port}"
+        async with WebSocketTransport(url), WebSocketTransport(url):
+            with pytest.raises(CallError) as raised:
+                await WebSocketTransport(url).connect()
+            assert raised.value.code == "RESOURCE_EXHAUSTED"
+
+
+# --- what peers say they serve ------------------------------------------------------------------------------------
+
+
+def _wire(name: str) -> dict[str, Any]:
+    return OperationSpec(namespace="shop", name=name).to_dict()
+
+
+HOSTILE: dict[str, list[WorkerListing]] = {
+    "operations without end": [
+        WorkerListing("m", "boot", "d", part=part, parts=1_000, specs=[_wire(f"a{part}-{n}") for n in range(20)])
+        for part in range(20)
+    ],
+    "a list that never ends": [
+        WorkerListing("m", "boot", "d", part=part, parts=10**9, specs=[_wire(f"a{part}")]) for part in range(50)
+    ],
+    "processes without end": [
+        WorkerListing("m", f"boot{n}", "d", part=0, parts=1, specs=[_wire("a")]) for n in range(50)
+    ],
+    "lists that change": [WorkerListing("m", "boot", f"d{n}", part=0, parts=2, specs=[_wire("a")]) for n in range(50)],
+    "long texts": [
+        WorkerListing("m", "boot", "d", part=part, parts=90, specs=[{**_wire(f"a{part}"), "description": "x" * 20_000}])
+        for part in range(20)
+    ],
+}
+
+
+@pytest.mark.parametrize("answers", HOSTILE.values(), ids=HOSTILE)
+async def test_one_peer_cannot_make_a_caller_keep_lists_without_end(answers: list[WorkerListing]) -> None:
+    bus = MemoryTransport("bus")
+    limits = LookoutLimits(workers=4, operations=100, size=100_000)
+    lookout = Lookout(bus.join("caller"), lambda: None, refresh=60, patience=0.01, limits=limits)
+    await lookout.start()
+    mallory = bus.join("mallory")
+    for answer in answers:
+        await mallory.publish(lookout._prefix, msgspec.json.encode(answer))
+    kept = sum(len(specs) for part in lookout._parts.values() for specs in part.specs.values())
+    assert kept <= limits.operations
+    assert len(lookout._parts) <= limits.workers
+    assert len(lookout.workers) <= limits.workers
+    honest = OperationSpec(namespace="bank", name="pay")
+    await bus.join("bank").publish(
+        lookout._prefix, msgspec.json.encode(WorkerListing("bank", "b", "d", part=0, parts=1, specs=[honest.to_dict()]))
+    )
+    assert "bank.pay" in lookout.specs()
+    await lookout.close()

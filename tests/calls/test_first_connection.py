@@ -1,0 +1,86 @@
+"""The first connection to NATS: a server that is not there, and one that does not let us in, are told apart and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.calls.networks import PASSWORD, free_port
+
+from enfold import CallError
+from enfold.calls import PendingRequestMap
+from enfold.calls.nats import NATSTransport
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """Somebody who takes connections and says nothing."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def _failure(servers: str | list[str], **options: Any) -> CallError:
+    transport = NATSTransport(servers, **options)
+    with pytest.raises(CallError) as raised:
+        await asyncio.wait_for(transport.connect(), 30)
+    await transport.close()
+    return raised.value
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "a wrong password": {"user": "alice", "password": "wrong"},
+    "an unknown user": {"user": "nobody", "password": PASSWORD},
+    "no credentials": {"name": "alice"},
+    "a token where a password is wanted": {"token": "t", "name": "alice"},
+}
+
+
+@pytest.mark.parametrize("options", WRONG.values(), ids=WRONG)
+async def test_a_server_that_does_not_let_us_in_says_so_at_once(nats_url: str, options: dict[str, Any]) -> None:
+    error = await _failure(nats_url, connect_within=None, **options)
+    assert (error.code, error.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
+    assert "check the user, password or token" in error.message
+
+
+async def test_a_server_that_is_not_there_is_told_in_time() -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    error = await _failure(f"nats://ann:{PASSWORD}@{nowhere}", connect_within=0.3)
+    assert error.code == "UNAVAILABLE"
+    assert error.message.startswith(f"NATS at nats://{nowhere} cannot be reached within 0.3 s: ")
+    assert PASSWORD not in error.message
+
+
+async def test_a_server_that_says_nothing_is_told_in_time(mute: str) -> None:
+    error = await _failure(mute, connect_within=0.3)
+    assert (error.code, error.message) == ("UNAVAILABLE", f"NATS at {mute} cannot be reached within 0.3 s")
+
+
+async def test_one_server_of_several_is_enough(nats_url: str) -> None:
+    nowhere = f"nats://127.0.0.1:{free_port()}"
+    async with NATSTransport([nowhere, nats_url], user="alice", password=PASSWORD) as transport:
+        assert transport.client.is_connected
+
+
+async def test_who_wants_to_wait_for_a_server_waits(nats_url: str) -> None:
+    nowhere = f"nats://127.0.0.1:{free_port()}"
+    transport = NATSTransport(nowhere, connect_within=None)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(transport.connect(), 0.5)
+    await transport.close()
+
+
+async def test_a_call_over_a_connection_that_never_stood_fails_with_its_sentence() -> None:
+    transport = NATSTransport(f"nats://127.0.0.1:{free_port()}", connect_within=0.2)
+    pending = PendingRequestMap(transport)
+    for _ in range(2):  # the second tries again
+        with pytest.raises(CallError) as raised:
+            await pending.call("shop.add", {"x": 1, "y": 2})
+        assert (raised.value.code, "cannot be reached" in raised.value.message) == ("UNAVAILABLE", True)
+    await pending.close()
+    await transport.close()
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
