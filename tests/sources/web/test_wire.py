@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -140,3 +143,45 @@ async def test_a_connection_is_used_again_and_nothing_of_an_answer_is_kept(
         await response.close()
     assert raw.connections == 1
     assert all(b"ookie" not in each for each in raw.requests)
+
+
+class Stepping(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1")
+        self.end_headers()
+        self.wfile.write(b"x")
+
+    def log_message(self, *_: Any) -> None:
+        """Tests are silent."""
+
+
+def test_one_client_serves_several_loops_at_once() -> None:
+    """A source may be called from a program's loop, and from threads with loops of their own."""
+    client, bodies = Client(), []
+    everybody = threading.Barrier(3)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stepping)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+
+    async def work() -> None:
+        try:
+            for _ in range(50):
+                response = await client.send(Request("GET", f"http://127.0.0.1:{server.server_port}", "/"))
+                bodies.append(await response.body(10))
+        finally:
+            await asyncio.to_thread(everybody.wait, 30)
+            await client.aclose()
+            await asyncio.to_thread(everybody.wait, 30)  # whose loops close their connections
+
+    threads = [threading.Thread(target=lambda: asyncio.run(work())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    server.shutdown()
+    serving.join()
+    server.server_close()
+    assert bodies == [b"x"] * 150

@@ -193,7 +193,7 @@ def _in_a_loop_of_its_own(work: Coroutine[Any, Any, bytes]) -> bytes:
         except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
             failed.append(error)
 
-    thread = threading.Thread(target=run, name="enfold-document")
+    thread = threading.Thread(target=run, name="enfold-document", daemon=True)
     thread.start()
     thread.join()
     if failed:

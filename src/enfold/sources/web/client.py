@@ -1,7 +1,8 @@
-"""The client: exact requests over pooled connections, sent again only where that is safe, and nothing kept between them."""
+"""The client: exact requests over kept connections, sent again only where that is safe; nothing else is kept."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from enfold.sources.web.addresses import read_endpoint
@@ -22,22 +23,24 @@ class Client:
 
     def __init__(self, allows: Allows | None = None) -> None:
         """`allows` tells of an endpoint and an IP address whether it may be connected to; without it all may."""
-        self._pool = Pool(allows)
+        self._allows = allows
+        self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
         self._routes: dict[str, Key] = {}
 
     async def send(self, request: Request, *, is_own: bool = True) -> Response:
-        """An open response, whatever its status. `is_own` is for clients that have something to add for their server."""
+        """An open response, whatever its status; `is_own` matters to clients that add something for their own server."""
         del is_own
         key = self._routes.get(request.origin) or self._route(request.origin)
         data = write(request, *key)
-        while (connection := self._pool.take(key)) is not None:
+        pool = self._pools.get(asyncio.get_running_loop()) or self._new_pool()
+        while (connection := pool.take(key)) is not None:
             try:
                 return await _exchange(connection, request, data)
             except _StaleError:
                 # The server has ended a connection that waited; whether it has read the request nobody knows.
                 if request.method not in SAFE_TO_REPEAT:
                     raise
-        return await _exchange(await self._pool.open(key), request, data)
+        return await _exchange(await pool.open(key), request, data)
 
     def _route(self, origin: str) -> Key:
         """Where an origin leads, and through which proxy; found out once, for as long as there are few of them."""
@@ -47,8 +50,21 @@ class Client:
         key = self._routes[origin] = endpoint, proxy_for(endpoint)
         return key
 
+    def _new_pool(self) -> Pool:
+        """The connections of the running loop; a source may be called from several, and those of closed ones are dead."""
+        pool = Pool(self._allows)
+        alive = {loop: each for loop, each in self._pools.copy().items() if not loop.is_closed()}
+        self._pools = {**alive, asyncio.get_running_loop(): pool}
+        return pool
+
     async def aclose(self) -> None:
-        self._pool.close()
+        """Close all connections; who waits for an answer learns of it."""
+        pools, self._pools = self._pools, {}
+        for loop, pool in pools.items():
+            if loop is asyncio.get_running_loop():
+                pool.close()
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(pool.close)
 
 
 class _StaleError(WebError):

@@ -137,7 +137,7 @@ class Exchange:
         self.headers: list[tuple[bytes, bytes]] = []
         self._method = method
         self._parser: Any = httptools.HttpResponseParser(self)
-        # Old servers end lines with LF alone; a length beside chunks says nothing, and such a connection is not used again.
+        # Old servers end lines with LF alone. A length beside chunks says nothing; such a connection is not used again.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
         self._chunks: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""A user's own httpx or httpx2 client, behind the verbs of ours: its headers, cookies and login are for its own server only."""
+"""A user's own httpx or httpx2 client behind the verbs of ours; what it adds to requests is for its own server only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a token endpoint: who we are, in a header or in the form, and an answer or a refusal without our secrets in it."""
+"""Asking a token endpoint: who we are, in a header or in the form; a refusal comes without our secrets in it."""
 
 from __future__ import annotations
 

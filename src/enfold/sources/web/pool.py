@@ -1,12 +1,10 @@
-"""The connections of one client: kept for the next request, given up when they are old, of one event loop."""
+"""The connections of a client on one event loop: kept for the next request, and given up when they are old."""
 
 from __future__ import annotations
 
-import asyncio
 import select
 import time
-from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from enfold.sources.web.addresses import Endpoint
 from enfold.sources.web.connection import Connection
@@ -30,11 +28,9 @@ class Pool:
         self._idle: dict[Key, list[Connection]] = {}
         self._count = 0
         self._open: set[Connection] = set()
-        self._loop: Any = None
 
     def take(self, key: Key) -> Connection | None:
         """A connection that is still good, if there is one."""
-        self._check_loop()
         idle = self._idle.get(key)
         while idle:
             connection = idle.pop()  # the youngest: the others may grow old
@@ -46,7 +42,6 @@ class Pool:
 
     async def open(self, key: Key) -> Connection:
         """A new connection."""
-        self._check_loop()
         endpoint, proxy = key
         connection = await dial(endpoint, proxy, lambda: Connection(self, key), self._allows, CONNECT)
         self._open.add(connection)
@@ -70,15 +65,7 @@ class Pool:
     def close(self) -> None:
         connections, self._open, self._idle, self._count = self._open, set(), {}, 0
         for connection in connections:
-            with suppress(RuntimeError):  # its loop may be gone, and the connection with it
-                connection.close()
-
-    def _check_loop(self) -> None:
-        """Connections of an earlier loop are dead."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self.close()
-            self._loop = loop
+            connection.close()
 
 
 def _has_news(connection: Connection) -> bool:
