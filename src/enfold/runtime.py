@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from enfold.access import check_access
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from enfold.threads import Threads
     from enfold.timekeeping import Limit
 
-__all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits", "resume"]
+__all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits"]
 
 T = TypeVar("T")
 
@@ -411,25 +411,6 @@ def _is_meant_for_us(error: BaseException) -> bool:
 def _loop_is_running() -> bool:
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-@types.coroutine
-def resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that has been driven up to its first wait."""
-    while True:
-        try:
-            sent = yield waits_for
-        except GeneratorExit:
-            coroutine.close()
-            raise
-        except BaseException as error:  # noqa: BLE001  # whatever is thrown in belongs to the coroutine
-            go_on: tuple[Callable[[Any], Any], Any] = coroutine.throw, error
-        else:
-            go_on = coroutine.send, sent
-        try:
-            waits_for = go_on[0](go_on[1])
-        except StopIteration as done:
-            return done.value
 
 
 def _is_coroutine_function(handler: Any) -> bool:

@@ -352,7 +352,7 @@ async def test_an_argument_that_a_header_repeats_is_compared(
     assert (await client.post(message, headers).began()).status == status
 
 
-# --- plain calls, which ask for nothing but their result ------------------------------------------------------------
+# --- calls that ask for nothing but their result --------------------------------------------------------------------
 
 
 async def test_a_plain_call_that_waits_is_given_up_with_its_client(make_client: MakeClient) -> None:
@@ -420,3 +420,29 @@ async def test_a_plain_body_in_pieces_is_read(client: Client) -> None:
     conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), body[:9], is_begun=True)
     conversation.go_on(body[9:])
     assert (await conversation.json())["result"]["structuredContent"] == {"result": 3}
+
+
+# --- bodies that do not come whole ------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_client: MakeClient) -> None:
+    ops, runs = OperationRegistry(), list[int]()
+
+    @ops.mutation
+    async def run() -> int:
+        runs.append(1)
+        return 1
+
+    client = make_client(ops)
+    body = json.dumps(client.message("tools/call", {"name": "run", "arguments": {}})).encode()
+    conversation = Conversation(client.app, "POST", client.headers("tools/call", "run"), body, is_begun=True)
+    conversation.leave()
+    await conversation.task
+    assert (conversation.status, runs) == (499, [])
+
+
+async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("enfold.surfaces.mcp.http.BODY_TIMEOUT", 0.01)
+    conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), b"", is_silent=True)
+    answer = await conversation.json()
+    assert (conversation.status, answer["error"]["message"]) == (504, "The body did not arrive in time")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+import types
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any
-
-from enfold.runtime import resume
 
 __all__ = ["start"]
 
@@ -36,4 +35,22 @@ else:
         return asyncio.get_running_loop().create_task(_go_on(coroutine, waits_for), context=context)
 
     async def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-        return await resume(coroutine, waits_for)
+        return await _resume(coroutine, waits_for)
+
+    @types.coroutine
+    def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+        """Go on with a coroutine that has been driven up to its first wait."""
+        while True:
+            try:
+                sent = yield waits_for
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001  # whatever is thrown in belongs to the coroutine
+                go_on: tuple[Callable[[Any], Any], Any] = coroutine.throw, error
+            else:
+                go_on = coroutine.send, sent
+            try:
+                waits_for = go_on[0](go_on[1])
+            except StopIteration as done:
+                return done.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 
-__all__ = ["JSON", "ASGIApp", "Header", "Headers", "Receive", "Scope", "Send", "header_table", "respond"]
+__all__ = ["IDENTITY", "JSON", "ASGIApp", "Header", "Headers", "Receive", "Scope", "Send", "header_table", "respond"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -14,6 +14,8 @@ ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = dict[bytes, bytes]
 
+# Where an app that mounts another one says who calls.
+IDENTITY: Final = "enfold.identity"
 JSON: Final[Header] = (b"content-type", b"application/json")
 
 

@@ -100,8 +100,15 @@ class HTTPApp:
         """Answer one request: every call of an operation comes this way."""
         path = scope.get("path", "")
         if path not in self._functions.routes.known:
-            if scope["type"] != "http" or mount_of(self._carrying.mounts, scope) is not None:
-                await self._serve_other(scope, receive, send)
+            if scope["type"] == "lifespan":
+                await run_lifespan(scope, receive, send, [app for _, app in self._carrying.mounts], self.stop)
+                return
+            mount = mount_of(self._carrying.mounts, scope)
+            if mount is not None:
+                await self._pass_on(mount, scope, receive, send)
+                return
+            if scope["type"] != "http":
+                await close_websocket(receive, send)
                 return
             path = own_path(scope)
         lines = scope["headers"]
@@ -232,41 +239,39 @@ class HTTPApp:
         preflight = self._hosts.preflight_headers(request.headers, methods)
         await exchange.answer_empty(204, [allow, *preflight, id_header(request)])
 
-    # what is not a request for us
-
-    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await run_lifespan(scope, receive, send, [app for _, app in self._carrying.mounts], self.stop)
-            return
-        mount = mount_of(self._carrying.mounts, scope)
-        if mount is None:
-            await close_websocket(receive, send)
-            return
-        await self._pass_on(mount, scope, receive, send)
+    # mounted apps
 
     async def _pass_on(self, mount: Mount, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a mounted app answer, after the checks that all requests go through; it is told who calls."""
         prefix, app = mount
-        is_http = scope["type"] == "http"
-        headers, presence = header_table(scope), Presence(receive)
-        method = scope["method"] if is_http else "GET"
-        request = Request(method, scope["path"], b"", headers, presence, self._format)
-        exchange = Exchange(scope, send, presence)
+        headers: Headers = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            headers = header_table(scope)
+        method = scope.get("method", "GET")  # a websocket has none
+        request = Request(method, scope["path"], b"", headers, Presence(receive), self._format)
+        exchange = Exchange(scope, send, Presence(receive))
         try:
-            self._admit(exchange, headers)
-            await self._identify(request)
+            hosts = self._hosts
+            if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
+                self._admit(exchange, headers)
+            if b"authorization" in headers:
+                await self._identify(request)
         except CallError as error:
-            if is_http:
-                answer = self._functions.failure(request, error)
-                await exchange.answer(answer.body, answer.status, [id_header(request), *answer.headers])
-            else:
-                await close_websocket(receive, send)
+            await self._refuse_mounted(exchange, request, error, receive)
             return
-        if method == "OPTIONS" and self._hosts.preflight_headers(headers, _ALL_METHODS):
+        if method == "OPTIONS" and hosts.preflight_headers(headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
             return
-        way_out = with_headers(send, exchange.extra_headers) if is_http else send
-        await app(below(prefix, scope, request.identity), receive, way_out)
+        if exchange.extra_headers:
+            send = with_headers(send, exchange.extra_headers)
+        await app(below(prefix, scope, request.identity), receive, send)
+
+    async def _refuse_mounted(self, exchange: Exchange, request: Request, error: CallError, receive: Receive) -> None:
+        if exchange.scope["type"] != "http":
+            await close_websocket(receive, exchange.send)
+            return
+        answer = self._functions.failure(request, error)
+        await exchange.answer(answer.body, answer.status, [id_header(request), *answer.headers])
 
 
 # Headers that say how the caller wants to be answered.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from enfold.operation import Identity
-from enfold.surfaces.asgi.messages import ASGIApp, Header, Receive, Scope, Send
+from enfold.surfaces.asgi.messages import IDENTITY, ASGIApp, Header, Receive, Scope, Send
 
-__all__ = ["IDENTITY", "Mount", "below", "close_websocket", "mount_of", "own_path", "with_headers"]
+__all__ = ["Mount", "below", "close_websocket", "mount_of", "own_path", "with_headers"]
 
 Mount: TypeAlias = tuple[str, ASGIApp]
-
-IDENTITY: Final = "enfold.identity"
 
 
 def own_path(scope: Scope) -> str:
@@ -24,8 +22,13 @@ def own_path(scope: Scope) -> str:
 
 def mount_of(mounts: Sequence[Mount], scope: Scope) -> Mount | None:
     """The mounted app a path leads to."""
-    path = own_path(scope)
-    return next((mount for mount in mounts if path == mount[0] or path.startswith(f"{mount[0]}/")), None)
+    if not mounts:
+        return None
+    path = own_path(scope) if scope.get("root_path") else scope["path"]
+    for mount in mounts:
+        if path == mount[0] or path.startswith(f"{mount[0]}/"):
+            return mount
+    return None
 
 
 def below(prefix: str, scope: Scope, identity: Identity | None) -> Scope:

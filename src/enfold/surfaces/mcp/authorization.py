@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces.mcp.reply import Header, RefusalError, Scope
+from enfold.surfaces.asgi.messages import IDENTITY, Header, Scope
+from enfold.surfaces.mcp.reply import RefusalError
 from enfold.tokens import Verifier, bearer_token, verified
 
 __all__ = ["Authorization"]
@@ -24,11 +25,12 @@ class Authorization:
     def __init__(self, registry: Registry, tokens: Verifier | None, servers: tuple[str, ...]) -> None:
         self._registry = registry
         self._tokens = tokens
+        self.is_needed = tokens is not None  # nobody calls without a token
         self._servers = servers
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who calls: whom the app that mounts us has found, or who is behind the token."""
-        identity: Identity | None = scope.get("enfold.identity")
+        identity: Identity | None = scope.get(IDENTITY)
         if self._tokens is None or identity is not None:
             return identity
         token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))

@@ -44,7 +44,7 @@ class Catalog:
         self._operations = operations
         tools = [operation for operation in operations if kind_of(operation.spec) == "tool"]
         advertising = Advertising()
-        self.tools = [Tool(operation, names[operation.spec.id], format, advertising) for operation in tools]
+        self.tools = [Tool(operation, names[operation.spec.id], format, registry, advertising) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
         self.resources = [resource for resource in found if not resource.is_template]
@@ -101,22 +101,30 @@ def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
 class Tool:
     """An operation as a tool."""
 
-    def __init__(self, operation: Operation, name: str, format: str, advertising: Advertising) -> None:
+    def __init__(
+        self, operation: Operation, name: str, format: str, registry: Registry, advertising: Advertising
+    ) -> None:
         spec = operation.spec
+        self._registry = registry
         self.spec = spec
         self.id = spec.id
         self.name = name
         self.format_name = format
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
-        self.is_open = spec.access_control.is_open
-        self.needs_context = self.is_stream or not self.is_open or _asks_for_context(operation)
-        self.prepared: PreparedOperation | None = None  # until it is first called
         self._signature = operation.signature
         self._advertising = advertising
 
     @cached_property
     def format(self) -> Format:
         return find_format(self.format_name)
+
+    @cached_property
+    def prepared(self) -> PreparedOperation:
+        """What runs it; some formats do not look into what they wrap."""
+        return self.prepared_for(self.format)
+
+    def prepared_for(self, format: Format) -> PreparedOperation:
+        return self._registry.prepared(self.id, for_writing=format.takes_structs)
 
     @cached_property
     def has_structure(self) -> bool:
@@ -204,14 +212,6 @@ def _is_content(annotation: Any) -> bool:
     parts = [part for part in get_args(annotation) if part is not Ellipsis]
     is_made_of_them = get_origin(annotation) in (list, tuple, Union, UnionType)
     return is_made_of_them and bool(parts) and all(_is_content(part) for part in parts)
-
-
-def _asks_for_context(operation: Operation) -> bool:
-    """Whether a call needs a context: its handler takes one, or runs in a thread, which must learn of a cancellation."""
-    signature = operation.signature
-    if signature is None or signature.context_parameter is not None:
-        return True
-    return signature.kind != "async" and not operation.inline
 
 
 def _hints(spec: OperationSpec) -> dict[str, Any]:

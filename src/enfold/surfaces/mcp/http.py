@@ -10,16 +10,17 @@ from enfold.log import Log
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
+from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Presence
 from enfold.surfaces.asgi.hosts import Hosts
+from enfold.surfaces.asgi.messages import IDENTITY, JSON, Receive, Scope, Send, respond
 from enfold.surfaces.mcp.authorization import Authorization
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.events import event_place
 from enfold.surfaces.mcp.post import Headers, Post, Shared
-from enfold.surfaces.mcp.reply import EVENTS, JSON, RefusalError, Reply, Scope, Send, respond
+from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.service import Settings
 from enfold.surfaces.mcp.sessions import HTTPSession
-from enfold.surfaces.mcp.work import Receive, Work
 from enfold.tokens import Verifier
 
 __all__ = ["MCPApp", "to_mcp"]
@@ -63,16 +64,21 @@ class MCPApp:
         if scope["type"] != "http":
             await self._answer_other(scope, receive, send)
             return
-        headers: Headers = dict(scope["headers"])
+        lines = scope["headers"]
+        headers: Headers = dict(lines)
+        is_mounted = IDENTITY in scope  # then its host and origin have been looked at
         try:
-            self._check(scope, headers)
-            if scope["method"] == "POST":
-                identity = await self._authorization.identify(scope, headers)
-                await Post(self._shared, headers, send, identity, Reply(send, headers.get(b"accept", b""))).take(
-                    receive
-                )
-            else:
+            is_known = is_mounted or (b"origin" not in headers and headers.get(b"host") in self._hosts.passed)
+            if not is_known or len(headers) != len(lines):
+                self._check(scope, headers)
+            if scope["method"] != "POST":
                 await self._answer(scope, headers, receive, send)
+                return
+            identity = scope.get(IDENTITY)
+            if self._authorization.is_needed:
+                identity = await self._authorization.identify(scope, headers)
+            reply = Reply(send, headers.get(b"accept", b""))
+            await Post(self._shared, headers, send, identity, reply).run(Presence(receive, BODY_TIMEOUT))
         except RefusalError as refusal:
             await respond(send, refusal.status, refusal.body, refusal.headers)
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
@@ -121,7 +127,7 @@ class MCPApp:
         if len(headers) != len(scope["headers"]):
             _check_twins(scope["headers"])
         # Whoever mounts us has looked at the host and the origin.
-        refused = None if "enfold.identity" in scope else self._hosts.refusal(scope, headers)
+        refused = None if IDENTITY in scope else self._hosts.refusal(scope, headers)
         if refused is not None:
             raise RefusalError(403, ProtocolError(INVALID_REQUEST, refused.sentence))
 
@@ -133,7 +139,7 @@ class MCPApp:
             raise RefusalError(406, ProtocolError(INVALID_REQUEST, "A GET is answered with text/event-stream"))
         place = event_place(headers.get(b"last-event-id", b""))
         stream = None if place is None else session.streams.get(place[0])
-        with Work(self._shared.works, receive):
+        with Presence(receive):
             if stream is not None and place is not None:
                 await Reply(send).carry(stream, place[1])
             else:

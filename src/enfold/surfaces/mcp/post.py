@@ -9,13 +9,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from enfold.mcp.asking import InputRequired, MissingCapability
+from enfold.errors import CallError
 from enfold.mcp.headers import check_headers
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    LOG_LEVEL_KEY,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
@@ -27,20 +28,24 @@ from enfold.mcp.messages import (
     parse,
     parse_batch,
 )
-from enfold.mcp.revisions import UNSAID, find_revision
+from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
 from enfold.operation import Identity
-from enfold.runtime import resume
+from enfold.surfaces.asgi.exchange import Presence, late_body
+from enfold.surfaces.asgi.messages import JSON, Send, respond
 from enfold.surfaces.mcp.events import EventStream
 from enfold.surfaces.mcp.exchange import Caller, Exchange, read_caller
-from enfold.surfaces.mcp.plain import Arriving, is_plain, read_plain
-from enfold.surfaces.mcp.reply import EVENTS, JSON, RefusalError, Reply, Send, respond
+from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
-from enfold.surfaces.mcp.work import Receive, TooLargeError, Work, Works
 
 __all__ = ["Headers", "Post", "Shared"]
 
 Headers: TypeAlias = dict[bytes, bytes]
+
+_STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
+# What nearly all clients accept.
+_READABLE: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
+_FEW_DIGITS: Final = 4
 
 _STATUS: Final = {
     INVALID_REQUEST: 400,
@@ -55,13 +60,12 @@ _STATUS: Final = {
 class Shared:
     """What the requests to one app have in common."""
 
-    __slots__ = ("listening", "max_body", "server", "sessions", "works")
+    __slots__ = ("listening", "max_body", "server", "sessions")
 
     def __init__(self, server: Server, max_body: int) -> None:
         self.server = server
         self.max_body = max_body
         self.sessions = Sessions()
-        self.works = Works()
         # Streams of changes that are open, and the message that ends each in good order.
         self.listening: dict[EventStream, dict[str, Any]] = {}
 
@@ -88,69 +92,49 @@ class Post(msgspec.Struct, eq=False):
     _reply: Reply
     _meta: dict[str, Any] = {}
 
-    async def take(self, receive: Receive) -> None:
-        """Answer a plain call at once, if it is one and nothing has to be waited for; anything else has its own way."""
-        if not is_plain(self._headers):
-            await self.run(receive)
-            return
-        _check_length(self._headers, self._shared.max_body)
-        arriving, server = Arriving(receive), self._shared.server
-        body = arriving.body
-        call = None if body is None or len(body) > self._shared.max_body else read_plain(body, self._headers)
-        tool = None if call is None else server.plain_tool(call)
-        if call is None or tool is None:
-            await self.run(arriving.receive)
-            return
-        work = server.respond_plainly(call, tool)
+    async def run(self, presence: Presence) -> None:
+        """Read the message, and answer it unless its client cancels it or goes."""
+        _check_form(self._headers, self._shared.max_body)
+        presence.break_silence = self._reply.break_silence
+        presence.begin()
         try:
-            waits_for = work.send(None)
-        except StopIteration as done:
-            answer = done.value
-        else:
-            with Work(self._shared.works, receive, self._reply.break_silence) as watching:
-                answer = await resume(work, waits_for)
-            if watching.is_cancelled:
-                await self._reply.abandon()
-                return
-        if isinstance(answer, InputRequired | MissingCapability):
-            await self._ask(await arriving.receive(), answer)
-        else:
-            await self._reply.finish(answer)
+            body = await presence.body(self._shared.max_body)
+            if body.startswith(b"["):
+                await self._take_batch(body)
+            else:
+                await self._take(parse(body), presence)
+        except ProtocolError as error:
+            raise RefusalError(_STATUS.get(error.code, 400), error, error.request_id) from None
+        except CallError as error:  # of the body
+            raise _unread(error) from None
+        except asyncio.CancelledError:
+            await self._give_up(presence)
+        finally:
+            presence.end()
 
-    async def _ask(self, arrived: Any, asking: InputRequired | MissingCapability) -> None:
-        """Ask the client what a plain call has asked for; it has run, and must not run again for that."""
-        message = parse(arrived["body"])
-        self._meta = message.meta
-        await self._finish(self._shared.server.ask(self._stateless_exchange(message), asking))
+    async def _give_up(self, presence: Presence) -> None:
+        """End without an answer; a cancellation that is not of this request's own goes on."""
+        ended = presence.end()
+        if ended is None:
+            raise asyncio.CancelledError
+        if ended == "late":
+            raise _unread(late_body())
+        await self._reply.abandon()
+
+    async def _take(self, message: Message, presence: Presence) -> None:
+        meta = message.params.get("_meta")
+        self._meta = meta = meta if isinstance(meta, dict) else {}
+        if VERSION_KEY in meta or self._is_stateless(message):
+            await self._take_stateless(message)
+        else:
+            await self._take_in_session(message, presence)
 
     async def _finish(self, answer: dict[str, Any]) -> None:
         await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
 
-    async def run(self, receive: Receive) -> None:
-        """Answer any message."""
-        _check_form(self._headers, self._shared.max_body)
-        try:
-            with Work(self._shared.works, receive, self._reply.break_silence) as work:
-                body = await work.read(self._shared.max_body)
-                if body.startswith(b"["):
-                    await self._take_batch(body)
-                    return
-                message = parse(body)
-                self._meta = message.meta
-                if self._is_stateless(message):
-                    await self._take_stateless(message)
-                else:
-                    await self._take_in_session(message, work)
-            if work.is_cancelled:
-                await self._reply.abandon()
-        except TooLargeError:
-            raise _too_large(self._shared.max_body) from None
-        except ProtocolError as error:
-            raise RefusalError(_STATUS.get(error.code, 400), error, error.request_id) from None
-
     def _is_stateless(self, message: Message) -> bool:
-        """Whether a message speaks a revision without a handshake, or at least means to."""
-        if VERSION_KEY in self._meta or message.method in ("server/discover", "subscriptions/listen"):
+        """Whether a message means to speak a revision without a handshake, although it does not say which."""
+        if message.method in ("server/discover", "subscriptions/listen"):
             return True
         said = self._headers.get(b"mcp-protocol-version")
         if said is None or message.method == "initialize":
@@ -165,27 +149,48 @@ class Post(msgspec.Struct, eq=False):
     # without a handshake
 
     async def _take_stateless(self, message: Message) -> None:
-        if not message.is_request:
+        if message.method is UNSET or message.id is UNSET:
             # A client ends a request by leaving: there is no notification we would act on, and no answer we wait for.
             await respond(self._send, 202)
             return
         try:
-            exchange = self._stateless_exchange(message)
+            caller = self._stateless_caller(message)
+            exchange = Exchange(
+                message.id, message.method, message.params, self._meta, caller, self._reply, self._shared.server.changes
+            )
+            exchange.headers = self._headers
             if message.method == "subscriptions/listen":
                 await self._listen(exchange)
                 return
         except ProtocolError as error:
-            error.request_id = _id(message)
+            error.request_id = message.id
             raise
-        await self._finish(await self._shared.server.respond(exchange))
+        answer = await self._shared.server.respond(exchange)
+        if "result" in answer:
+            await self._reply.finish(answer)
+        else:
+            await self._finish(answer)
 
-    def _stateless_exchange(self, message: Message) -> Exchange:
-        meta = self._meta
+    def _stateless_caller(self, message: Message) -> Caller:
+        """What the request says about its client; its headers must say the same."""
+        meta, headers = self._meta, self._headers
+        version, name = meta.get(VERSION_KEY), message.params.get("name")
+        capabilities = meta.get(CAPABILITIES_KEY)
+        revision = _STATELESS.get(headers.get(b"mcp-protocol-version", b""))
+        is_usual = (
+            revision is not None
+            and version == revision.name
+            and headers.get(b"mcp-method") == b"tools/call"
+            and message.method == "tools/call"
+            and type(name) is str
+            and headers.get(b"mcp-name") == name.encode()
+            and LOG_LEVEL_KEY not in meta
+        )
+        if is_usual and revision is not None and isinstance(capabilities, dict):
+            return Caller(revision, capabilities, self._identity, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
-            check_headers(self._headers, message, meta[VERSION_KEY])
-        exchange = self._exchange(message, read_caller(meta, self._identity))
-        exchange.headers = self._headers
-        return exchange
+            check_headers(headers, message, version)
+        return read_caller(meta, self._identity)
 
     async def _listen(self, exchange: Exchange) -> None:
         """Tell of changes until the client leaves, or we end."""
@@ -206,7 +211,7 @@ class Post(msgspec.Struct, eq=False):
         answer = self._shared.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
-    async def _take_in_session(self, message: Message, work: Work) -> None:
+    async def _take_in_session(self, message: Message, presence: Presence) -> None:
         if message.method == "initialize" and message.is_request:
             await self._initialize(message)
             return
@@ -218,10 +223,14 @@ class Post(msgspec.Struct, eq=False):
             await self._answer(message, caller)
         else:
             # The client may come back for its answer: to leave is not to cancel.
-            work.outlives_client = True
+            presence.outlives_client = True
             self._reply.session = session
-            with session.runs(_id(message), work):
+            request_id = _id(message)
+            session.running[request_id] = presence
+            try:
                 await self._answer(message, session)
+            finally:
+                session.running.pop(request_id, None)
 
     async def _answer(self, message: Message, caller: Caller) -> None:
         await self._reply.finish(await self._shared.server.respond(self._exchange(message, caller)))
@@ -250,8 +259,19 @@ class Post(msgspec.Struct, eq=False):
         return session, session
 
 
+def _unread(error: CallError) -> RefusalError:
+    """The refusal of a request whose body is late, too large, or was not sent to its end."""
+    return RefusalError(error.row.http_status, ProtocolError(INVALID_REQUEST, error.message))
+
+
 def _check_form(headers: Headers, limit: int) -> None:
     """Refuse what need not even be read: a body of another kind or size, or a client that reads no answer of ours."""
+    if (
+        headers.get(b"content-type") == b"application/json"
+        and headers.get(b"accept") in _READABLE
+        and len(headers.get(b"content-length", b"")) < _FEW_DIGITS
+    ):
+        return
     kind, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"*/*")
     if not _is_json(kind):
         raise RefusalError(415, ProtocolError(INVALID_REQUEST, "The body must be application/json"))

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.messages import ProtocolError, RequestId, encode, error_message
+from enfold.surfaces.asgi.messages import JSON, Header, Send, respond
 from enfold.surfaces.mcp.events import EventStream
 from enfold.surfaces.mcp.sessions import HTTPSession
 
-__all__ = ["EVENTS", "JSON", "Header", "RefusalError", "Reply", "Scope", "Send", "respond"]
+__all__ = ["EVENTS", "RefusalError", "Reply"]
 
-Scope: TypeAlias = dict[str, Any]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-Header: TypeAlias = tuple[bytes, bytes]
-
-JSON: Final[Header] = (b"content-type", b"application/json")
 EVENTS: Final = b"text/event-stream"
 
 _STREAM: Final[list[Header]] = [
@@ -44,16 +40,6 @@ class RefusalError(Exception):
         self.status = status
         self.body = b"" if error is None else encode(error_message(request_id, error))
         self.headers = [*headers, *(() if error is None else (JSON,))]
-
-
-async def respond(send: Send, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:
-    await send(_start(status, body, headers))
-    await send({"type": "http.response.body", "body": body})
-
-
-def _start(status: int, body: bytes, headers: Iterable[Header]) -> dict[str, Any]:
-    length = (b"content-length", b"%d" % len(body))
-    return {"type": "http.response.start", "status": status, "headers": [*headers, length]}
 
 
 class Reply(msgspec.Struct, eq=False):
@@ -105,7 +91,8 @@ class Reply(msgspec.Struct, eq=False):
         if self._stream is None or self._carrying is None:
             self._is_begun = True
             body = encode(message)
-            await self._send(_start(status, body, (JSON,)))
+            headers = [JSON, (b"content-length", b"%d" % len(body))]
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
             return
         self._stream.send(message, is_last=True)

@@ -14,7 +14,7 @@ from enfold.mcp.messages import FORMAT_KEY
 from enfold.mcp.revisions import Revision
 from enfold.operation import Recording
 from enfold.surfaces.mcp.catalog import Tool
-from enfold.surfaces.writing import encode_result
+from enfold.surfaces.writing import UNWRITABLE, encode, unwritable
 
 __all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_run_id"]
 
@@ -30,11 +30,14 @@ RUN_KEY: Final = "enfold/runId"
 def success(
     tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool = False
 ) -> Result:
-    """The result of a call; `format` is the one that the caller asked for, if he did."""
+    """The result of a call; `format` is the one that the caller asked for, if they did."""
     is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
     if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
         return _unusual_success(tool, envelope, revision, format, truncated=truncated)
-    text = encode_result(tool.format.write(envelope, tool.spec))
+    try:
+        text = encode(tool.format.write(envelope, tool.spec))
+    except UNWRITABLE as error:
+        raise unwritable(error) from error
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
     if revision.has_structure:
         result["structuredContent"] = msgspec.Raw(text)

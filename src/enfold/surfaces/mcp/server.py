@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from enfold.log import Log
 from enfold.mcp.asking import InputRequired, MissingCapability
@@ -19,18 +19,14 @@ from enfold.mcp.messages import (
     error_message,
     result_message,
 )
-from enfold.mcp.revisions import KNOWN, STATELESS, negotiate
+from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
-from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.exchange import Exchange, check_level
 from enfold.surfaces.mcp.following import Release
 from enfold.surfaces.mcp.rounds import Rounds
 from enfold.surfaces.mcp.service import Result, Service, Session, Settings, cacheable
-
-if TYPE_CHECKING:
-    from enfold.surfaces.mcp.plain import PlainCall
 
 __all__ = ["Server"]
 
@@ -60,7 +56,8 @@ class Server(Service):
 
     async def respond(self, exchange: Exchange) -> dict[str, Any]:
         """The message that answers any request: its result, an error, or the questions to be answered first."""
-        method = (_SLOW if exchange.is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
+        is_stateless = exchange.caller.revision.is_stateless
+        method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
             return self.respond_now(exchange)
         try:
@@ -81,35 +78,12 @@ class Server(Service):
         result = self._rounds.questions(exchange, asking)
         return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
-    def plain_tool(self, call: PlainCall) -> Tool | None:
-        """The tool of a plain call, if all it asks for is its arguments."""
-        recorder = self.settings.recorder
-        if recorder is not None and recorder.record != "asked":
-            return None
-        tool = self.catalog.tool(call.params.name)
-        return None if tool is None or tool.needs_context or tool.mirrors else tool
-
-    async def respond_plainly(self, call: PlainCall, tool: Tool) -> dict[str, Any] | InputRequired | MissingCapability:
-        """The message that answers a plain call, or what it turns out to ask the client for."""
-        try:
-            revision = KNOWN[call.params.meta.version]
-            result = await tools.call_plainly(self, tool, call.params.arguments, revision)
-        except (InputRequired, MissingCapability) as asking:
-            return asking
-        except Exception as error:  # noqa: BLE001  # as above
-            return _failed(call.id, call.method, error)
-        return self._complete(call.id, result)
-
     def _completed(self, exchange: Exchange, result: Result) -> dict[str, Any]:
-        if exchange.is_stateless:
-            return self._complete(exchange.id, result)
+        if exchange.caller.revision.is_stateless:
+            meta = result.get("_meta")
+            result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
+            result["resultType"] = "complete"
         return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
-
-    def _complete(self, request_id: RequestId, result: Result) -> dict[str, Any]:
-        meta = result.get("_meta")
-        result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
-        result["resultType"] = "complete"
-        return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
     # telling of changes
 

@@ -24,7 +24,6 @@ from enfold.mcp.messages import (
 from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
 from enfold.registry import Registry
-from enfold.runtime import PreparedOperation
 from enfold.surfaces.mcp.addresses import Place
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
@@ -84,7 +83,13 @@ class Service:
         self._catalog = self._new_catalog()
         self.changes = Changes(self._lists)
         self.following = Following(registry, self.changes.resource_updated)
+        # The tools that were called, as they are until the registry changes.
+        self.known_tools: dict[str, Tool] = {}
+        registry.watch(self._forget)
         registry.watch(self.changes.lists_changed)
+
+    def _forget(self) -> None:
+        self.known_tools = {}
 
     @property
     def catalog(self) -> Catalog:
@@ -189,11 +194,6 @@ class Service:
         return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, place.prefix)
 
     # running
-
-    def prepared(self, tool: Tool) -> PreparedOperation:
-        """What runs a tool whose result is only written; some formats do not look into what they wrap."""
-        tool.prepared = self.registry.prepared(tool.id, for_writing=tool.format.takes_structs)
-        return tool.prepared
 
     def context(self, exchange: Exchange, spec: OperationSpec, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
 from enfold.mcp.messages import RequestId
 from enfold.operation import Identity
+from enfold.surfaces.asgi.exchange import Presence
 from enfold.surfaces.mcp.events import EventStream
 from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.service import Session
-from enfold.surfaces.mcp.work import Work
 
 __all__ = ["HTTPSession", "Sessions"]
 
@@ -30,7 +28,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
     """One client, from its handshake to its DELETE."""
 
     id: str = msgspec.field(default_factory=lambda: os.urandom(24).hex())
-    running: dict[RequestId, Work] = msgspec.field(default_factory=dict)
+    running: dict[RequestId, Presence] = msgspec.field(default_factory=dict)
     questions: Questions = msgspec.field(default_factory=Questions)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
     news: EventStream | None = None  # what belongs to no request, on the stream that a GET opens
@@ -48,23 +46,14 @@ class HTTPSession(Session, eq=False, kw_only=True):
         is_large = sum(stream.size for stream in self.streams.values()) > MAX_KEPT
         return len(self.streams) >= MAX_STREAMS or is_large
 
-    @contextmanager
-    def runs(self, request_id: RequestId, work: Work) -> Iterator[None]:
-        """Known to the session while it runs, so that the client can cancel it."""
-        self.running[request_id] = work
-        try:
-            yield
-        finally:
-            self.running.pop(request_id, None)
-
     def cancel(self, request_id: object) -> None:
-        work = self.running.get(request_id) if isinstance(request_id, int | str) else None
-        if work is not None:
-            work.cancel()
+        running = self.running.get(request_id) if isinstance(request_id, int | str) else None
+        if running is not None:
+            running.stop()
 
     def end(self) -> None:
-        for work in list(self.running.values()):
-            work.cancel()
+        for running in list(self.running.values()):
+            running.stop()
         if self.news is not None:
             self.news.end()
         self.let_go()

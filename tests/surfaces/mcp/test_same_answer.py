@@ -1,4 +1,4 @@
-"""A plain call is answered by a short way; whatever is sent, the long way would have given the same answer."""
+"""Whatever a client sends beside its call, and in whatever form, the answer is the same."""
 
 from __future__ import annotations
 
@@ -297,5 +297,5 @@ def named(client: Client, text: bytes) -> dict[str, str]:
 
 def alike(answer: bytes) -> bytes:
     """An answer without what is never the same: ids, times, states, and what has them inside."""
-    changing = rb'"(requestId|requestState|run_id|timestamp)":("[^"]*"|[0-9.]+)|__ENVELOPE_V1__:[^"]*'
+    changing = rb'"(requestId|requestState|run_id|enfold/runId|timestamp)":("[^"]*"|[0-9.]+)|__ENVELOPE_V1__:[^"]*'
     return re.sub(changing, b"", answer.replace(rb"\"", b'"'))

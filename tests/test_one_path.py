@@ -1,0 +1,225 @@
+"""However a call is made, its data is the same; and on one surface, in one format, so are its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from base64 import b64decode
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from typing import Any, Final
+
+import pydantic
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from enfold import Context, Identity, OperationRegistry
+from enfold.formats import find_format
+from enfold.provenance import Recorder
+from enfold.surfaces.cgi import to_cgi
+from enfold.surfaces.command_line import to_command_line
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+from enfold.tokens import Tokens
+
+TOKEN: Final = "a token of this test alone"
+ANN: Final = Identity("ann", frozenset({"row:read"}))
+
+
+@dataclass
+class Row:
+    id: int
+    name: str
+    tags: list[str]
+    price: float | None = None
+
+
+class Model(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="fullName")
+    rows: list[int] = []
+
+
+def make_registry() -> OperationRegistry:
+    ops = OperationRegistry("t")
+
+    @ops.query
+    async def at_once(n: int) -> dict[str, int]:
+        return {"n": n, "a": n + 1}
+
+    @ops.query
+    async def waiting(n: int) -> list[Row]:
+        await asyncio.sleep(0)
+        return [Row(index, "ä" * index, ["x"]) for index in range(n)]
+
+    @ops.query
+    def blocking(n: int) -> list[Model]:
+        return [Model(fullName=f"m{n}", rows=[n])]
+
+    @ops.query
+    async def in_context(n: int, context: Context) -> int | None:
+        context.progress(1)
+        return n or None
+
+    @ops.query(access={"required_scopes": ["row:read"]})
+    async def scoped(n: int) -> tuple[int, str]:
+        return n, "z"
+
+    @ops.query
+    async def untidy(n: int) -> Row:
+        return {"tags": ["y"], "id": str(n), "name": "b", "extra": 1}  # type: ignore[return-value]  # what handlers do
+
+    return ops
+
+
+OPS: Final = make_registry()
+NAMES: Final = ("at_once", "waiting", "blocking", "in_context", "scoped", "untidy")
+HTTP: Final = to_http(OPS, tokens=Tokens({TOKEN: ANN}), recorder=Recorder())
+MCP: Final = to_mcp(OPS, tokens=Tokens({TOKEN: ANN}))
+FORMATS: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
+
+HEADERS: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "x-request-id": st.sampled_from(["a.b-c_1", "not an id!", "x" * 200]),
+        "accept": st.sampled_from(["*/*", "application/json", "text/html, application/json;q=0.5", "application/*"]),
+        "enfold-timeout-ms": st.sampled_from(["60000", "0005000"]),
+        "enfold-capture-provenance": st.sampled_from(["minimal"]),
+        "user-agent": st.just("test"),
+        "authorization": st.just(f"Bearer {TOKEN}"),
+    },
+)
+CONTENT_TYPES: Final = st.sampled_from(
+    ["application/json", "application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"]
+)
+ENCODED: Final = re.compile(rb"__ENVELOPE_V1__:([A-Za-z0-9+/=]+)")
+VOLATILE: Final = re.compile(rb'"(timestamp|ts)":("[^"]*"|\d+)')
+
+
+async def ask(
+    app: Any, method: str, path: str, headers: dict[str, str], body: bytes, query: str = ""
+) -> tuple[int, bytes]:
+    """One request to an ASGI app; the body comes in one piece or in two."""
+    pieces = [body[:7], body[7:]] if len(headers) % 2 else [body]
+    lines = [(b"host", b"localhost"), *((name.encode(), value.encode()) for name, value in headers.items())]
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": lines,
+        "server": ("127.0.0.1", 80),
+        "scheme": "http",
+    }
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not pieces:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def without_time(text: bytes) -> bytes:
+    opened = ENCODED.sub(lambda found: b64decode(found[1]), text)
+    return VOLATILE.sub(b'"\\1":0', opened)
+
+
+async def over_http(
+    name: str, n: int, headers: dict[str, str], content_type: str, format: str, *, by_get: bool
+) -> tuple[int, bytes]:
+    headers = {**headers, "authorization": f"Bearer {TOKEN}"} if name == "scoped" else headers
+    if format != "result":
+        headers = {**headers, "enfold-format": format}
+    if by_get:
+        return await ask(HTTP, "GET", f"/functions/t.{name}", headers, b"", f"n={n}")
+    body = json.dumps({"n": n}).encode()
+    return await ask(HTTP, "POST", f"/functions/t.{name}", {**headers, "content-type": content_type}, body)
+
+
+async def expected_data(name: str, n: int) -> Any:
+    return (await OPS.execute(f"t.{name}", {"n": n})).data
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(NAMES), st.integers(0, 3), HEADERS, CONTENT_TYPES, st.sampled_from(FORMATS), st.booleans())
+def test_whatever_is_asked_for_over_http_the_bytes_are_the_same(
+    name: str, n: int, headers: dict[str, str], content_type: str, format: str, by_get: bool
+) -> None:
+    async def compare() -> None:
+        plain = await over_http(name, n, {}, "application/json", format, by_get=False)
+        other = await over_http(name, n, headers, content_type, format, by_get=by_get)
+        captured = "enfold-capture-provenance" in headers and format == "mcp_envelope_v0_1"
+        assert plain[0] == other[0] == 200
+        if not captured:
+            assert without_time(plain[1]) == without_time(other[1])
+        wire = json.loads(other[1])
+        assert find_format(format).read(wire).data == await expected_data(name, n)
+
+    asyncio.run(compare())
+
+
+async def over_mcp(name: str, n: int, *, is_stateless: bool, meta: dict[str, Any]) -> Any:
+    headers = {
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "authorization": f"Bearer {TOKEN}",
+    }
+    params: dict[str, Any] = {"name": f"t_{name}", "arguments": {"n": n}}
+    if is_stateless:
+        about = {"protocolVersion": "2026-07-28", "clientCapabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        own = {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
+        params["_meta"] = {**own, **meta}
+        names = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": f"t_{name}"}
+        headers |= names
+    elif meta:
+        params["_meta"] = meta
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    status, text = await ask(MCP, "POST", "/mcp", headers, json.dumps(message).encode())
+    assert status == 200, text
+    return json.loads(text)["result"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(NAMES),
+    st.integers(0, 3),
+    st.booleans(),
+    st.fixed_dictionaries({}, optional={"traceparent": st.just("00-1"), "enfold/format": st.sampled_from(FORMATS)}),
+)
+def test_a_tool_gives_what_the_operation_gives(name: str, n: int, is_stateless: bool, meta: dict[str, Any]) -> None:
+    async def compare() -> None:
+        result = await over_mcp(name, n, is_stateless=is_stateless, meta=meta)
+        data = await expected_data(name, n)
+        text = "".join(block["text"] for block in result["content"])
+        chosen = meta.get("enfold/format", "result")
+        if chosen != "tool_envelope_v1":
+            assert find_format(chosen).read(json.loads(text)).data == data
+        if is_stateless:
+            assert find_format("result").read(result["structuredContent"]).data == data
+
+    asyncio.run(compare())
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(NAMES), st.integers(0, 3), st.sampled_from(FORMATS[:3]))
+def test_cgi_and_the_shell_give_what_the_operation_gives(name: str, n: int, format: str) -> None:
+    data = asyncio.run(expected_data(name, n))
+    out = BytesIO()
+    environ = {"PATH_INFO": f"/t.{name}", "REQUEST_METHOD": "POST", "HTTP_ENFOLD_FORMAT": format, "REMOTE_USER": "ann"}
+    body = BytesIO(json.dumps({"n": n}).encode())
+    to_cgi(OPS, environ=environ, stdin=body, stdout=out, identify=lambda _: ANN)
+    head, _, text = out.getvalue().partition(b"\r\n\r\n")
+    assert head.startswith(b"Status: 200 OK")
+    assert find_format(format).read(json.loads(text)).data == data
+    printed = StringIO()
+    code = to_command_line(
+        OPS, [f"t.{name}", f"n={n}", "--format", format], identity=ANN, stdout=printed, stderr=StringIO()
+    )
+    assert code == 0
+    assert find_format(format).read(json.loads(printed.getvalue())).data == data
