@@ -37,6 +37,8 @@ def test_the_command_says_what_it_can_do_and_what_is_installed() -> None:
 WRONG = [
     ("no command", [], 2, ""),
     ("an unknown command", ["sing"], 2, "VALIDATION_ERROR: There is no command 'sing'"),
+    ("a command nearly right", ["lits"], 2, "VALIDATION_ERROR: There is no command 'lits': did you mean list?"),
+    ("an operation nearly right", ["inspect", SHOP, "ordr"], 3, "OPERATION_NOT_FOUND: Operation not found: ordr. Did"),
     ("no target", ["call"], 2, ""),
     ("a missing file", ["list", "nothing.py"], 2, "VALIDATION_ERROR: There is no file nothing.py"),
     ("a missing module", ["list", "no_such_module"], 2, "VALIDATION_ERROR: There is no module no_such_module"),

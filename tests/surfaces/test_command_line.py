@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from enfold.surfaces.command_line import to_command_line  # noqa: F401  # the surface under test, through its command
+from enfold import OperationSpec
+from enfold.surfaces.command_line.help import operation_help
 
 APP = """
 import asyncio
@@ -175,6 +177,19 @@ FAILURES = [
     ("an unknown option", ["add", "--x", "1"], 2, "VALIDATION_ERROR: Unknown option --x: write an argument"),
     ("an option without value", ["add", "--json"], 2, "VALIDATION_ERROR: --json needs a value"),
     ("a wrong timeout", ["add", "x=1", "--timeout", "soon"], 2, "VALIDATION_ERROR: --timeout needs a number"),
+    (
+        "an option nearly right",
+        ["add", "--fromat=x"],
+        2,
+        "VALIDATION_ERROR: Unknown option --fromat: did you mean --format?",
+    ),
+    (
+        "a file that cannot be",
+        ["add", "x=1", "--output", "/no/such"],
+        2,
+        "VALIDATION_ERROR: /no/such cannot be written",
+    ),
+    ("a file for a stream", ["count", "to=1", "--output", "/tmp/x"], 2, "VALIDATION_ERROR: --output takes one result"),
     ("an unknown format", ["add", "x=1", "--format", "xml"], 2, 'VALIDATION_ERROR: There is no format "xml"'),
 ]
 
@@ -246,7 +261,7 @@ def test_where_an_encoding_lacks_a_character_json_names_it(app: Path) -> None:
 def test_help_comes_from_the_schema(app: Path) -> None:
     shown = enfold("call", str(app), "add", "--help").stdout
     assert "Add two numbers." in shown
-    assert "usage: call t.add x=… [y=…]" in shown
+    assert f"usage: enfold call {app} t.add x=… [y=…]" in shown
     assert "x  integer  First addend. (required)" in shown
     assert "y  integer  Second addend. (default 2)" in shown
     assert '"low" | "high"' in enfold("call", str(app), "echo", "--help").stdout
@@ -302,6 +317,72 @@ def test_an_upstream_s_wrong_success_is_printed_warned_of_and_exits_with_1(app: 
     assert messages.splitlines()[1].startswith("EXECUTION_ERROR: ")
 
 
+NESTED = """
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+import msgspec
+from enfold import CallError, ImageContent, OperationRegistry, http_envelope
+
+ops = OperationRegistry("t")
+ran = []
+
+@dataclass
+class Line:
+    sku: Annotated[str, msgspec.Meta(min_length=6)]
+    color: Literal["red", "blue"]
+    next: "Line | None" = None
+
+@ops.query
+def order(lines: list[Line], when: datetime, count: Annotated[int, msgspec.Meta(ge=3)] = 4) -> int:
+    return len(lines)
+
+@ops.query
+def raw() -> bytes: return b"\\x00\\xff"
+
+@ops.query
+def image(): return ImageContent(data="AAE=", mime_type="image/png")
+
+@ops.query
+def page(): return http_envelope(b"PNG", status_code=200, content_type="image/png")
+
+@ops.query
+def number() -> int: return 3
+"""
+
+
+@pytest.fixture(scope="module")
+def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nested") / "nested.py"
+    path.write_text(NESTED)
+    return path
+
+
+def test_help_opens_references_and_its_example_runs(nested: Path) -> None:
+    lines = enfold("call", str(nested), "order", "--help").stdout.splitlines()
+    words = [" ".join(line.split()) for line in lines]
+    assert f"usage: enfold call {nested} t.order lines=… when=… [count=…]" in words
+    assert "lines array of Line (required)" in words
+    assert "sku string (at least 6 characters) (required)" in words
+    assert 'color "red" | "blue" (required)' in words
+    assert "when string (date-time) (required)" in words
+    assert "count integer (at least 3) (default 4)" in words
+    example = shlex.split(lines[-1])
+    assert example[:2] == ["enfold", "call"]
+    done = enfold(*example[1:])
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"result":1}\n', "")
+
+
+@pytest.mark.parametrize(
+    ("operation", "data"),
+    [("raw", b"\x00\xff"), ("image", b"\x00\x01"), ("page", b"PNG"), ("number", b'{"result":3}\n')],
+)
+def test_a_result_can_be_written_to_a_file(nested: Path, tmp_path: Path, operation: str, data: bytes) -> None:
+    file = tmp_path / "result"
+    assert call(nested, operation, "--output", str(file)) == (0, [], f"{file}: {len(data)} bytes\n")
+    assert file.read_bytes() == data
+
+
 def test_what_handlers_print_goes_to_stderr(tmp_path: Path) -> None:
     app = tmp_path / "loud.py"
     app.write_text(
@@ -338,3 +419,26 @@ def test_streams_run_in_the_loop_that_their_source_lives_in(tmp_path: Path) -> N
     request = '{"schema_version": "mcp.request.v0.1", "tool": {"name": "loops.once"}, "params": {}, "artifacts": []}'
     code, (answer,), _ = call(config, "--request", request)
     assert (code, answer["result"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "type": "object",
+            "properties": {f"f{n}": {"$ref": "#"} for n in range(60)},
+            "required": [f"f{n}" for n in range(60)],
+        },
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {
+            "type": "object",
+            "properties": {"a": {"type": "integer", "minimum": "x", "multipleOf": []}},
+            "required": ["a"],
+        },
+        {"type": "object", "properties": {"a": {"anyOf": [True, {"items": {"$ref": 7}}]}}, "required": "a"},
+        {"type": "object", "properties": [], "required": {}},
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": 10**12}}, "required": ["a"]},
+    ],
+)
+def test_a_hostile_schema_still_has_help(schema: dict[str, Any]) -> None:
+    assert operation_help(OperationSpec(name="odd", input_schema=schema)).startswith("odd (")

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from enfold.commands.recording import make_recorder
 from enfold.commands.targets import Target, first_target, in_loop, program, split_command
@@ -29,10 +29,18 @@ def run(words: list[str], registry: Registry | None) -> int:
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
     target, rest = _target(words, registry)
     with _output_of_results() as out:
+        options: dict[str, Any] = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
         if target is None or target.kind == "program":
-            return to_command_line(program(target, registry), rest, recorder=make_recorder, stdout=out)
+            return to_command_line(program(target, registry), rest, **options)
         named = next((word for word in rest[:1] if not word.startswith("-")), None)
-        return in_loop(target, lambda found: run_command_line(found, rest, recorder=make_recorder, stdout=out), named)
+        return in_loop(target, lambda found: run_command_line(found, rest, **options), named)
+
+
+def _caller(target: Target | None) -> str:
+    """What stands before the operation on the user's command line."""
+    if target is None:
+        return f"python {sys.argv[0]} call"
+    return f"enfold call {'-- ' if target.command else ''}{target.text}"
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from enfold.commands.options import ToldError
 from enfold.commands.printing import version
 from enfold.errors import CallError, code_row
+from enfold.nearest import nearest
 from enfold.registry import Registry
 
 __all__ = ["COMMANDS", "main", "run"]
@@ -62,7 +63,9 @@ def _dispatch(words: list[str], registry: Registry | None) -> int:
         print(version())
         return 0
     if words[0] not in COMMANDS:
-        raise CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: use {', '.join(COMMANDS)}")
+        near = nearest(words[0], COMMANDS)
+        advice = f"did you mean {near}?" if near else f"use {', '.join(COMMANDS)}"
+        raise CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: {advice}")
     exit_code: int = import_module(f"enfold.commands.{words[0]}").run(words[1:], registry)
     return exit_code
 

@@ -162,7 +162,7 @@ class _Keeper:
                 wait = min(wait * 2, LONGEST_WAIT)
 
     def _tell(self, error: Exception) -> None:
-        text = str(error) or type(error).__name__
+        text = _sentence(error, self._source.kind)
         if text != self._why:
             log.warning("%s is down: %s", self.name, text)
         self._why = text
@@ -185,6 +185,13 @@ class _Keeper:
         for old, new in self._source.entry.get("rename", {}).items():
             if new not in texts:
                 log.warning('%s: rename finds no "%s"', self.name, old)
+
+
+def _sentence(error: Exception, kind: str) -> str:
+    """Why a source cannot be opened; a package of ours that is missing is told with what installs it."""
+    if isinstance(error, ModuleNotFoundError) and kind != "functions":
+        return f"it needs {error.name}: pip install 'enfold[{kind}]'"
+    return str(error) or type(error).__name__
 
 
 def _is_login(error: Exception) -> bool:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, Final
 
 from enfold.errors import CallError
+from enfold.nearest import nearest
 from enfold.schema import wording
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.inputs.coercion import Coercion
@@ -22,8 +23,6 @@ __all__ = ["Fault", "coerce", "faults", "validation_error"]
 _MOST_FOUND: Final = 100
 _MOST_TOLD: Final = 20
 _MOST_SAID: Final = 5
-_MOST_COMPARED: Final = 200
-_MOST_OF_A_NAME: Final = 100
 _MOST_OF_A_SCHEMA: Final = 100
 
 
@@ -80,11 +79,8 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
 
 def _nearest(name: str, schema: dict[str, Any]) -> str | None:
     """The argument that a wrong name comes closest to, if it comes close to one."""
-    from difflib import get_close_matches  # slow to import, and only needed here
-
-    properties = schema.get("properties", {})
-    known = [*islice(properties, _MOST_COMPARED)] if isinstance(properties, dict) else []
-    return next(iter(get_close_matches(name[:_MOST_OF_A_NAME], known, 1)), None)
+    properties = schema.get("properties")
+    return nearest(name, properties) if isinstance(properties, dict) else None
 
 
 _MOST_ROOTS: Final = 512

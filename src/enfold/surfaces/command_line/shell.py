@@ -9,21 +9,29 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, error_of
+from enfold.envelope import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    MCPResponseMeta,
+    ResponseEnvelope,
+    ResultWarning,
+    error_of,
+)
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
+from enfold.nearest import nearest
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
 from enfold.runtime import drive
-from enfold.surfaces.command_line.help import USAGE, operation_help
-from enfold.surfaces.command_line.words import Words, read_arguments, read_json, read_text, with_arrays, wrong
+from enfold.surfaces.command_line.words import USAGE, Words, read_arguments, read_json, read_text, with_arrays, wrong
 from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
 
-__all__ = ["run_command_line", "to_command_line"]
+__all__ = ["find_operation", "run_command_line", "to_command_line"]
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
 
@@ -37,12 +45,14 @@ def to_command_line(
     stdin: TextIO | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
+    caller: str = "call",
 ) -> int:
     """Run one call as a command and give its exit code; `arguments` are those after `call`.
 
-    `recorder` makes, of the options `--store` and `--key`, what keeps provenance; without it none is recorded.
+    `recorder` makes, of the options `--store` and `--key`, what keeps provenance; without it none is recorded. `caller`
+    is what stands before the operation on the user's command line, for the help.
     """
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr)
+    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
     try:
         call = shell.prepare(arguments)
         if isinstance(call, int):
@@ -63,9 +73,10 @@ async def run_command_line(
     stdin: TextIO | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
+    caller: str = "call",
 ) -> int:
     """The same in the event loop that the registry's sources live in."""
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr)
+    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
     try:
         call = shell.prepare(arguments)
         return call if isinstance(call, int) else await shell.run(call)
@@ -81,6 +92,7 @@ class PreparedCall(msgspec.Struct):
     context: Context
     write: Callable[[ResponseEnvelope[Any]], bytes]
     write_error: Callable[[CallError], bytes] | None = None
+    output: str | None = None  # the file that takes the result
 
 
 class Shell:
@@ -94,6 +106,7 @@ class Shell:
         stdin: TextIO | None,
         stdout: TextIO | None,
         stderr: TextIO | None,
+        caller: str,
     ) -> None:
         self._registry = registry.guarded()
         self._identity = identity
@@ -101,6 +114,7 @@ class Shell:
         self._stdin = stdin or sys.stdin
         self._out = stdout or sys.stdout
         self._messages = stderr or sys.stderr
+        self._caller = caller
 
     def prepare(self, arguments: Sequence[str]) -> PreparedCall | int:
         """The call that the words describe; where they ask for help, it is printed, and the exit code given."""
@@ -110,9 +124,11 @@ class Shell:
         if words.operation is None:
             print(USAGE, file=self._out)
             return 0 if words.help else code_row("VALIDATION_ERROR").exit_code
-        spec = _find(self._registry, words.operation)
+        spec = find_operation(self._registry, words.operation)
         if words.help:
-            print(operation_help(spec), file=self._out)
+            from enfold.surfaces.command_line.help import operation_help
+
+            print(operation_help(spec, self._caller), file=self._out)
             return 0
         return self._prepare_call(words, spec)
 
@@ -131,12 +147,15 @@ class Shell:
             if "--format" in words.options:
                 self._print(write_error(error))
             raise
+        if "--output" in words.options:
+            _check_output(Path(words.options["--output"]), spec)
         return PreparedCall(
             spec,
             given,
             context,
             lambda envelope: encode_result(chosen.write(envelope, spec)),
             write_error if "--format" in words.options else None,
+            words.options.get("--output"),
         )
 
     def _recording(self, words: Words, recorder: Recorder) -> Recording | None:
@@ -197,13 +216,23 @@ class Shell:
         return worst
 
     def _write(self, call: PreparedCall, envelope: ResponseEnvelope[Any]) -> int:
-        self._print(call.write(envelope))
+        if call.output is None:
+            self._print(call.write(envelope))
+        else:
+            self._save(call, envelope, Path(call.output))
         if envelope.warnings:
             self._warn(envelope.warnings)
         if not envelope.is_error:
             return 0
         self.tell(error_of(envelope))
         return code_row("EXECUTION_ERROR").exit_code
+
+    def _save(self, call: PreparedCall, envelope: ResponseEnvelope[Any], file: Path) -> None:
+        """Write a result to a file, and say so: bytes as they are, everything else as it would have been printed."""
+        found = binary_data(envelope, call.spec)
+        data = call.write(envelope) + b"\n" if found is None else found
+        file.write_bytes(data)
+        print(f"{file}: {len(data)} bytes", file=self._messages)
 
     def _warn(self, warnings: Iterable[ResultWarning]) -> None:
         """A line for each change made to a result, and for each place where it is not what was promised."""
@@ -228,6 +257,40 @@ class Shell:
         return told.row.exit_code
 
 
+def _check_output(file: Path, spec: OperationSpec) -> None:
+    """Refuse a file that cannot take the result, before the operation is run."""
+    if spec.type is OperationType.SUBSCRIPTION:
+        raise wrong(f"--output takes one result, and {spec.id} gives a stream of them")
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise wrong(f"{file} cannot be written: {error.strerror}") from None
+
+
+def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes | None:
+    """The bytes of a result: an HTTP body, the first image, sound or file of an MCP result, or what a function gave."""
+    from binascii import a2b_base64
+
+    data = envelope.data
+    if isinstance(data, bytes):
+        return data
+    if isinstance(envelope.meta, MCPResponseMeta):
+        data = next(filter(None, map(_encoded, envelope.meta.content)), None)
+    elif spec.output_schema.get("contentEncoding") != "base64":
+        return None
+    try:
+        return a2b_base64(data) if isinstance(data, str) else None
+    except ValueError:
+        return None
+
+
+def _encoded(block: Any) -> str | None:
+    """The base64 text of a content block that has one."""
+    if isinstance(block, EmbeddedResource):
+        return block.resource.get("blob")
+    return block.data if isinstance(block, ImageContent | AudioContent) else None
+
+
 def printable(text: str) -> str:
     """The text without what a terminal would obey: a stranger's words may hold escapes and line breaks."""
     if text.isprintable():
@@ -235,7 +298,8 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char == "\n" else repr(char)[1:-1] for char in text)
 
 
-def _find(registry: Registry, name: str) -> OperationSpec:
+def find_operation(registry: Registry, name: str) -> OperationSpec:
+    """The spec of an id or a name; where there is none, the nearest one is told."""
     try:
         return registry.find(name)
     except CallError as error:
@@ -244,11 +308,9 @@ def _find(registry: Registry, name: str) -> OperationSpec:
 
 
 def _near(name: str, registry: Registry) -> str | None:
-    from difflib import get_close_matches
-
     ids = {key: spec.id for spec in registry.list() for key in (spec.name, spec.id)}
-    found = get_close_matches(name, ids, 1)
-    return ids[found[0]] if found else None
+    found = nearest(name, ids)
+    return ids[found] if found else None
 
 
 def _opened(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:

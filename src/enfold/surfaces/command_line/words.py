@@ -9,14 +9,29 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from enfold.errors import CallError
+from enfold.nearest import nearest
 from enfold.operation import OperationSpec
 
-__all__ = ["Words", "read_arguments", "read_json", "read_text", "with_arrays", "wrong"]
+__all__ = ["USAGE", "Words", "read_arguments", "read_json", "read_text", "with_arrays", "wrong"]
+
+USAGE: Final = """\
+usage: call OPERATION [name=text] [name:=json] [@file] [--json JSON] [--format NAME] [--timeout SECONDS]
+
+  name=text     an argument as text; it is converted where the operation wants a number or a truth value
+  name:=json    an argument as JSON
+  name=@file    an argument whose text is in a file; name:=@file for JSON
+  @file         all arguments as a JSON object in a file; @- reads standard input
+  --json JSON   all arguments as a JSON object
+  --output FILE write the result to a file: bytes, images and sounds as they are, everything else as JSON
+  --request R   an mcp.request.v0.1: JSON, @file or @-; --artifact-root DIR lets it refer to files below DIR
+  --provenance MODE   record the run (minimal or full); --store FILE keeps the record, --key FILE signs it
+  --help        the operation's own arguments"""
 
 _OPTIONS: Final = (
     "--json",
     "--format",
     "--timeout",
+    "--output",
     "--provenance",
     "--store",
     "--key",
@@ -45,7 +60,7 @@ class Words:
         elif name in _OPTIONS:
             self._option(name, value if equals else next(rest, None))
         elif word.startswith("--"):
-            raise wrong(f"Unknown option {name}: write an argument of the operation as {name.lstrip('-')}=value")
+            raise wrong(f"Unknown option {name}: {_advice(name)}")
         elif self.operation is None and not equals and not word.startswith("@"):
             self.operation = word
         else:
@@ -60,6 +75,11 @@ class Words:
             self.timeout = _seconds(value)
         else:
             self.options[name] = value
+
+
+def _advice(name: str) -> str:
+    near = nearest(name, (*_OPTIONS, "--help"), 0.75)
+    return f"did you mean {near}?" if near else f"write an argument of the operation as {name.lstrip('-')}=value"
 
 
 def _seconds(text: str) -> float:
