@@ -159,7 +159,7 @@ def content_block(value: Any) -> ContentBlock:
     try:
         return _read_block(value)
     except (msgspec.ValidationError, AttributeError, KeyError, TypeError):
-        return TextContent(text=_json_text(value))
+        return TextContent(text=json_text(value))
 
 
 def _read_block(value: Mapping[str, Any]) -> ContentBlock:
@@ -173,8 +173,17 @@ def _read_block(value: Mapping[str, Any]) -> ContentBlock:
     return cast(ContentBlock, msgspec.structs.replace(block, extra=extra) if extra else block)
 
 
-def _json_text(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
+def json_text(value: Any) -> str:
+    """The JSON of any value; what has no such form is told as text, and half a character is escaped."""
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (ValueError, TypeError, RecursionError):
+        import json
+
+    try:
+        return json.dumps(value, default=str, skipkeys=True)
+    except (ValueError, TypeError, RecursionError):
+        return json.dumps(type(value).__name__)
 
 
 # --- meta ---------------------------------------------------------------------------------------------------------
@@ -254,7 +263,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return "\n".join(_texts(self.meta))
         if isinstance(self.data, bytes):
             return self.data.decode("utf-8", "replace")
-        return self.data if isinstance(self.data, str) else _json_text(self.data)
+        return self.data if isinstance(self.data, str) else json_text(self.data)
 
     def json(self) -> Any:
         """The JSON value that `text()` holds; FormatError, which is a ValueError, where it holds none."""

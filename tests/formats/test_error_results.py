@@ -239,3 +239,15 @@ def test_a_code_that_an_upstream_chose_cannot_add_headers(call: Call) -> None:
     seen = call(registry_with(mcp_envelope(1, is_error=True, structured_content=failure), {}), "up.get", "result")
     assert (seen.status, seen.headers["enfold-code"]) == (502, "UNKNOWN_ERROR")
     assert "set-cookie" not in seen.headers
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("call", [over_http, over_cgi, over_mcp])
+def test_half_a_character_in_an_error_does_not_hide_the_error(call: Call, format: str) -> None:
+    ops = OperationRegistry("up")
+
+    @ops.query
+    def get() -> None:
+        raise CallError("ODD", "It failed", {"given": ["\ud800"], "deep": {"\udfff": object()}})
+
+    assert "It failed" in json.dumps(call(ops, "up.get", format).body)

@@ -19,6 +19,7 @@ from enfold.envelope import (
     ResultWarning,
     TextContent,
     error_of,
+    json_text,
     local_envelope,
 )
 from enfold.errors import CallError, FormatError
@@ -190,7 +191,7 @@ def _flat(details: Mapping[str, Any]) -> dict[str, Any]:
 def _flat_value(value: Any) -> str | float | bool | None:
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
+    text = value if isinstance(value, str) else json_text(value)
     return text[:MAX_DETAIL]
 
 

@@ -18,6 +18,7 @@ from enfold.envelope import (
     ResponseEnvelope,
     ResultWarning,
     error_of,
+    json_text,
     local_envelope,
 )
 from enfold.errors import CallError, FormatError
@@ -299,7 +300,7 @@ def _details_text(details: dict[str, Any]) -> str:
     alone = details["details"] if details.keys() == {"details"} else None
     if isinstance(alone, str) and not alone.lstrip().startswith("{"):
         return alone
-    return msgspec.json.encode(details, enc_hook=str).decode()
+    return json_text(details)
 
 
 def _advice(details: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET
 
-from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope, json_text
 from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.mcp.messages import FORMAT_KEY
@@ -90,7 +90,7 @@ def _content(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, fo
 
 def _written_content(format: Format, wire: Any) -> list[Any]:
     """The blocks a format makes itself, or its JSON as the text of one."""
-    return list(wire["content"]) if format.is_content else [{"type": "text", "text": _json(wire)}]
+    return list(wire["content"]) if format.is_content else [{"type": "text", "text": json_text(wire)}]
 
 
 def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
     is_known = revision.has_structure or block.type != "resource_link"
     if is_known and (revision.has_annotations or block.type != "audio"):
         return wire
-    return {"type": "text", "text": _json(wire)}
+    return {"type": "text", "text": json_text(wire)}
 
 
 # --- structure ----------------------------------------------------------------------------------------------------
@@ -161,10 +161,5 @@ def failure(error: CallError, format: Format, operation_id: str) -> Result:
     return {
         "content": _written_content(format, format.write_error(error, operation_id)),
         "isError": True,
-        "_meta": {ERROR_KEY: msgspec.Raw(_json(told).encode())},
+        "_meta": {ERROR_KEY: msgspec.Raw(json_text(told).encode())},
     }
-
-
-def _json(value: Any) -> str:
-    """JSON text; what a handler put into an error and has no JSON form is told as text."""
-    return msgspec.json.encode(value, enc_hook=str).decode()
