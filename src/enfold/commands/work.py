@@ -44,12 +44,15 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--waiting", type=int, default=WorkerLimits().waiting, help="calls that may wait for their turn"
     )
+    parser.add_argument(
+        "--per-peer", type=int, default=WorkerLimits().per_peer, help="calls of one identity, running or waiting"
+    )
     parser.add_argument("--service", default="enfold", help="the name of the service")
 
 
 async def _work(options: Namespace, registry: Registry | None) -> None:
     own = nullcontext(registry) if registry is not None else opened(options.target)
-    place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting)
+    place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)
     identities = None if options.users is None else _identities(options.users)
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
     async with own as found, reached(place, identities=identities, **known) as transport:

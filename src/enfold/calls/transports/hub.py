@@ -184,7 +184,7 @@ def _nobody(reply: str, signal: Signal) -> Frame:
 
 
 def _carrying(number: int, message: Message) -> Frame:
-    """The frame of a message; who is behind it is for workers to know, and what he may offer for those who asked."""
+    """The frame of a message; who is behind it is for workers to know, and what they may offer for those who asked."""
     subject = message.subject
     headers = None if message.headers is None else dict(message.headers)
     if subject.startswith("op."):

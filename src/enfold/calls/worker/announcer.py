@@ -40,7 +40,7 @@ class Announcer:
         try:
             await self._transport.publish(announcement_subject(name), data)
         except TransportError:
-            return  # whoever is not told now finds out when he asks
+            return  # whoever is not told now finds out when they ask
 
     async def close(self) -> None:
         if self._subscription is not None:
@@ -77,7 +77,7 @@ class Announcer:
             for answer in answers:
                 await self._transport.publish(reply, msgspec.json.encode(answer, enc_hook=str))
         except TransportError:
-            return  # he will ask again
+            return  # the asker will ask again
 
 
 def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:

@@ -373,7 +373,7 @@ class CallHandler:
     # what callers say, and time
 
     def _hear(self, message: Message) -> None:
-        """Take what a caller says of his call; the id in the subject is the secret that proves it is his."""
+        """Take what a caller says of a call of theirs; the id in the subject is the secret that proves it is theirs."""
         if message.signal is not None:
             self._answers.heed(message.signal)
             return

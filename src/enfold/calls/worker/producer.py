@@ -1,4 +1,4 @@
-"""A stream as its worker sends it: numbered frames within the room the caller gave, kept until he has taken them."""
+"""A stream as its worker sends it: numbered frames within the room the caller gave, kept until they are taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Publish: TypeAlias = Callable[[bytes], Coroutine[Any, Any, None]]
 class Producer:
     """What has been sent, what may be sent, and what would have to be sent again.
 
-    The caller has always given room for `window` items more than he has consumed: so `limit - window` are consumed.
+    The caller has always given room for `window` items more than they have consumed: so `limit - window` are consumed.
     """
 
     def __init__(self, window: int, settings: CallSettings, publish: Publish, now: float) -> None:
