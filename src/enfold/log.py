@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["Log", "silence"]
+
+LONGEST: Final = 4000  # characters of one fact
 
 _silent: set[str] = set()
 
@@ -35,7 +37,19 @@ class Log:
             return
         import logging
 
-        getattr(logging.getLogger(self._name), level)(message, *facts, exc_info=error, stacklevel=3)
+        shown = [_on_one_line(fact) for fact in facts]
+        getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3)
+
+
+def _on_one_line(fact: Any) -> Any:
+    """A fact that cannot be mistaken for a line of its own: it may be a stranger's, such as the key of a result."""
+    if not isinstance(fact, str | BaseException):
+        return fact
+    text = str(fact)
+    if text.isprintable() and len(text) <= LONGEST:
+        return text
+    cut = text[:LONGEST] + ("…" if len(text) > LONGEST else "")
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
 
 
 def silence(*names: str) -> None:

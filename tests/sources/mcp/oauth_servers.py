@@ -184,6 +184,13 @@ class Vault:
             await reply(send, 200, {**told, "error": {"code": -32000, "message": f"no {token}", "data": [token]}})
         elif self.echoes == "result":
             await reply(send, 200, {**told, "result": {"content": [{"type": "text", "text": token}]}})
+        elif self.echoes in ("escapes", "some escapes", "escapes in a text"):
+            escaped = "".join(f"\\u{ord(each):04X}" for each in token[: 1 if "some" in self.echoes else None])
+            escaped += token[1:] if "some" in self.echoes else ""
+            shown = json.dumps(f'{{"sent": "{escaped}"}}') if "text" in self.echoes else f'"{escaped}"'
+            content = '{"content": [{"type": "text", "text": %s}]}' % shown
+            whole = '{"jsonrpc": "2.0", "id": %d, "result": %s}' % (message["id"], content)
+            await write(send, 200, whole.encode(), **{"content-type": "application/json"})
         else:
             result = {**told, "result": {"content": [{"type": "text", "text": token}]}}
             await write(send, 200, f"data: {json.dumps(result)}\n\n".encode(), **{"content-type": "text/event-stream"})

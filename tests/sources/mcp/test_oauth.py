@@ -588,7 +588,10 @@ async def test_a_header_with_a_secret_is_not_told_where_a_server_repeats_it(vaul
     assert error.message.endswith("you sent Basic …")
 
 
-@pytest.mark.parametrize("place", ["body", "kind of body", "error", "result", "stream"])
+@pytest.mark.parametrize(
+    "place",
+    ["body", "kind of body", "error", "result", "stream", "escapes", "some escapes", "escapes in a text"],
+)
 async def test_a_token_is_not_told_where_a_server_repeats_it(vault: Vault, place: str) -> None:
     vault.echoes = place
     async with opened(vault) as ops:

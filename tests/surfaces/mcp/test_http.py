@@ -446,3 +446,14 @@ async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, mo
     conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), b"", is_silent=True)
     answer = await conversation.json()
     assert (conversation.status, answer["error"]["message"]) == (504, "The body did not arrive in time")
+
+
+@pytest.mark.parametrize("path", ["/mcp/\r\nSet-Cookie: a=b", '/mcp/"x', "/mcp/\u00e9\u4e2d", "/mcp/\x00"])
+async def test_a_path_cannot_write_headers_of_the_answer(
+    ops: OperationRegistry, make_client: MakeClient, tokens: Tokens, path: str
+) -> None:
+    client = make_client(ops, tokens=tokens)
+    answer = await client.get(path).began()
+    challenge = answer.headers["www-authenticate"]
+    assert (answer.status, challenge.isascii() and challenge.isprintable()) == (401, True)
+    assert challenge.count('"') == 4

@@ -12,6 +12,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.mcp.failures import LostError, http_failure
 from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.secrets import secrets_in, without_secrets
 from enfold.sources.mcp.targets import Address
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.addresses import same_place, split_url
@@ -74,6 +75,8 @@ class Web:
         self._headers = cast("GivenHeaders", headers) if is_given else {}
         # Headers that never change are put together once.
         self._static = _lower({**self._fixed, **headers}) if isinstance(headers, Mapping) else None
+        self._sent = ""
+        self._secrets: tuple[bytes, ...] = ()
         self._given = client
         self._client: AnyClient | None = None
 
@@ -140,9 +143,16 @@ class Web:
     async def _exchange(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Reply:
         client = self._client or self._open()
         own = self._static if self._static is not None else await self._own_headers(method, url)
+        self._remember(own.get("authorization", ""))
         origin, target = split_url(url)
         response = await client.send(Request(method, origin, target, _merged(own, headers), content))
         return Reply(self, response, own.get("authorization", ""))
+
+    def _remember(self, authorization: str) -> None:
+        """Know the newest token and the one before, which a server may repeat."""
+        if authorization != self._sent:
+            self._sent = authorization
+            self._secrets = (*secrets_in(authorization), *self._secrets)[:4]
 
     def _checked(self, url: str, moved: str, status: int) -> str:
         if not same_place(url, moved):
@@ -155,8 +165,8 @@ class Web:
         return _lower({**self._fixed, **await own})
 
     def censored(self, text: bytes) -> bytes:
-        """What the server says, without the token of the login: the callers of its operations are not to have it."""
-        return text if self._login is None else self._login.censored(text)
+        """What the server says, without our token: the callers of its operations are not to have it."""
+        return without_secrets(text, self._secrets) if self._login is None else self._login.censored(text)
 
     def _open(self) -> AnyClient:
         self._client = open_client(self._given)

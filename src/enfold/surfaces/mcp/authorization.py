@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
+from urllib.parse import quote
 
 from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
@@ -40,7 +41,8 @@ class Authorization:
         return identity
 
     def _challenge(self, scope: Scope, headers: Headers, *, is_wrong: bool) -> RefusalError:
-        parts = ['Bearer realm="enfold"', f'resource_metadata="{_origin(scope, headers)}{WELL_KNOWN}{scope["path"]}"']
+        path = quote(scope["path"], safe="/:@!$&()*+,;=~")  # as it may stand in a header
+        parts = ['Bearer realm="enfold"', f'resource_metadata="{_origin(scope, headers)}{WELL_KNOWN}{path}"']
         if is_wrong:
             parts.append('error="invalid_token"')
         challenge: Header = (b"www-authenticate", ", ".join(parts).encode("latin-1", "replace"))

@@ -17,7 +17,8 @@ from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
 from enfold.sources.mcp.oauth.proof import ProofKey
 from enfold.sources.mcp.oauth.settings import Auth
-from enfold.sources.mcp.oauth.store import MemoryStore, Saved, Tokens
+from enfold.sources.mcp.oauth.store import MemoryStore, Saved
+from enfold.sources.mcp.secrets import secrets_in, without_secrets
 from enfold.sources.mcp.web import GivenHeaders, Refusal, given_headers
 
 __all__ = ["Login"]
@@ -30,7 +31,6 @@ MARGIN: Final = 30.0  # seconds before its end that a token is renewed
 PAUSE: Final = 60.0  # seconds before a login that was refused is tried again
 TRIES: Final = 3
 FAILURES: Final = 3  # after which a user is left alone, whatever else is asked of him
-SECRET: Final = 8  # letters of the shortest token that is one
 
 
 class Login:
@@ -105,9 +105,7 @@ class Login:
 
     def censored(self, text: bytes) -> bytes:
         """What a server says, without our token should it have repeated it."""
-        for secret in self._secrets:
-            text = text.replace(secret, b"[token]")
-        return text
+        return without_secrets(text, self._secrets)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -215,19 +213,11 @@ class Login:
         self._key = ProofKey(tokens.key) if tokens is not None and tokens.key else None
         scheme = "Bearer" if self._key is None else "DPoP"
         self._value = "" if tokens is None else f"{scheme} {tokens.access}"
-        self._secrets = (*_spellings(tokens), *self._secrets)[:4]
+        self._secrets = (*secrets_in(self._value), *self._secrets)[:4]
         self._renew_at = float("inf")
         if tokens is not None and tokens.until:
             left = tokens.until - time.time()
             self._renew_at = tokens.until - min(MARGIN, left / 2)  # a short life has a short margin
-
-
-def _spellings(tokens: Tokens | None) -> tuple[bytes, ...]:
-    """A token as it is, and as JSON may have it; one that is short would be found everywhere, and is no secret."""
-    if tokens is None or len(tokens.access) < SECRET:
-        return ()
-    token = tokens.access.encode()
-    return (token, token.replace(b"/", rb"\/")) if b"/" in token else (token,)
 
 
 class _LoginNeededError(CallError):

@@ -1,0 +1,48 @@
+"""Tokens that a server repeats."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from enfold.sources.mcp.secrets import secrets_in, without_secrets
+
+TOKEN = b"eyJhbGci/access-1+x=="
+UPPER = "".join(f"\\u{each:04X}" for each in TOKEN).encode()
+LOWER = "".join(f"\\u{each:04x}" for each in TOKEN).encode()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        TOKEN,
+        b"Bearer " + TOKEN,
+        UPPER,
+        LOWER,
+        LOWER[:6] + TOKEN[1:],
+        TOKEN.replace(b"/", b"\\/"),
+        json.dumps(LOWER.decode()).encode(),
+        json.dumps(json.dumps(UPPER.decode())).encode(),
+        json.dumps({"text": json.dumps({"sent": TOKEN.decode()})}).encode(),
+    ],
+)
+def test_no_spelling_of_a_token_is_passed_on(said: bytes) -> None:
+    shown = without_secrets(b'{"a": "' + said + b'"}', secrets_in(f"Bearer {TOKEN.decode()}"))
+    assert b"[token]" in shown
+    assert TOKEN[5:15] not in shown
+    assert UPPER[30:60] not in shown
+
+
+def test_a_text_without_the_token_stays_as_it_is() -> None:
+    said = rb'{"path": "C:\\users\\u0041", "letter": "\u0041", "slash": "\/"}'
+    assert without_secrets(said, secrets_in(f"Bearer {TOKEN.decode()}")) == said
+
+
+def test_a_short_token_is_not_looked_for() -> None:
+    assert secrets_in("Basic a") == ()
+
+
+def test_many_backslashes_do_not_stop_the_process() -> None:
+    said = b"\\" * 1_000_000 + b"u00"
+    assert without_secrets(said, secrets_in(f"Bearer {TOKEN.decode()}")) == said
