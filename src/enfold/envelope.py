@@ -11,7 +11,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError, FormatError
-from enfold.self_named import described_failure, is_encoded_block
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -283,6 +282,8 @@ _BODILESS: Final = (204, 205)
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
     """The text blocks that are for people: the encoded block of a ToolEnvelope is not."""
+    from enfold.self_named import is_encoded_block  # late, for the start: few programs read texts
+
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
     return [text for text in texts if not is_encoded_block(text)]
 
@@ -401,6 +402,8 @@ def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
 
 
 def _failed_tool(meta: MCPResponseMeta) -> CallError:
+    from enfold.self_named import described_failure  # late, as above
+
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
     described = described_failure(meta.structured_content, texts)
     return described or CallError("EXECUTION_ERROR", "\n".join(_texts(meta)) or "The tool reported an error")
