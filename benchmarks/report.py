@@ -121,7 +121,7 @@ def _print_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None
 
 
 def _packages() -> dict[str, str]:
-    names = ("enfold", "fastmcp", "jsonschema-rs", "mcp", "msgspec", "pydantic")
+    names = ("enfold", "fastapi", "fastmcp", "jsonschema-rs", "litestar", "mcp", "msgspec", "pydantic", "uvicorn")
     return {name: metadata.version(name) for name in names}
 
 

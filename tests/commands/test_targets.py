@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from tests.serving import serve
 
+from enfold import Identity, OperationRegistry
 from enfold.commands.targets import read_target
 from enfold.surfaces.mcp import to_mcp
+from enfold.tokens import Tokens
 
 ROOT = Path(__file__).parents[2]
 LITTLE = str(ROOT / "tests" / "sources" / "mcp" / "little_server.py")
@@ -33,7 +36,8 @@ PETS: dict[str, Any] = {
 
 def enfold(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "enfold", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60)
+    variables = {**os.environ, **environ}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=60, env=variables)
 
 
 @pytest.mark.parametrize(
@@ -114,8 +118,6 @@ def test_a_server_is_started_by_the_command_after_two_dashes() -> None:
 
 
 def test_a_server_is_reached_by_its_address() -> None:
-    from enfold import OperationRegistry
-
     ops = OperationRegistry("shop")
 
     @ops.query
@@ -125,6 +127,22 @@ def test_a_server_is_reached_by_its_address() -> None:
     with serve(to_mcp(ops)) as client:
         done = enfold("call", f"http://127.0.0.1:{client.port}/mcp", "shop_add", "x=1", "y=2")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_server_is_shown_the_token_of_the_environment(tmp_path: Path) -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def add(x: int, y: int) -> int:
+        return x + y
+
+    with serve(to_mcp(ops, tokens=Tokens({"secret": Identity("ann", frozenset())}))) as client:
+        words = ("call", f"http://127.0.0.1:{client.port}/mcp", "shop_add", "x=1", "y=2")
+        let_in = enfold(*words, ENFOLD_TOKEN="secret")
+        refused = enfold(*words, HOME=str(tmp_path))
+    assert (let_in.returncode, let_in.stderr) == (0, "")
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert refused.stderr.endswith("ENFOLD_TOKEN holds the token that commands show\n")
 
 
 WRONG = [
@@ -138,7 +156,7 @@ WRONG = [
         "UNAVAILABLE: 127.0.0.1:9 cannot be reached",
     ),
     ("a document nobody serves", ["list", "http://127.0.0.1:9/openapi.json"], 7, "UNAVAILABLE: http://127.0.0.1:9/"),
-    ("peers nobody is", ["call", "nats://127.0.0.1:9", "shop.add"], 7, "UNAVAILABLE: nats://127.0.0.1:9"),
+    ("peers nobody is", ["call", "nats://127.0.0.1:9", "shop.add"], 7, "UNAVAILABLE: "),
     ("an address of nothing", ["list", "gopher://a"], 2, "VALIDATION_ERROR: 'gopher://a' is no address"),
     ("a document that is none", ["list", "{folder}/empty.yaml"], 2, "VALIDATION_ERROR: "),
     ("a document that is missing", ["list", "{folder}/no.yaml"], 2, "VALIDATION_ERROR: "),

@@ -14,7 +14,7 @@ __all__ = ["run"]
 EXTRAS: Final = {
     "http": "uvicorn",
     "mcp": "httptools",
-    "openapi": "httptools",
+    "openapi": "yaml",
     "nats": "nats",
     "websocket": "websockets",
     "auth": "cryptography",

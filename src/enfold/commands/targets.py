@@ -252,6 +252,10 @@ def _explained(target: Target) -> Iterator[None]:
     """Whatever keeps a target from being opened, as one sentence."""
     try:
         yield
+    except CallError as error:
+        if error.code != "ACCESS_DENIED" or os.environ.get(TOKEN):
+            raise
+        raise CallError(error.code, f"{error.message}. {TOKEN} holds the token that commands show") from None
     except ModuleNotFoundError as error:
         extra = _EXTRAS[target.kind]
         raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: pip install 'enfold[{extra}]'") from None
