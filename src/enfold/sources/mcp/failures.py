@@ -34,7 +34,7 @@ class LostError(Exception):
         self.may_have_run = may_have_run
         self.words = words
 
-    def told(self, *, idempotent: bool) -> CallError:
+    def for_caller(self, *, idempotent: bool) -> CallError:
         """The error for the caller: trying again is safe if nothing ran, or if running twice does no harm."""
         told = self.error
         return CallError(told.code, told.message, told.details, idempotent or not self.may_have_run)

@@ -77,7 +77,7 @@ class Following:
             except ProtocolError as error:
                 raise protocol_failure(error) from None
             except LostError as lost:
-                raise lost.told(idempotent=True) from None
+                raise lost.for_caller(idempotent=True) from None
             self._asked[uri] = session
 
     async def _let_go(self, uri: str) -> None:
@@ -92,7 +92,7 @@ class Following:
 
 
 class _Follower:
-    """One who follows; changes that he has not taken in yet are told once."""
+    """One who follows; changes that they have not taken in yet are told once."""
 
     def __init__(self) -> None:
         self._changed: dict[str, None] = {}

@@ -10,7 +10,7 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.sources.mcp.call import Listener
 from enfold.sources.mcp.inbox import Notice
-from enfold.sources.mcp.session import Session, Way, open_session
+from enfold.sources.mcp.session import ServerSettings, Session, open_session
 
 __all__ = ["Link"]
 
@@ -18,11 +18,11 @@ log: Final = Log("enfold.mcp")
 
 
 class Link:
-    """A way to a server; `on_return` is called when it was lost and is back."""
+    """A session with a server; `on_return` is called when it was lost and is back."""
 
     def __init__(
         self,
-        way: Way,
+        settings: ServerSettings,
         source: Listener,
         log_level: str,
         notice: Notice,
@@ -31,7 +31,7 @@ class Link:
         is_first: bool,
     ) -> None:
         """`is_first` says that whoever opens the source opens it, and may see what a process prints that fails."""
-        self._way = way
+        self._settings = settings
         self._source = source
         self._log_level = log_level
         self._notice = notice
@@ -58,7 +58,7 @@ class Link:
 
     async def open_aside(self) -> Session:
         """Another session, for one call; who asks for it closes it."""
-        session = await open_session(self._way, _ignore, self._source)
+        session = await open_session(self._settings, _ignore, self._source)
         await session.hear_logs(self._log_level)
         return session
 
@@ -79,7 +79,7 @@ class Link:
             await self.drop(self._session)
         self._check_open()
         tells_output = self._is_first and not self._was_open
-        session = await open_session(self._way, self._notice, self._source, tells_output=tells_output)
+        session = await open_session(self._settings, self._notice, self._source, tells_output=tells_output)
         try:
             self._check_open()
         except CallError:
@@ -88,14 +88,14 @@ class Link:
         self._session = session
         await self._settle(session)
         if self._was_open:
-            log.info("%s is back", self._way.name)
+            log.info("%s is back", self._settings.name)
             await self._on_return(session)
         self._was_open = True
         return session
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise CallError("UNAVAILABLE", f"The connection to {self._way.name} has been closed", retryable=False)
+            raise CallError("UNAVAILABLE", f"The connection to {self._settings.name} has been closed", retryable=False)
 
     async def _settle(self, session: Session) -> None:
         await session.listen()

@@ -30,7 +30,7 @@ from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.targets import Address, Command, Server
 from enfold.sources.mcp.web import Headers
 
-__all__ = ["Connection", "Dialect", "Session", "Way", "open_session"]
+__all__ = ["Connection", "Dialect", "ServerSettings", "Session", "open_session"]
 
 log: Final = Log("enfold.mcp")
 
@@ -38,13 +38,13 @@ SETTLING: Final = 2.0  # seconds that a server may take to answer what it need n
 
 Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
 
-# What we can pass on to a caller, whoever he will be. The newest revision names his own, with each request.
+# What we can pass on to a caller, whoever they will be. The newest revision names theirs, with each request.
 ALL_CAPABILITIES: Final[dict[str, Any]] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {},
     "roots": {},
 }
-# An address that refuses so is not asked again in another way: it is the right one, and does not want us.
+# An address that refuses so is not asked again by another transport: it is the right one, and does not want us.
 _FINAL_STATUSES: Final = (401, 403, 429, 503)
 
 
@@ -68,7 +68,7 @@ class Connection(Protocol):
         """End the conversation, and all that belongs to it."""
 
 
-class Way:
+class ServerSettings:
     """How a server is reached: its values as the user gave them."""
 
     __slots__ = ("client", "headers", "limits", "name", "protocol", "server")
@@ -83,9 +83,9 @@ class Way:
         self.headers = headers
         self.client = client
 
-    def speaking(self, protocol: Dialect) -> Way:
-        """The same way in one revision."""
-        return Way(self.server, self.name, self.limits, protocol, self.headers, self.client)
+    def speaking(self, protocol: Dialect) -> ServerSettings:
+        """The same settings with one revision."""
+        return ServerSettings(self.server, self.name, self.limits, protocol, self.headers, self.client)
 
 
 class Session:
@@ -227,90 +227,94 @@ class _Begun:
         raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
 
 
-async def open_session(way: Way, notice: Notice, source: Listener, *, tells_output: bool = False) -> Session:
+async def open_session(
+    settings: ServerSettings, notice: Notice, source: Listener, *, tells_output: bool = False
+) -> Session:
     """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
 
     `tells_output` says that the error may repeat what a process has printed.
     """
     try:
-        async with asyncio.timeout(way.limits.connect):
-            if isinstance(way.server, Command):
-                return await _open_process(way, way.server, notice, source)
-            return await _open_address(way, way.server, notice, source)
+        async with asyncio.timeout(settings.limits.connect):
+            if isinstance(settings.server, Command):
+                return await _open_process(settings, settings.server, notice, source)
+            return await _open_address(settings, settings.server, notice, source)
     except TimeoutError:
-        message = f"{way.name} did not answer within {way.limits.connect:g} seconds"
+        message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
         raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
     except LostError as lost:
-        told = lost.told(idempotent=True)
+        told = lost.for_caller(idempotent=True)
         words = f": {lost.words}" if tells_output and lost.words else ""
         raise CallError(told.code, f"{told.message}{words}", told.details, told.retryable) from None
     except ProtocolError as error:
         failure = protocol_failure(error)
-        raise CallError("UNAVAILABLE", f"{way.name} refuses to begin: {error.message}", failure.details) from None
+        raise CallError("UNAVAILABLE", f"{settings.name} refuses to begin: {error.message}", failure.details) from None
 
 
 # --- transports ---------------------------------------------------------------------------------------------------
 
 
-async def _open_process(way: Way, command: Command, notice: Notice, source: Listener) -> Session:
+async def _open_process(settings: ServerSettings, command: Command, notice: Notice, source: Listener) -> Session:
     try:
-        return await _begin_process(way, command, notice, source, way.protocol)
+        return await _begin_process(settings, command, notice, source, settings.protocol)
     except LostError:
-        if way.protocol != "auto":
+        if settings.protocol != "auto":
             raise
     # Some servers end when the first message is none they know.
-    return await _begin_process(way, command, notice, source, LATEST_HANDSHAKE.name)
+    return await _begin_process(settings, command, notice, source, LATEST_HANDSHAKE.name)
 
 
-async def _begin_process(way: Way, command: Command, notice: Notice, source: Listener, protocol: Dialect) -> Session:
+async def _begin_process(
+    settings: ServerSettings, command: Command, notice: Notice, source: Listener, protocol: Dialect
+) -> Session:
     from enfold.sources.mcp.stdio import start_process
 
-    inbox = Inbox(way.name, notice, source, way.limits)
-    connection = await start_process(command, inbox, way.limits)
-    return await _begin(connection, inbox, way, protocol)
+    inbox = Inbox(settings.name, notice, source, settings.limits)
+    connection = await start_process(command, inbox, settings.limits)
+    return await _begin(connection, inbox, settings, protocol)
 
 
-async def _open_address(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+async def _open_address(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
     if address.transport == "sse":
-        return await _begin_event_stream(way, address, notice, source)
+        return await _begin_event_stream(settings, address, notice, source)
     try:
-        return await _begin_http(way, address, notice, source)
+        return await _begin_http(settings, address, notice, source)
     except (CallError, ProtocolError) as error:
-        if address.transport == "http" or way.protocol == LATEST.name or not _may_be_older(error):
+        if address.transport == "http" or settings.protocol == LATEST.name or not _may_be_older(error):
             raise
         refused = error
     try:
-        return await _begin_event_stream(way, address, notice, source)
+        return await _begin_event_stream(settings, address, notice, source)
     except (CallError, LostError):
         raise refused from None
 
 
-async def _begin_http(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+async def _begin_http(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
     from enfold.sources.mcp.http import HTTPConnection
     from enfold.sources.mcp.web import Web
 
-    inbox = Inbox(way.name, notice, source, way.limits)
-    web = Web(address, way.name, way.limits, way.headers, way.client)
-    return await _begin(HTTPConnection(web, inbox, way.limits), inbox, way, way.protocol)
+    inbox = Inbox(settings.name, notice, source, settings.limits)
+    web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
+    return await _begin(HTTPConnection(web, inbox, settings.limits), inbox, settings, settings.protocol)
 
 
-async def _begin_event_stream(way: Way, address: Address, notice: Notice, source: Listener) -> Session:
+async def _begin_event_stream(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
     from enfold.sources.mcp.sse import open_event_stream
     from enfold.sources.mcp.web import Web
 
-    inbox = Inbox(way.name, notice, source, way.limits)
-    web = Web(address, way.name, way.limits, way.headers, way.client)
+    inbox = Inbox(settings.name, notice, source, settings.limits)
+    web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
     try:
-        connection = await open_event_stream(web, inbox, way.limits)
+        connection = await open_event_stream(web, inbox, settings.limits)
     except BaseException:
         await inbox.cancel_tasks()
         await web.close()
         raise
-    return await _begin(connection, inbox, way, LATEST_HANDSHAKE.name)
+    return await _begin(connection, inbox, settings, LATEST_HANDSHAKE.name)
 
 
 def _may_be_older(error: Exception) -> bool:
-    """Whether an address refused in the way of one that only knows the oldest transport."""
+    """Whether an address refused as one does that only knows the oldest transport."""
     status = error.details.get("status") if isinstance(error, CallError) else None
     return isinstance(status, int) and 400 <= status < 500 and status not in _FINAL_STATUSES
 
@@ -318,9 +322,9 @@ def _may_be_older(error: Exception) -> bool:
 # --- revisions ----------------------------------------------------------------------------------------------------
 
 
-async def _begin(connection: Connection, inbox: Inbox, way: Way, protocol: Dialect) -> Session:
+async def _begin(connection: Connection, inbox: Inbox, settings: ServerSettings, protocol: Dialect) -> Session:
     try:
-        return await _negotiate(connection, inbox, way.limits, protocol)
+        return await _negotiate(connection, inbox, settings.limits, protocol)
     except BaseException:
         await connection.close()
         raise

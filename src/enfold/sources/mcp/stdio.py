@@ -125,7 +125,7 @@ class StdioConnection:
             raise self._lost() from None
 
     def _lost(self) -> LostError:
-        return LostError(self.process.told(), may_have_run=False, words=self.process.last_words)
+        return LostError(self.process.end_error(), may_have_run=False, words=self.process.last_words)
 
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self.process.stdin
@@ -169,7 +169,7 @@ class StdioConnection:
         return self._inbox.name
 
     def lost(self) -> None:
-        self._inbox.fail_all(self.process.told(), words=self.process.last_words)
+        self._inbox.fail_all(self.process.end_error(), words=self.process.last_words)
 
 
 class _Process(asyncio.SubprocessProtocol):
@@ -250,7 +250,7 @@ class _Process(asyncio.SubprocessProtocol):
 
     # --- its end
 
-    def told(self) -> CallError:
+    def end_error(self) -> CallError:
         """What became of the process; what it printed may be of other callers, or secret, and is in our log."""
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
         return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}", details)

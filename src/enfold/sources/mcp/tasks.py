@@ -9,8 +9,8 @@ from typing import Any
 
 from enfold.errors import CallError
 from enfold.operation import Context
-from enfold.sources.mcp.asking import Caller
 from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream import Upstream
 
 __all__ = ["needs_task", "run_task"]
@@ -22,9 +22,9 @@ def needs_task(tool: Mapping[str, Any]) -> bool:
 
 
 async def run_task(upstream: Upstream, params: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Start the task and wait for its result; a caller who gives up takes the task with him."""
+    """Start the task and wait for its result; a caller who gives up takes the task with them."""
 
-    async def start(caller: Caller) -> dict[str, Any]:
+    async def start(caller: Recipient) -> dict[str, Any]:
         begun = await upstream.converse("tools/call", {**params, "task": {}}, caller, idempotent=False)
         task = begun.get("task")
         if not isinstance(task, Mapping) or not isinstance(task.get("taskId"), str):
@@ -34,7 +34,7 @@ async def run_task(upstream: Upstream, params: dict[str, Any], context: Context)
     return await upstream.call("tools/call", params, context, start=start)
 
 
-async def _result(upstream: Upstream, task_id: str, caller: Caller) -> dict[str, Any]:
+async def _result(upstream: Upstream, task_id: str, caller: Recipient) -> dict[str, Any]:
     try:
         return await upstream.converse("tasks/result", {"taskId": task_id}, caller)
     except asyncio.CancelledError:
@@ -47,4 +47,4 @@ async def _result(upstream: Upstream, task_id: str, caller: Caller) -> dict[str,
 async def _cancel(upstream: Upstream, task_id: str) -> None:
     with suppress(CallError, TimeoutError):
         async with asyncio.timeout(2.0):
-            await upstream.converse("tasks/cancel", {"taskId": task_id}, Caller(Context(), {}, Limits()))
+            await upstream.converse("tasks/cancel", {"taskId": task_id}, Recipient(Context(), {}, Limits()))

@@ -13,11 +13,12 @@ from enfold.mcp.asking import Peer
 from enfold.mcp.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.operation import Context
-from enfold.sources.mcp.asking import Answers, Caller, Held, peer_of
 from enfold.sources.mcp.failures import LostError, protocol_failure
 from enfold.sources.mcp.following import Following
+from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
-from enfold.sources.mcp.session import Session, Way
+from enfold.sources.mcp.recipients import Answers, Recipient, peer_of
+from enfold.sources.mcp.session import ServerSettings, Session
 from enfold.sources.mcp.targets import Command
 from enfold.sources.report import Problem
 
@@ -36,26 +37,30 @@ class Listing(msgspec.Struct, frozen=True):
 class Upstream:
     """A server that calls go to; `on_change` is called when its lists have changed, or may have."""
 
-    def __init__(self, way: Way, answers: Answers, log_level: str, on_change: Callable[[], None]) -> None:
-        self._way = way
+    def __init__(
+        self, settings: ServerSettings, answers: Answers, log_level: str, on_change: Callable[[], None]
+    ) -> None:
+        self._settings = settings
         self._answers = answers
         self._log_level = log_level
         self._on_change = on_change
         self._changed: set[str] = set()
-        self._held = Held(way.limits.held)
-        self._link = self._new_link(way, self._returned, is_first=True)
+        self._held = Held(settings.limits.held)
+        self._link = self._new_link(settings, self._returned, is_first=True)
         self._following = Following(self._link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
         self._asides = 0
 
-    def _new_link(self, way: Way, on_return: Callable[[Session], Awaitable[None]], *, is_first: bool = False) -> Link:
-        source = Caller(Context(), self._answers, way.limits)
-        return Link(way, source, self._log_level, self._notice, on_return, is_first=is_first)
+    def _new_link(
+        self, settings: ServerSettings, on_return: Callable[[Session], Awaitable[None]], *, is_first: bool = False
+    ) -> Link:
+        source = Recipient(Context(), self._answers, settings.limits)
+        return Link(settings, source, self._log_level, self._notice, on_return, is_first=is_first)
 
     @property
     def name(self) -> str:
-        return self._way.name
+        return self._settings.name
 
     @property
     def is_up(self) -> bool:
@@ -109,10 +114,10 @@ class Upstream:
         *,
         idempotent: bool = True,
         headers: dict[str, str] | None = None,
-        start: Callable[[Caller], Any] | None = None,
+        start: Callable[[Recipient], Any] | None = None,
     ) -> dict[str, Any]:
         """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
-        caller = Caller(context, self._answers, self._way.limits)
+        caller = Recipient(context, self._answers, self._settings.limits)
         begin = start or (lambda caller: self.converse(method, params, caller, idempotent=idempotent, headers=headers))
         peer = peer_of(context)
         result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
@@ -122,21 +127,21 @@ class Upstream:
         self,
         method: str,
         params: dict[str, Any],
-        caller: Caller,
+        caller: Recipient,
         *,
         idempotent: bool = True,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
         result = await self._send(method, params, caller, idempotent=idempotent, headers=headers)
-        for _ in range(self._way.limits.rounds):
+        for _ in range(self._settings.limits.rounds):
             if result.get("resultType") != "input_required":
                 return result
             again = {**params, **await self._answered(result, caller)}
             result = await self._send(method, again, caller, idempotent=idempotent, headers=headers)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
-    async def _answered(self, result: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    async def _answered(self, result: dict[str, Any], caller: Recipient) -> dict[str, Any]:
         """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
         requests = result.get("inputRequests")
         answers: dict[str, Any] = {}
@@ -152,7 +157,13 @@ class Upstream:
         return answers
 
     async def _send(
-        self, method: str, params: dict[str, Any], caller: Caller, *, idempotent: bool, headers: dict[str, str] | None
+        self,
+        method: str,
+        params: dict[str, Any],
+        caller: Recipient,
+        *,
+        idempotent: bool,
+        headers: dict[str, str] | None,
     ) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
         meta = caller.meta
@@ -177,23 +188,23 @@ class Upstream:
                 return await (self._aside(link, request) if goes_aside else request(session))
             except LostError as lost:
                 if is_last or lost.may_have_run:
-                    raise lost.told(idempotent=idempotent) from None
+                    raise lost.for_caller(idempotent=idempotent) from None
             except ProtocolError as error:
                 if is_last or error.code != UNSUPPORTED_VERSION:
                     raise protocol_failure(error) from None
                 await link.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _goes_aside(self, session: Session, params: dict[str, Any], caller: Caller) -> bool:
+    def _goes_aside(self, session: Session, params: dict[str, Any], caller: Recipient) -> bool:
         """Whether a call needs a process of its own.
 
         On the standard streams a question does not say whose it is. While one client is asked, the questions of another
         could only be refused, and many a server does nothing at all until it is answered.
         """
-        if not isinstance(self._way.server, Command) or session.revision.is_stateless or "task" in params:
+        if not isinstance(self._settings.server, Command) or session.revision.is_stateless or "task" in params:
             return False
         is_askable = bool(caller.capabilities) and caller.client is not None
-        has_room = self._asides < self._way.limits.side_sessions
+        has_room = self._asides < self._settings.limits.side_sessions
         return is_askable and has_room and session.waits_for_another(caller.client)
 
     async def _aside(self, link: Link, request: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -207,21 +218,26 @@ class Upstream:
         finally:
             self._asides -= 1
 
-    def _level_for(self, caller: Caller) -> str | None:
+    def _level_for(self, caller: Recipient) -> str | None:
         """What an MCP client wants to hear, or else what the source is to ask for."""
         if not caller.is_heard:
             return None
         level: str | None = getattr(peer_of(caller.context), "log_level", self._log_level)
         return level
 
-    async def _link_for(self, caller: Caller) -> Link:
+    async def _link_for(self, caller: Recipient) -> Link:
         """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
         is_newest = (await self._link.session()).revision.is_stateless
         peer = peer_of(caller.context)
-        if not is_newest or self._is_only_newest or self._way.protocol != "auto" or not _can_be_asked_at_once(peer):
+        if (
+            not is_newest
+            or self._is_only_newest
+            or self._settings.protocol != "auto"
+            or not _can_be_asked_at_once(peer)
+        ):
             return self._link
         if self._older_link is None:
-            self._older_link = self._new_link(self._way.speaking(LATEST_HANDSHAKE.name), self._list_again)
+            self._older_link = self._new_link(self._settings.speaking(LATEST_HANDSHAKE.name), self._list_again)
         try:
             await self._older_link.session()
         except CallError as error:
@@ -233,7 +249,7 @@ class Upstream:
 
     async def pages(self, method: str, field: str) -> Listing:
         """The items of a paged list, as many as the limits allow; a server that has no such list has none of them."""
-        session, limits = await self.session(), self._way.limits
+        session, limits = await self.session(), self._settings.limits
         items: list[dict[str, Any]] = []
         size, cursor = 0, None
         for _ in range(limits.pages):
@@ -257,7 +273,7 @@ class Upstream:
         return Listing(items, _over(method, "pages", limits.pages))
 
     async def _page(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        limit = self._way.limits.connect
+        limit = self._settings.limits.connect
         try:
             async with asyncio.timeout(limit):
                 return await session.request(method, params)
@@ -268,7 +284,7 @@ class Upstream:
                 return {}
             raise protocol_failure(error) from None
         except LostError as lost:
-            raise lost.told(idempotent=True) from None
+            raise lost.for_caller(idempotent=True) from None
 
 
 def _over(method: str, name: str, limit: int) -> Problem:

@@ -1,31 +1,28 @@
-"""Who made a call, as its server may speak to him: progress and logs go to his context, questions to him or to the source.
+"""Who made a call, as its server may speak to them: progress and logs go to their context, questions to them or to the source.
 
-A caller of a stateless surface leaves when he is asked something, and comes back with the answer: until then his call is
+A caller of a stateless surface leaves when they are asked something, and comes back with the answer: until then their call is
 held, so that whatever the server has done already is done only once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from enfold.errors import CallError
-from enfold.mcp.asking import InputRequired, MissingCapability, Peer, Question
-from enfold.mcp.messages import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
+from enfold.mcp.asking import MissingCapability, Peer, Question
+from enfold.mcp.messages import METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
 from enfold.operation import Context
 from enfold.sources.mcp.limits import Limits
 
-__all__ = ["Answers", "Caller", "Held", "peer_of", "with_defaults"]
+__all__ = ["Answers", "PutQuestions", "Recipient", "peer_of", "with_defaults"]
 
 # How the source itself answers a method, where the caller cannot: `async def answer(params, context) -> result`.
 Answers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
 
 PEER: Final = "mcp"
-HELD: Final = "enfold/held"
 
 _CAPABILITIES: Final = {
     "elicitation/create": "elicitation",
@@ -35,19 +32,19 @@ _CAPABILITIES: Final = {
 
 
 def peer_of(context: Context) -> Peer | None:
-    """The client at the other end of the caller's connection, if he came over MCP."""
+    """The client at the other end of the caller's connection, if they came over MCP."""
     return cast("Peer | None", (context.meta or {}).get(PEER))
 
 
-class Caller:
-    """Whoever waits for a call's result; he may change while the call is held."""
+class Recipient:
+    """Whoever waits for a call's result; they may change while the call is held."""
 
     def __init__(self, context: Context, answers: Answers, limits: Limits) -> None:
         self.context = context
         self._left_bytes = limits.notice_bytes
         self._answers = answers
         self._count = 0
-        self.pending: list[_Asked] = []
+        self.pending: list[PutQuestions] = []
         self.has_news = asyncio.Event()
 
     @property
@@ -130,7 +127,7 @@ class Caller:
         return with_defaults(question, await answer(question.params, self.context))
 
     async def _ask_peer(self, questions: dict[str, Question]) -> dict[str, dict[str, Any]]:
-        asked = _Asked(questions, asyncio.get_running_loop().create_future())
+        asked = PutQuestions(questions, asyncio.get_running_loop().create_future())
         self.pending.append(asked)
         self.has_news.set()
         try:
@@ -140,8 +137,8 @@ class Caller:
                 self.pending.remove(asked)
 
 
-class _Asked(msgspec.Struct, frozen=True, eq=False):
-    """Questions to the caller, and where his answers are waited for."""
+class PutQuestions(msgspec.Struct, frozen=True, eq=False):
+    """Questions to the caller, and where their answers are waited for."""
 
     questions: dict[str, Question]
     answers: asyncio.Future[dict[str, Any]]
@@ -179,91 +176,3 @@ def with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
     }
     content = {**filled, **(answer.get("content") or {})}
     return {**answer, "content": content} if content else answer
-
-
-# --- held calls ---------------------------------------------------------------------------------------------------
-
-
-class Held:
-    """The calls that run for callers who may leave and come back."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._calls: dict[str, _Running] = {}
-
-    async def run(self, caller: Caller, peer: Peer, start: Callable[[Caller], Coroutine[Any, Any, Any]]) -> Any:
-        """Run a call, or go on with the one that this caller left behind."""
-        running = self._take(peer.memory.pop(HELD, None))
-        if running is None:
-            running = _Running(caller, asyncio.get_running_loop().create_task(start(caller)))
-        running.caller.context = caller.context
-        try:
-            return await running.follow(peer)
-        except InputRequired:
-            peer.memory[HELD] = self._keep(running)
-            raise
-        except BaseException:
-            running.task.cancel()
-            raise
-
-    def close(self) -> None:
-        for key in list(self._calls):
-            self._expire(key)
-
-    def _keep(self, running: _Running) -> str:
-        key = os.urandom(16).hex()
-        running.expiry = asyncio.get_running_loop().call_later(self._seconds, self._expire, key)
-        self._calls[key] = running
-        return key
-
-    def _take(self, key: object) -> _Running | None:
-        running = self._calls.pop(key, None) if isinstance(key, str) else None
-        if running is not None and running.expiry is not None:
-            running.expiry.cancel()
-        return running
-
-    def _expire(self, key: str) -> None:
-        running = self._take(key)
-        if running is not None:
-            running.task.cancel()
-
-
-class _Running:
-    """A call at a server, in a task of its own."""
-
-    def __init__(self, caller: Caller, task: asyncio.Task[Any]) -> None:
-        self.caller = caller
-        self.task = task
-        self.expiry: asyncio.TimerHandle | None = None
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self.caller.has_news.set()
-        if not task.cancelled():
-            task.exception()  # seen, though perhaps by nobody
-
-    async def follow(self, peer: Peer) -> Any:
-        """Wait for the result, and put the server's questions to the caller meanwhile."""
-        caller = self.caller
-        while True:
-            caller.has_news.clear()
-            while caller.pending:
-                await self._put(caller.pending[0], peer)
-            if self.task.done():
-                return self.task.result()
-            await caller.has_news.wait()
-
-    async def _put(self, asked: _Asked, peer: Peer) -> None:
-        """Put questions to the client; they stay pending if it leaves to come back with the answers."""
-        try:
-            answers = await peer.ask(asked.questions)
-        except InputRequired:
-            raise
-        except CallError as error:
-            if not asked.answers.done():
-                asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
-        else:
-            if not asked.answers.done():
-                asked.answers.set_result(answers)
-        if asked in self.caller.pending:
-            self.caller.pending.remove(asked)

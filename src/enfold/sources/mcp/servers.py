@@ -14,11 +14,11 @@ from enfold.mcp.offers import facts_of, kind_of
 from enfold.operation import AccessControl, Normalize, Operation, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
-from enfold.sources.mcp.asking import Answers
 from enfold.sources.mcp.limits import Limits
-from enfold.sources.mcp.offers import KINDS, Kind, Offers, Options, read_offers
+from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
+from enfold.sources.mcp.recipients import Answers
 from enfold.sources.mcp.results import Reads
-from enfold.sources.mcp.session import Dialect, Way
+from enfold.sources.mcp.session import Dialect, ServerSettings
 from enfold.sources.mcp.targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.upstream import Upstream
 from enfold.sources.mcp.web import GivenHeaders, given_headers
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MCPOperations", "from_mcp"]
 
-# A bearer token, a user and his password, or a function that gives the value of `Authorization`.
+# A bearer token, a user and their password, or a function that gives the value of `Authorization`.
 Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
 
 log: Final = Log("enfold.mcp")
@@ -88,18 +88,18 @@ def from_mcp(
     if auth is not None and credentials is not None:
         raise ValueError("A server is given credentials or auth, not both")
 
-    def source(name: str, server: Server, options: Options) -> _Source:
+    def server_of(name: str, server: Server, options: Options) -> _Server:
         login = _login(server, auth, name, sent)
-        way = Way(server, name, limits or Limits(), protocol, login or sent, client)
-        return _Source(way, login, answers or {}, log_level, options)
+        settings = ServerSettings(server, name, limits or Limits(), protocol, login or sent, client)
+        return _Server(settings, login, answers or {}, log_level, options)
 
     if not isinstance(servers, dict):
-        return MCPOperations([source(namespace or str(servers), servers, options)])
+        return MCPOperations([server_of(namespace or str(servers), servers, options)])
     names = legal_names(servers)
     spaces = {name: ".".join(part for part in (namespace, names[name]) if part) for name in servers}
     return MCPOperations(
         [
-            source(name, server, msgspec.structs.replace(options, namespace=spaces[name]))
+            server_of(name, server, msgspec.structs.replace(options, namespace=spaces[name]))
             for name, server in servers.items()
         ]
     )
@@ -108,15 +108,15 @@ def from_mcp(
 class MCPOperations:
     """The operations of one or several servers: an iterable of them, and the connections they share."""
 
-    def __init__(self, sources: list[_Source]) -> None:
+    def __init__(self, sources: list[_Server]) -> None:
         self._sources = sources
         self._failed: list[Problem] = []
 
     def __iter__(self) -> Iterator[Operation]:
-        return (operation for source in self._sources for operation in source.offers.operations)
+        return (operation for source in self._sources for operation in source.imported.operations)
 
     def __len__(self) -> int:
-        return sum(len(source.offers.operations) for source in self._sources)
+        return sum(len(source.imported.operations) for source in self._sources)
 
     def __repr__(self) -> str:
         return f"<MCPOperations {len(self)}>"
@@ -124,7 +124,7 @@ class MCPOperations:
     @property
     def report(self) -> ImportReport:
         """The ids that are there now, and what was left out and why."""
-        skipped = [problem for source in self._sources for problem in source.offers.skipped]
+        skipped = [problem for source in self._sources for problem in source.imported.skipped]
         return ImportReport([operation.spec.id for operation in self], [*self._failed, *skipped], _clashes(self))
 
     @property
@@ -163,14 +163,16 @@ class MCPOperations:
         await asyncio.gather(*(source.close() for source in self._sources), return_exceptions=True)
 
 
-class _Source:
+class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
-    def __init__(self, way: Way, login: Login | None, answers: Answers, log_level: str, options: Options) -> None:
-        self._upstream = Upstream(way, answers, log_level, self._changed)
+    def __init__(
+        self, settings: ServerSettings, login: Login | None, answers: Answers, log_level: str, options: Options
+    ) -> None:
+        self._upstream = Upstream(settings, answers, log_level, self._changed)
         self._login = login
         self._options = options
-        self.offers = Offers()
+        self.imported = Imported()
         self._registries: list[OperationRegistry] = []
         self._refreshing: asyncio.Task[None] | None = None
         self._is_stale = False
@@ -185,11 +187,11 @@ class _Source:
         return self._upstream.is_up
 
     async def open(self) -> None:
-        self.offers = await (self._list() if self._login is None else self._login.let_in(self._list))
+        self.imported = await (self._list() if self._login is None else self._login.let_in(self._list))
         self._is_open = True
 
-    def _list(self) -> Awaitable[Offers]:
-        return read_offers(self._upstream, self._options)
+    def _list(self) -> Awaitable[Imported]:
+        return import_operations(self._upstream, self._options)
 
     async def wake(self) -> None:
         await self._upstream.session()
@@ -221,13 +223,13 @@ class _Source:
             await asyncio.sleep(wait)
             wait = min(2 * wait or FIRST_WAIT, LONGEST_WAIT)
             try:
-                offers = await self._list()
+                imported = await self._list()
             except CallError as error:
                 log.warning("%s cannot be listed again: %s", self.name, error.message)
                 return
-            before, self.offers = self.offers, _merged(self.offers, offers)
+            before, self.imported = self.imported, _merged(self.imported, imported)
             for registry in self._registries:
-                _update(registry, before.operations, self.offers.operations)
+                _update(registry, before.operations, self.imported.operations)
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:
@@ -239,7 +241,7 @@ def _clashes(operations: Iterable[Operation]) -> list[Problem]:
     return [Problem(uri, f"listed as {' and '.join(ids)}") for uri, ids in owners.items() if len(ids) > 1]
 
 
-def _merged(before: Offers, after: Offers) -> Offers:
+def _merged(before: Imported, after: Imported) -> Imported:
     """The later offers, with the operations that stayed as they were being the same objects.
 
     What the server says has changed is made anew even where it looks the same, so that clients learn of it.

@@ -32,7 +32,7 @@ from enfold.sources.mcp.templates import expand_uri
 from enfold.sources.mcp.upstream import Listing, Upstream
 from enfold.sources.report import Problem
 
-__all__ = ["KINDS", "Kind", "Offers", "Options", "read_offers"]
+__all__ = ["KINDS", "Imported", "Kind", "Options", "import_operations"]
 
 Kind: TypeAlias = Literal["tool", "resource", "prompt"]
 Listed: TypeAlias = dict[str, Any]
@@ -59,7 +59,7 @@ class Options(msgspec.Struct, frozen=True):
     access: AccessControl = OPEN
 
 
-class Offers(msgspec.Struct, frozen=True):
+class Imported(msgspec.Struct, frozen=True):
     """The operations made of a server's lists at one moment, and what could not be one."""
 
     operations: list[Operation] = []
@@ -71,7 +71,7 @@ class Offers(msgspec.Struct, frozen=True):
         return _CAPABILITIES.get(kind_of(operation.spec)) in self.renewed
 
 
-async def read_offers(upstream: Upstream, options: Options) -> Offers:
+async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
     session = await upstream.session()
     renewed = upstream.take_changed()
@@ -88,7 +88,7 @@ async def read_offers(upstream: Upstream, options: Options) -> Offers:
             maker.add_updates()
     if "completions" in session.capabilities:
         maker.add_completions()
-    return maker.offers(renewed)
+    return maker.imported(renewed)
 
 
 class _Maker:
@@ -102,8 +102,8 @@ class _Maker:
         self._completed: list[tuple[OperationSpec, Listed]] = []
         self._skipped: list[Problem] = []
 
-    def offers(self, renewed: frozenset[str]) -> Offers:
-        return Offers(list(self._made.values()), self._skipped, self._is_stateless, renewed)
+    def imported(self, renewed: frozenset[str]) -> Imported:
+        return Imported(list(self._made.values()), self._skipped, self._is_stateless, renewed)
 
     def items(self, listing: Listing) -> list[Listed]:
         """The items of a list; that it was cut is told."""
