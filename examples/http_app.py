@@ -15,7 +15,7 @@ ops = OperationRegistry("notes")
 notes: list[str] = ["buy tea"]
 
 
-@ops.query
+@ops.query(access={"public": True})
 async def find(word: str) -> list[str]:
     """Find the notes with a word."""
     return [note for note in notes if word in note]

@@ -106,7 +106,7 @@ def shop() -> OperationRegistry:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with serve(to_http(shop(), tokens=TOKENS, max_body=100_000, body_timeout=0.3)) as client:
+    with serve(to_http(shop(), tokens=TOKENS, allow_anonymous=True, max_body=100_000, body_timeout=0.3)) as client:
         yield client
 
 
@@ -453,13 +453,13 @@ def test_a_token_says_who_calls(client: Client) -> None:
 def test_without_an_identity_a_guarded_operation_asks_for_one(client: Client) -> None:
     answer = client.post("/functions/create", {"title": "x"})
     assert told(answer)[:2] == (401, "ACCESS_DENIED")
-    assert answer.headers["www-authenticate"] == 'Bearer realm="enfold"'
+    assert answer.headers["www-authenticate"].startswith('Bearer realm="enfold", scope="')
 
 
 def test_who_may_not_is_refused_before_his_body_is_looked_at(client: Client) -> None:
     headers = {"Authorization": "Bearer token-of-bob", "Content-Type": "application/json"}
     answer = client.request("POST", "/functions/create", b"not json", headers)
-    assert told(answer) == (403, "ACCESS_DENIED", {"error": "bob may not call shop.create"})
+    assert told(answer) == (404, "OPERATION_NOT_FOUND", {"error": "Operation not found: create"})
     assert client.post("/functions/create", {"title": "x"}, Authorization="Bearer token-of-ann").json == {"result": "x"}
 
 
@@ -467,7 +467,8 @@ def test_who_may_not_is_refused_before_his_body_is_looked_at(client: Client) -> 
 def test_a_token_that_is_not_valid_is_refused_even_where_none_is_needed(client: Client, header: str) -> None:
     answer = client.get("/functions/echo", Authorization=header)
     assert told(answer)[:2] == (401, "ACCESS_DENIED")
-    assert answer.headers["www-authenticate"] == 'Bearer realm="enfold", error="invalid_token"'
+    assert answer.headers["www-authenticate"].startswith('Bearer realm="enfold", error="invalid_token", scope="')
+    assert "/.well-known/oauth-protected-resource" in answer.headers["www-authenticate"]
 
 
 def test_the_resource_is_the_one_the_input_names(client: Client) -> None:
@@ -744,7 +745,7 @@ class Mounted:
 
 def test_a_mounted_app_gets_its_paths_its_lifespan_and_the_identity() -> None:
     mounted = Mounted()
-    with serve(to_http(shop(), tokens=TOKENS, mounts={"/mcp": mounted})) as client:
+    with serve(to_http(shop(), tokens=TOKENS, allow_anonymous=True, mounts={"/mcp": mounted})) as client:
         assert client.get("/mcp").body == b"/mcp /mcp None"
         assert client.get("/mcp/x", Authorization="Bearer token-of-ann").body == b"/mcp /mcp/x ann"
         assert client.get("/mcp", Authorization="Bearer wrong").status == 401

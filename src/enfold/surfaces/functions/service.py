@@ -15,12 +15,13 @@ from enfold.access import check_access, may_list
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError
 from enfold.formats import find_format
+from enfold.identities.challenges import scopes_of
 from enfold.operation import Context, OperationSpec, Recording
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
 from enfold.surfaces.functions.request import Answer, Request
-from enfold.surfaces.functions.routes import Route, Routes
+from enfold.surfaces.functions.routes import PREFIX, Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
 
 if TYPE_CHECKING:
@@ -100,10 +101,26 @@ class Functions:
                 error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
             ) from None
         if route is not None:
+            self._check_visible(route, request)
             request.operation = route.spec
             if request.method not in route.methods:
                 raise not_allowed(request.method, route.methods)
         return route
+
+    def _check_visible(self, route: Route, request: Request) -> None:
+        """To a caller whom no input would let run it, an operation is as one that is not there."""
+        if request.identity is not None and not may_list(route.spec.access_control, request.identity):
+            request.operation = None
+            name = request.path.removeprefix(PREFIX)
+            raise CallError("OPERATION_NOT_FOUND", f"{self._dialect.missing}: {name}")
+
+    @property
+    def has_operations(self) -> bool:
+        return len(self._registry) > 0
+
+    def scopes(self) -> list[str]:
+        """The scopes that operations ask for."""
+        return scopes_of(self._registry.list())
 
     def _look_up(self, path: str) -> Route | None:
         try:
@@ -115,6 +132,7 @@ class Functions:
 
     def admit(self, route: Route, request: Request) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
+        self._check_visible(route, request)
         if not route.prepared.is_open and not may_list(route.spec.access_control, request.identity):
             check_access(route.spec, request.identity, {})
 

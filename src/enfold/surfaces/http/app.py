@@ -5,15 +5,17 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from enfold.access import check_access
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
+from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
+from enfold.identities.door import Door, address_of, no_identity, refused_token
 from enfold.log import Log
-from enfold.operation import Policy, new_request_id
+from enfold.operation import OperationSpec, Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, Presence, late_body
@@ -25,7 +27,7 @@ from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Sett
 from enfold.surfaces.http.lifespan import run_lifespan
 from enfold.surfaces.http.mounts import Mount, below, close_websocket, mount_of, own_path, with_headers
 from enfold.surfaces.http.stream import Stream
-from enfold.tokens import Verifier, identify
+from enfold.tokens import Verifier
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -51,6 +53,7 @@ def to_http(
     *,
     format: str = DEFAULT_FORMAT,
     tokens: Verifier | None = None,
+    allow_anonymous: bool = False,
     mounts: Mapping[str, ASGIApp] | None = None,
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
@@ -64,15 +67,23 @@ def to_http(
 ) -> HTTPApp:
     """Serve a registry as an ASGI app.
 
+    With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
     `mounts` are other ASGI apps by path; `allowed_hosts` the names this server goes by (the loopback and its own
     address if none are given); `allowed_origins` the origins whose pages may call it, which switches CORS on;
     `recorder` captures provenance for callers who ask for it.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    functions = Functions(served.guarded(), Settings(format, max_body, recorder, title, version), _DIALECT)
+    settings = Settings(format, max_body, recorder, title, version)
+    functions = Functions(served.guarded(), settings, _DIALECT)
+    is_closed = tokens is not None and not allow_anonymous
+    public = Functions(served.only(_is_public).guarded(), settings, _DIALECT) if is_closed else None
     mounted = tuple((f"/{path.strip('/')}".rstrip("/"), app) for path, app in (mounts or {}).items())
     carrying = Carrying(tokens, mounted, max_body, body_timeout, heartbeat)
-    return HTTPApp(functions, carrying, Hosts(allowed_hosts, allowed_origins))
+    return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
+
+
+def _is_public(spec: OperationSpec) -> bool:
+    return spec.access_control.public
 
 
 class Carrying(msgspec.Struct, frozen=True):
@@ -88,11 +99,13 @@ class Carrying(msgspec.Struct, frozen=True):
 class HTTPApp:
     """A registry over HTTP. It lives as long as its server; `stop` ends the streams, so that the server can end."""
 
-    def __init__(self, functions: Functions, carrying: Carrying, hosts: Hosts) -> None:
+    def __init__(self, functions: Functions, public: Functions | None, carrying: Carrying, hosts: Hosts) -> None:
         self._functions = functions
         self._carrying = carrying
         self._hosts = hosts
         self._format = functions.format
+        self._door = None if carrying.tokens is None else Door(carrying.tokens)
+        self._public = public  # what callers without a token get, where one is needed
         self._streams: set[Stream] = set()
         self._is_stopping = False
 
@@ -150,23 +163,43 @@ class HTTPApp:
             self._admit(exchange, headers)
         if request.query or not _WISHES.isdisjoint(headers):
             self._functions.read_wishes(request)
-        route = self._functions.routes.known.get(request.path)
+        if b"authorization" in headers:
+            await self._identify(exchange, request)
+        elif self._public is not None:
+            return await self._answer_stranger(exchange, request, self._public)
+        return await self._answer_from(self._functions, exchange, request)
+
+    async def _answer_from(self, functions: Functions, exchange: Exchange, request: Request) -> Answer | None:
+        """What a request comes to that has been let in, of the operations that its caller may know of."""
+        route = functions.routes.known.get(request.path)
         if route is None or request.method not in route.methods:
-            route = self._functions.find(request)
+            route = functions.find(request)
         if route is None:
-            return await self._page(exchange, request)
+            return await self._page(exchange, request, functions)
         request.operation = route.spec
+        if not route.prepared.is_open and (request.identity is not None or request.method != "OPTIONS"):
+            functions.admit(route, request)
         if request.method == "OPTIONS":
             await self._options(exchange, request, route.methods)
             return None
-        if b"authorization" in headers:
-            await self._identify(request)
-        if not route.prepared.is_open:
-            self._functions.admit(route, request)
         if route.prepared.is_stream:
             await self._follow(exchange, request, route)
             return None
-        return await self._functions.call(route, request)
+        return await functions.call(route, request)
+
+    async def _answer_stranger(self, exchange: Exchange, request: Request, public: Functions) -> Answer | None:
+        """What a caller without a token gets where a token is needed: what is public, and no word about the rest."""
+        if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
+            await self._options(exchange, request, _ALL_METHODS)
+            return None
+        if request.path in ("/openapi.json", "/call") and not public.has_operations:
+            raise no_identity()
+        try:
+            return await self._answer_from(public, exchange, request)
+        except CallError:
+            if request.operation is None and request.path != "/healthz":
+                raise no_identity() from None
+            raise
 
     def _admit(self, exchange: Exchange, headers: Headers) -> None:
         """Refuse a request that names another host, or comes from a page of another origin."""
@@ -175,10 +208,14 @@ class HTTPApp:
             raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
         exchange.extra_headers = self._hosts.cors_headers(headers)
 
-    async def _identify(self, request: Request) -> None:
+    async def _identify(self, exchange: Exchange, request: Request) -> None:
+        """Establish who calls; a token that stands for nobody is refused even where none is needed."""
         header = request.headers.get(b"authorization")
-        if header is not None and self._carrying.tokens is not None:
-            request.identity = await identify(self._carrying.tokens, header.decode("latin-1"))
+        if header is None or self._door is None:
+            return
+        request.identity = await self._door.enter(header.decode("latin-1"), address_of(exchange.scope))
+        if request.identity is None:
+            raise refused_token()
 
     def _failure(
         self, exchange: Exchange, request: Request, error: BaseException, ended: Ended | None
@@ -193,7 +230,8 @@ class HTTPApp:
             error = CallError("UNKNOWN_ERROR", "The server failed to answer")
         if exchange.is_started:  # only the connection can tell of it
             raise error
-        return self._functions.failure(request, error)
+        answer = self._functions.failure(request, error)
+        return answer if answer.status != 401 or self._door is None else self._with_challenge(answer, exchange, request)
 
     # streams
 
@@ -218,7 +256,9 @@ class HTTPApp:
 
     # pages
 
-    async def _page(self, exchange: Exchange, request: Request) -> Answer | None:
+    async def _page(self, exchange: Exchange, request: Request, functions: Functions) -> Answer | None:
+        if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
+            return Answer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
         methods = _PAGES.get(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
@@ -229,10 +269,26 @@ class HTTPApp:
             return None
         if request.path == "/healthz":
             return Answer(b'{"status":"ok"}', 200, [NO_STORE])
-        await self._identify(request)
         if request.path == "/call":
-            return await self._functions.call_request(request)
-        return self._functions.document(request, exchange.scope.get("root_path", ""))
+            return await functions.call_request(request)
+        return functions.document(request, exchange.scope.get("root_path", ""))
+
+    def _metadata(self, exchange: Exchange, request: Request) -> dict[str, Any]:
+        """Who gives tokens for what is at the path below the well-known one (RFC 9728)."""
+        resource = f"{_origin(exchange, request)}{request.path.removeprefix(WELL_KNOWN) or '/'}"
+        issuers = [] if self._door is None else self._door.issuers
+        return protected_resource(resource, issuers=issuers, scopes=self._functions.scopes())
+
+    def _with_challenge(self, answer: Answer, exchange: Exchange, request: Request) -> Answer:
+        """A refusal that says where to read who gives tokens, and which scopes there are."""
+        is_wrong = b"error=" in dict(answer.headers).get(b"www-authenticate", b"")
+        told = challenge(
+            "invalid_token" if is_wrong else None,
+            scope=self._functions.scopes(),
+            resource_metadata=metadata_url(_origin(exchange, request)),
+        )
+        others = [header for header in answer.headers if header[0] != b"www-authenticate"]
+        return answer._replace(headers=[*others, (b"www-authenticate", told.encode())])
 
     async def _options(self, exchange: Exchange, request: Request, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
@@ -255,7 +311,7 @@ class HTTPApp:
             if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
                 self._admit(exchange, headers)
             if b"authorization" in headers:
-                await self._identify(request)
+                await self._identify(exchange, request)
         except CallError as error:
             await self._refuse_mounted(exchange, request, error, receive)
             return
@@ -283,6 +339,13 @@ _PAGES: Final = {
     "/call": ("POST", "OPTIONS"),
 }
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+
+
+def _origin(exchange: Exchange, request: Request) -> str:
+    """Where the client sees us; the host has been checked."""
+    host = request.headers.get(b"host", b"localhost").decode("latin-1")
+    return f"{exchange.scope.get('scheme', 'http')}://{host}"
+
 
 _OWN_IDS: Final = b"%s%%x" % new_request_id()[:24].encode()
 _numbers: Final = count()

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import TypeAlias
 from urllib.parse import quote
 
+from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource, scopes_of
+from enfold.identities.door import Door, address_of
 from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.messages import IDENTITY, Header, Scope
 from enfold.surfaces.mcp.reply import RefusalError
-from enfold.tokens import Verifier, bearer_token, verified
+from enfold.tokens import Verifier
 
 __all__ = ["Authorization"]
 
 Headers: TypeAlias = Mapping[bytes, bytes]
-
-WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 
 class Authorization:
@@ -25,48 +25,42 @@ class Authorization:
 
     def __init__(self, registry: Registry, tokens: Verifier | None, servers: tuple[str, ...]) -> None:
         self._registry = registry
-        self._tokens = tokens
+        self._door = None if tokens is None else Door(tokens)
         self.is_needed = tokens is not None  # nobody calls without a token
         self._servers = servers
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
         """Who calls: whom the app that mounts us has found, or who is behind the token."""
         identity: Identity | None = scope.get(IDENTITY)
-        if self._tokens is None or identity is not None:
+        if self._door is None or identity is not None:
             return identity
-        token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))
-        identity = None if token is None else await verified(self._tokens, token)
+        header = headers.get(b"authorization")
+        if header is not None:
+            identity = await self._door.enter(header.decode("latin-1"), address_of(scope))
         if identity is None:
-            raise self._challenge(scope, headers, is_wrong=token is not None)
+            raise self._challenge(scope, headers, is_wrong=header is not None)
         return identity
 
     def _challenge(self, scope: Scope, headers: Headers, *, is_wrong: bool) -> RefusalError:
         path = quote(scope["path"], safe="/:@!$&()*+,;=~")  # as it may stand in a header
-        parts = ['Bearer realm="enfold"', f'resource_metadata="{_origin(scope, headers)}{WELL_KNOWN}{path}"']
-        if is_wrong:
-            parts.append('error="invalid_token"')
-        challenge: Header = (b"www-authenticate", ", ".join(parts).encode("latin-1", "replace"))
+        told = challenge(
+            "invalid_token" if is_wrong else None,
+            scope=scopes_of(self._registry.list()),
+            resource_metadata=metadata_url(_origin(scope, headers), path),
+        )
+        header: Header = (b"www-authenticate", told.encode())
         message = "The token is not valid" if is_wrong else "This server needs a bearer token"
-        return RefusalError(401, ProtocolError(INVALID_REQUEST, message), headers=[challenge])
+        return RefusalError(401, ProtocolError(INVALID_REQUEST, message), headers=[header])
 
     def is_metadata(self, scope: Scope) -> bool:
-        return self._tokens is not None and WELL_KNOWN in scope["path"]
+        return self._door is not None and WELL_KNOWN in scope["path"]
 
     def metadata(self, scope: Scope, headers: Headers) -> bytes:
         """The document that tells a client for which resource it needs a token, and who gives them."""
-        document: dict[str, Any] = {
-            "resource": f"{_origin(scope, headers)}{scope['path'].partition(WELL_KNOWN)[2]}",
-            "bearer_methods_supported": ["header"],
-            "resource_name": "Enfold MCP server",
-        }
-        if self._servers:
-            document["authorization_servers"] = list(self._servers)
-        scopes = sorted({scope for spec in self._registry.list() for scope in _scopes(spec.access_control)})
-        return encode({**document, "scopes_supported": scopes} if scopes else document)
-
-
-def _scopes(access: Any) -> tuple[str, ...]:
-    return (*access.required_scopes, *access.required_scopes_any)
+        resource = f"{_origin(scope, headers)}{scope['path'].partition(WELL_KNOWN)[2]}"
+        issuers = [*self._servers, *([] if self._door is None else self._door.issuers)]
+        scopes = scopes_of(self._registry.list())
+        return encode(protected_resource(resource, issuers=issuers, scopes=scopes, name="Enfold MCP server"))
 
 
 def _origin(scope: Scope, headers: Headers) -> str:

@@ -175,7 +175,8 @@ def _listener(session: HTTPSession, server: Server) -> Listener:
 
 
 def _check_twins(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a header of the protocol that comes twice: who reads the first and who reads the last would disagree."""
-    names = [name for name, _ in headers if name.startswith(b"mcp-")]
+    """Refuse a header that comes twice and must not: who reads the first and who reads the last would disagree."""
+    names = [name for name, _ in headers if name.startswith(b"mcp-") or name == b"authorization"]
     if len(set(names)) != len(names):
-        raise RefusalError(400, ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header comes twice"))
+        told = "Header mismatch: an Mcp header, or Authorization, comes twice"
+        raise RefusalError(400, ProtocolError(HEADER_MISMATCH, told))
