@@ -29,10 +29,13 @@ def main(documents: list[str]) -> int:
         sys.stderr.write("not run: this needs node and the MCP packages below .parts\n")
         return NOT_RUN
     chosen = [Path(each) for each in documents] or shared_documents()
-    wrong = [line for line in lines(chosen) if "error" in line or line["tools"] != line["wanted"]]
-    for line in wrong:
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.write(f"{len(chosen)} documents, {len(wrong)} wrong\n")
+    wrong = 0
+    for line in lines(chosen):
+        is_right = line.get("tools") == line.get("wanted") and "error" not in line
+        wrong += not is_right
+        sys.stdout.write(f"{'right' if is_right else 'WRONG'} {json.dumps(line)}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{len(chosen)} documents, {wrong} wrong\n")
     return 1 if wrong else 0
 
 

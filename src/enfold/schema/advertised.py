@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from enfold.schema.regexp.portable import portable_pattern
 
 __all__ = ["Advertising"]
@@ -30,7 +32,7 @@ _SCHEMAS: Final = frozenset(
 )
 _LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
 _MAPS: Final = frozenset({"properties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-_SAID: Final = ("$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType")
+_SAID: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
 
 
 class Advertising:
@@ -44,6 +46,8 @@ class Advertising:
     def portable(self, schema: Schema) -> Schema:
         """The schema with every pattern rewritten for the `u` flag or left out; the same object where nothing changes."""
         try:
+            if not _mentions_pattern(schema):
+                return schema
             made: Schema = self._with_patterns(schema)
         except RecursionError:
             return {key: schema[key] for key in ("type", "description") if key in schema}
@@ -99,22 +103,36 @@ class Advertising:
     def _loosened(self, schema: Any) -> Schema:
         if not isinstance(schema, dict):
             return {}
-        loose: Schema = {key: schema[key] for key in _SAID if key in schema}
-        if "type" in schema:
-            loose["$comment"] = schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
-        for key, make in (("properties", self._loosened), ("$defs", self._shared_loosely)):
-            if isinstance(schema.get(key), dict):
-                loose[key] = {name: make(each) for name, each in schema[key].items()}
-        for key in ("items", "additionalProperties"):
-            if isinstance(schema.get(key), dict):
-                loose[key] = self._loosened(schema[key])
-        for key, kept in (("prefixItems", "prefixItems"), ("allOf", "allOf"), ("anyOf", "anyOf"), ("oneOf", "anyOf")):
-            if isinstance(schema.get(key), list) and kept not in loose:
-                loose[kept] = [self._loosened(each) for each in schema[key]]
+        loose: Schema = {}
+        for key, value in schema.items():
+            if key in _SAID:
+                loose[key] = value
+            elif key == "type":
+                loose["$comment"] = value if isinstance(value, str) else " or ".join(value)
+            elif isinstance(value, dict):
+                self._loosen_inside(key, value, loose)
+            elif isinstance(value, list) and key in _LISTS:
+                loose["anyOf" if key == "oneOf" else key] = [self._loosened(each) for each in value]
         return loose
+
+    def _loosen_inside(self, key: str, value: Schema, loose: Schema) -> None:
+        if key == "properties":
+            loose[key] = {name: self._loosened(each) for name, each in value.items()}
+        elif key == "$defs":
+            loose[key] = {name: self._shared_loosely(each) for name, each in value.items()}
+        elif key in ("items", "additionalProperties"):
+            loose[key] = self._loosened(value)
 
     def _shared_loosely(self, definition: Any) -> Any:
         return _once(self._loose, definition, self._loosened)
+
+
+def _mentions_pattern(schema: Schema) -> bool:
+    """Whether there is anything to look for: most schemas have no pattern, and writing one is far quicker than a walk."""
+    try:
+        return b'"pattern' in msgspec.json.encode(schema)
+    except (TypeError, ValueError):  # a value in it that JSON does not have
+        return True
 
 
 def _once(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from enfold import CallError
+from enfold.sources.openapi import from_openapi
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, RawServer, Received, Serve, Words
@@ -394,3 +395,38 @@ async def test_an_object_that_happens_to_have_data_is_no_file(serve: Serve, conn
     document = http.document({"requestBody": {"content": content}}, method="post")
     await connect(document, base_url=server.url).execute("x", {"body": {"data": {"type": "articles"}}})
     assert server.received[0].header("content-type") == "application/json"
+
+
+# --- headers of parts
+
+
+async def test_a_part_has_the_headers_of_its_encoding_and_those_the_caller_gives(
+    server: RawServer, connect: Connect, http: Words
+) -> None:
+    headers = {
+        "X-Fixed": {"schema": {"const": "a"}},
+        "X-Only": {"schema": {"enum": [7]}},
+        "X-Usual": {"schema": {"type": "string", "default": "u"}},
+        "X-Named": {"$ref": "#/components/headers/Named"},
+        "X-Free": {"schema": {"type": "string"}},
+        "Content-Type": {"schema": {"const": "never"}},
+    }
+    kind = {
+        "schema": {"type": "object", "properties": {"f": BINARY, "note": {"type": "string"}}},
+        "encoding": {"f": {"headers": headers}, "note": {"headers": {"X-Fixed": {"schema": {"const": "n"}}}}},
+    }
+    components = {"headers": {"Named": {"schema": {"const": "r"}}}}
+    body = {"content": {"multipart/form-data": kind}}
+    given = {"data": PNG_TEXT, "headers": {"X-Free": "x\r\nEvil: 1", "x-usual": "mine", "Content-Type": "no"}}
+    received = await send(server, connect, http, body, {"f": given, "note": "hi"}, components=components)
+    parts = parts_of(received)
+    found = [parts["f"][f"X-{name}"] for name in ("Fixed", "Only", "Usual", "Named", "Free")]
+    assert found == ["a", "7", "mine", "r", "x Evil: 1"]
+    assert (parts["f"]["Evil"], parts["f"].get_content_type(), parts["note"]["X-Fixed"]) == (
+        None,
+        "application/octet-stream",
+        "n",
+    )
+    document = http.document({"requestBody": body}, method="post", components=components)
+    told = [each.why for each in from_openapi(document, base_url=server.url).report.degraded]
+    assert told == ["the header X-Free of the part f is sent only where its `headers` have it"]

@@ -114,3 +114,26 @@ def test_required_fields_are_required_only_with_a_required_body(http: Words) -> 
         return operation.spec.input_schema.get("required")
 
     assert (required(True), required(False)) == (["a"], None)
+
+
+@pytest.mark.parametrize(("version", "description"), [("3.1.0", "Own."), ("3.2.0", "Own."), ("3.0.3", "Shared.")])
+def test_a_reference_has_a_description_of_its_own_since_3_1(http: Words, version: str, description: str) -> None:
+    words = {"description": "Shared."}
+    components = {
+        "parameters": {"P": {"name": "p", "in": "query", "schema": {"type": "string"}, **words}},
+        "requestBodies": {"B": {"content": {"application/json": {"schema": {"type": "array"}}}, **words}},
+        "responses": {"R": words},
+    }
+
+    def ref(kind: str, name: str) -> dict[str, str]:
+        return {"$ref": f"#/components/{kind}/{name}", "description": "Own."}
+
+    operation = {
+        "parameters": [ref("parameters", "P")],
+        "requestBody": ref("requestBodies", "B"),
+        "responses": {"404": ref("responses", "R")},
+    }
+    document = http.document(operation, method="post", version=version, components=components)
+    spec = next(iter(from_openapi(document))).spec
+    shown = [spec.input_schema["properties"][name]["description"] for name in ("p", "body")]
+    assert [*shown, spec.error_schemas[0].description] == [description] * 3

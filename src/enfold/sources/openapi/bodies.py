@@ -28,6 +28,7 @@ FILE_SCHEMA: Final[dict[str, Any]] = {
                 "data": {"contentEncoding": "base64"},
                 "filename": {"type": "string"},
                 "content_type": {"type": "string"},
+                "headers": {"type": "object", "additionalProperties": {"type": "string"}},
             },
             "required": ["data"],
         },
@@ -38,6 +39,7 @@ FILE_SCHEMA: Final[dict[str, Any]] = {
 _JSON: Final = "application/json"
 _URLENCODED: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
+_OWN_HEADERS: Final = frozenset({"content-disposition", "content-type"})  # of a part: we write these ourselves
 
 
 class Media(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Media(msgspec.Struct, frozen=True):
     schema: Place
     encoding: Place
     is_sequence: bool = False  # described by an itemSchema: one item after another
+    headers: dict[str, dict[str, str | None]] = {}  # of parts: by field and name, None where the caller gives it
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -64,18 +67,48 @@ def read_body(library: Library, version: str, found: Found) -> Body | None:
     declared = found.place.child("requestBody")
     if declared.node is None:
         return _read_old(library, found) if _parameters(found) else None
-    place = library.follow(declared)
+    place = library.follow_described(declared)
     if not isinstance(place.node, dict):
         raise MalformedOperationError(declared, "a request body is an object")
     listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
-    kinds = tuple(_media(name, listed[name]) for name in media.json_first(listed))
+    kinds = tuple(_media(library, name, listed[name]) for name in media.json_first(listed))
     return Body(place, place.node.get("required") is True, kinds)
 
 
-def _media(name: str, place: Place) -> Media:
+def _media(library: Library, name: str, place: Place) -> Media:
     if isinstance(place.node, dict) and "itemSchema" in place.node and "schema" not in place.node:
         return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
-    return Media(name, place.child("schema"), place.child("encoding"))
+    encoding = place.child("encoding")
+    headers = _part_headers(library, encoding) if media.is_multipart(name) else {}
+    return Media(name, place.child("schema"), encoding, headers=headers)
+
+
+def _part_headers(library: Library, encoding: Place) -> dict[str, dict[str, str | None]]:
+    """The headers that parts have by their encoding, with the value where the document fixes it; the type is no such."""
+    return {
+        field: {
+            name: _fixed_header(library, header)
+            for name, header in each.child("headers").items()
+            if name.lower() != "content-type"
+        }
+        for field, each in encoding.items()
+        if isinstance(each.child("headers").node, dict)
+    }
+
+
+def _fixed_header(library: Library, place: Place) -> str | None:
+    """The only or the usual value of a header; None where the caller has to give it."""
+    try:
+        header = library.follow(place)
+        node = library.follow(header.child("schema")).node
+    except BrokenReferenceError:
+        return None
+    if not isinstance(node, dict):
+        return None
+    listed = node.get("enum")
+    only = listed[0] if isinstance(listed, list) and len(listed) == 1 else node.get("default")
+    value = node.get("const", only)
+    return None if value is None else styles.expand_header(value, "simple", explode=False)
 
 
 # --- 2.0 ----------------------------------------------------------------------------------------------------------
@@ -145,6 +178,7 @@ class FilePart(msgspec.Struct, frozen=True):
     data: bytes
     filename: str | None = None
     content_type: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def is_binary_range(kind: Media, library: Library) -> bool:
@@ -212,7 +246,7 @@ def _of_any_type(kind: Media, value: Any, is_file: frozenset[str], wanted: str |
 
 def is_described_file(value: Any) -> bool:
     """Whether a value is a file as `{data, filename, content_type}`, and not an object that happens to have `data`."""
-    if not isinstance(value, dict) or not set(value) <= {"data", "filename", "content_type"}:
+    if not isinstance(value, dict) or not set(value) <= {"data", "filename", "content_type", "headers"}:
         return False
     return isinstance(value.get("data"), (str, bytes, bytearray, os.PathLike))
 
@@ -251,7 +285,10 @@ def read_file(value: Any) -> FilePart:
         return _file_at(value)
     if isinstance(value, dict) and "data" in value:
         inner = read_file(value["data"])
-        return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"))
+        said = value.get("headers")
+        headers = said.items() if isinstance(said, dict) else ()
+        given = tuple((str(name), styles.scalar_text(each)) for name, each in headers)
+        return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"), given)
     if isinstance(value, str):
         return FilePart(_decoded(value))
     raise CallError("VALIDATION_ERROR", f"A file is base64 text, bytes or an object with `data`, not {value!r:.50}")
@@ -305,7 +342,15 @@ def _named_parts(kind: Media, value: dict[str, Any], is_file: frozenset[str]) ->
         if each is None:
             continue
         for item in each if isinstance(each, list) and not _is_one_part(encoding) else [each]:
-            yield from _field(name, item, encoding, name in is_file)
+            for key, part in _field(name, item, encoding, name in is_file):
+                yield key, _with_headers(part, kind.headers.get(name, {}))
+
+
+def _with_headers(part: FilePart, declared: dict[str, str | None]) -> FilePart:
+    """A part with the headers its encoding fixes, unless the caller gave them another value."""
+    given = {name.lower() for name, _ in part.headers}
+    fixed = [(name, value) for name, value in declared.items() if value is not None and name.lower() not in given]
+    return msgspec.structs.replace(part, headers=(*fixed, *part.headers)) if fixed else part
 
 
 def _is_one_part(encoding: dict[str, Any]) -> bool:
@@ -337,10 +382,10 @@ def _first_type(encoding: dict[str, Any]) -> str | None:
 
 
 def _as_file(part: FilePart, name: str, encoding: dict[str, Any]) -> FilePart:
-    named = FilePart(part.data, part.filename or name, part.content_type)
+    named = msgspec.structs.replace(part, filename=part.filename or name)
     said = encoding.get("contentType")
     kind = part.content_type or (_type_of_file(named, said) if isinstance(said, str) else None)
-    return FilePart(part.data, named.filename, kind or _guessed(part.filename or name))
+    return msgspec.structs.replace(named, content_type=kind or _guessed(part.filename or name))
 
 
 def _guessed(filename: str) -> str:
@@ -367,7 +412,12 @@ def _part(boundary: str, name: str | None, part: FilePart) -> bytes:
         lines.append(f'Content-Disposition: form-data; name="{_quoted(name)}"{filename}')
     if part.content_type is not None:
         lines.append(f"Content-Type: {' '.join(part.content_type.splitlines())}")
+    lines += [f"{_one_line(key)}: {_one_line(value)}" for key, value in part.headers if key.lower() not in _OWN_HEADERS]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + part.data + b"\r\n"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _quoted(text: str) -> str:

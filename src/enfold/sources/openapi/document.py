@@ -84,7 +84,7 @@ class Library:
         self._load = load
         self._resources: dict[str, Resource] = {}
         self._failed: dict[str, str] = {}
-        self._has_ids = version not in ("2.0", "3.0")  # `$id` and `$anchor` came with 3.1
+        self._has_ids = version not in ("2.0", "3.0")  # `$id` and `$anchor` came with 3.1, and words beside a `$ref`
         self._unindexed: list[Resource] = []
         own = root.get("$self") if isinstance(root, dict) else None
         self._retrieved_from = uri
@@ -103,6 +103,14 @@ class Library:
                 return place
             place = self.resolve(ref, place.resource)
         raise BrokenReferenceError(f"{place.where} refers to itself")
+
+    def follow_described(self, place: Place) -> Place:
+        """The same; since 3.1 a reference may have a summary and a description of its own, which then count."""
+        target = self.follow(place)
+        if target is place or not self._has_ids or not isinstance(target.node, dict):
+            return target
+        own = {key: place.node[key] for key in ("summary", "description") if isinstance(place.node.get(key), str)}
+        return Place({**target.node, **own}, target.resource, target.pointer) if own else target
 
     def resolve(self, ref: str, base: Resource) -> Place:
         """The place a reference names; a large document says the same ones thousands of times."""

@@ -14,6 +14,7 @@ from enfold.sources.openapi.families import MAX_CHILDREN
 from enfold.sources.openapi.outputs import any_of, distinct
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
 from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
+from enfold.sources.report import Problem
 
 MAX_EXAMPLES: Final = 3
 
@@ -243,8 +244,17 @@ def _fields(kind: Media, schemas: Schemas) -> Fields | None:
     if found is None or not found.properties:
         return None
     found = _with_undeclared(found)
+    _report_headers(kind, schemas)
     has_files = media.is_form(kind.type) or media.is_multipart(kind.type)
     return _with_files(found, kind, schemas) if has_files else found
+
+
+def _report_headers(kind: Media, schemas: Schemas) -> None:
+    """Name the headers of parts that are sent only where the caller gives them."""
+    for field, headers in kind.headers.items():
+        for name in (name for name, value in headers.items() if value is None):
+            why = f"the header {name} of the part {field} is sent only where its `headers` have it"
+            schemas.problems.append(Problem(kind.encoding.child(field).where, why))
 
 
 def _family_fields(place: Place, schemas: Schemas) -> Fields | None:

@@ -43,7 +43,7 @@ def read_responses(library: Library, version: str, found: Found, problems: list[
         if status.startswith("x-"):
             continue
         try:
-            target = library.follow(place)
+            target = library.follow_described(place)
             read.append(Response(status, target, _media(library, version, found, target)))
         except BrokenReferenceError as error:
             problems.append(Problem(place.where, str(error)))

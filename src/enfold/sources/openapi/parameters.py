@@ -69,7 +69,7 @@ def read_parameters(library: Library, version: str, found: Found) -> list[Parame
     """The parameters of an operation, those of its path item included, and one for each placeholder nobody declared."""
     read: dict[tuple[str, str], Parameter] = {}
     for place in _declared(found):
-        parameter = _read(library.follow(place), version)
+        parameter = _read(library.follow_described(place), version)
         if parameter is not None:
             read[parameter.key] = parameter
     placeholders = list(placeholder_names(found.path))

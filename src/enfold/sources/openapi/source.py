@@ -227,8 +227,7 @@ def _tags(node: dict[str, Any]) -> list[str]:
 
 
 def _meta(found: Found, name: str, original: str) -> dict[str, Any]:
-    # What servers really answer differs from documents in details: over MCP only the root's type is promised.
-    meta: dict[str, Any] = {"method": found.method, "path": found.path, "advertise_output": "loosened"}
+    meta: dict[str, Any] = {"method": found.method, "path": found.path}
     if name != original:
         meta["original_name"] = original
     if found.place.node.get("deprecated") is True:

@@ -149,8 +149,8 @@ class Tool:
 
     @property
     def _whole_output_schema(self) -> dict[str, Any] | None:
-        advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
-        if not advertised or not self.has_structure:
+        is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
+        if not is_advertised or not self.has_structure:
             return None
         if self.is_imported:
             return self.own_output_schema or self.spec.output_schema or None
@@ -160,7 +160,7 @@ class Tool:
         if written is None:
             return None
         spec = self.spec
-        if advertised == "loosened":
+        if _is_of_a_document(spec):
             spec = spec.replace(output_schema=self._advertising.loosened(spec.output_schema))
         return written(_collected(spec) if self.is_stream else spec) or None
 
@@ -203,6 +203,11 @@ class Tool:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: "result"}
         return listed
+
+
+def _is_of_a_document(spec: OperationSpec) -> bool:
+    """Whether an OpenAPI document describes it: servers differ from documents in details, so only the root is promised."""
+    return "method" in spec.meta and "path" in spec.meta
 
 
 def _is_content(annotation: Any) -> bool:
