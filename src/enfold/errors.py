@@ -85,6 +85,7 @@ class CallError(Exception):
         self.details: dict[str, Any] = {} if details is None else details
         self.row = code_row(code)  # or what the operation declares for a code of its own
         self.retryable = self.row.retryable if retryable is None else retryable
+        self.operation_id: str | None = None  # the operation that failed, which another one may have called
         self.request_id: str | None = None  # the id under which our log has the rest of the story
         self.provenance: dict[str, Any] | None = None  # the record of the run that failed, where one was asked for
         self.partial: Any = None  # in the process only: the envelope that was refused, where there is one

@@ -12,6 +12,7 @@ from typing import (
     Protocol,
     TypeAlias,
     TypeVar,
+    Unpack,
     overload,
     runtime_checkable,
 )
@@ -20,6 +21,7 @@ from enfold.access import may_list
 from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.lifetime import Lifetime
 from enfold.log import Log
 from enfold.operation import (
     DEFAULT_POLICY,
@@ -28,6 +30,7 @@ from enfold.operation import (
     Identity,
     Normalize,
     Operation,
+    OperationOptions,
     OperationSpec,
     OperationType,
     Policy,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["OperationRegistry", "Registry"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Callable[[], Any])
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -53,6 +57,8 @@ class Registry:
 
     def _operations(self) -> Mapping[str, PreparedOperation]:
         raise NotImplementedError
+
+    lifetime: Lifetime
 
     @property
     def version(self) -> int:
@@ -133,7 +139,7 @@ class Registry:
 
     def needs_loop(self, operation_id: str) -> bool:
         """Whether running it takes an event loop, even when a `def` is run in place."""
-        return self._find(operation_id).needs_loop
+        return self._find(operation_id).needs_loop or self.lifetime.needs_loop
 
     def _find(self, operation_id: str) -> PreparedOperation:
         prepared = self._operations().get(operation_id)
@@ -230,6 +236,7 @@ class OperationRegistry(Registry):
         if namespace:
             operation_id(namespace, "x")
         self.namespace = namespace
+        self.lifetime = Lifetime()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
         self._policy = chosen.over(DEFAULT_POLICY)
         self._thread_limit = threads
@@ -263,7 +270,7 @@ class OperationRegistry(Registry):
 
     # registering
 
-    def register(self, operation: Operation | Callable[..., Any], **options: Any) -> Operation:
+    def register(self, operation: Operation | Callable[..., Any], **options: Unpack[OperationOptions]) -> Operation:
         """Register an operation, or a function with the options of a decorator."""
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
         if made.spec.id in self._entries:
@@ -316,7 +323,8 @@ class OperationRegistry(Registry):
         self._changed()
 
     def _run(self, operation: Operation) -> PreparedOperation:
-        return PreparedOperation(operation, operation.policy.over(self._policy), self.threads, self._env)
+        policy = operation.policy.over(self._policy)
+        return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime)
 
     def threads(self) -> Threads:
         """The worker threads for `def` handlers, shared by all operations; made when first needed."""
@@ -334,47 +342,56 @@ class OperationRegistry(Registry):
         for callback in list(self._watchers.values()):
             callback()
 
-    def _from_function(self, function: Callable[..., Any], options: dict[str, Any]) -> Operation:
-        policy = Policy(**{name: options.pop(name) for name in Policy.__struct_fields__ if name in options})
-        if "access" in options:
-            options["access_control"] = options.pop("access")
-        options.setdefault("namespace", self.namespace)
-        try:
-            return operation_from_function(function, policy=policy, **options)
-        except TypeError as error:
-            if "unexpected keyword argument" in str(error):
-                raise TypeError(f"Unknown option for {function.__name__}: {error}") from error
-            raise
+    def _from_function(self, function: Callable[..., Any], options: OperationOptions) -> Operation:
+        chosen: dict[str, Any] = dict(options)
+        _refuse_unknown(chosen, function)
+        policy = Policy(**{name: chosen.pop(name) for name in Policy.__struct_fields__ if name in chosen})
+        if "access" in chosen:
+            chosen["access_control"] = chosen.pop("access")
+        chosen.setdefault("namespace", self.namespace)
+        return operation_from_function(function, policy=policy, **chosen)
+
+    def on_start(self, hook: H) -> H:
+        """Run a function before the first call, on whatever surface: it opens what the operations need."""
+        self.lifetime.add(start=hook)
+        return hook
+
+    def on_stop(self, hook: H) -> H:
+        """Run a function after the last call: it closes what `on_start` opened."""
+        self.lifetime.add(stop=hook)
+        return hook
 
     # decorators
 
     @overload
     def query(self, function: F, /) -> F: ...
     @overload
-    def query(self, /, **options: Any) -> Callable[[F], F]: ...
-    def query(self, function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    def query(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    def query(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register a function that only reads."""
         return self._decorate(OperationType.QUERY, function, options)
 
     @overload
     def mutation(self, function: F, /) -> F: ...
     @overload
-    def mutation(self, /, **options: Any) -> Callable[[F], F]: ...
-    def mutation(self, function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    def mutation(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    def mutation(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register a function that changes something."""
         return self._decorate(OperationType.MUTATION, function, options)
 
     @overload
     def subscription(self, function: F, /) -> F: ...
     @overload
-    def subscription(self, /, **options: Any) -> Callable[[F], F]: ...
-    def subscription(self, function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    def subscription(self, /, **options: Unpack[OperationOptions]) -> Callable[[F], F]: ...
+    def subscription(self, function: F | None = None, /, **options: Unpack[OperationOptions]) -> F | Callable[[F], F]:
         """Register an async generator: a stream of values."""
         return self._decorate(OperationType.SUBSCRIPTION, function, options)
 
-    def _decorate(self, type: OperationType, function: F | None, options: dict[str, Any]) -> F | Callable[[F], F]:
+    def _decorate(self, type: OperationType, function: F | None, options: OperationOptions) -> F | Callable[[F], F]:
+        options["type"] = type
+
         def decorate(function: F) -> F:
-            self.register(function, type=type, **options)
+            self.register(function, **options)
             return function
 
         return decorate if function is None else decorate(function)
@@ -392,6 +409,7 @@ class View(Registry):
         is_guarded: bool = False,
     ) -> None:
         self._base = base
+        self.lifetime = base.lifetime
         self._shown = shown
         self._policy = policy
         self._is_guarded = is_guarded
@@ -435,6 +453,18 @@ class View(Registry):
             guard = True if self._is_guarded else None
             entries[spec.id] = prepared if same else prepared.variant(spec, self._policy, is_guarded=guard)
         return entries
+
+
+def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Tell of an option that there is not, with the nearest that there is."""
+    known = OperationOptions.__optional_keys__
+    for name in options:
+        if name not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, 1)
+            hint = f": did you mean {near[0]}?" if near else f": use {', '.join(sorted(known))}"
+            raise TypeError(f"Unknown option {name} for {getattr(function, '__name__', function)}{hint}")
 
 
 def _lies_in(spec: OperationSpec, namespace: str) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
+from enfold.lifetime import Lifetime
 from enfold.log import Log
-from enfold.operation import INHERIT, Context, Operation, OperationSpec, OperationType, Policy
+from enfold.operation import INHERIT, Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
 from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class PreparedOperation:
         "_handler",
         "_is_async",
         "_is_guarded",
+        "_lifetime",
         "_limit",
         "_make_env",
         "_may_wait",
@@ -70,6 +72,7 @@ class PreparedOperation:
         policy: Policy,
         threads: Callable[[], Threads],
         make_env: Callable[[Context, Policy], Env],
+        lifetime: Lifetime,
         *,
         is_guarded: bool = False,
         for_writing: bool = False,
@@ -85,11 +88,12 @@ class PreparedOperation:
         self._for_writing = for_writing
         self._threads = threads
         self._make_env = make_env
+        self._lifetime = lifetime
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
         self.is_open = operation.spec.access_control.is_open
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
-        self._is_async = signature.kind == "async" if signature else _is_coroutine_function(operation.handler)
+        self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self._is_async or self.is_stream
         self.needs_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
@@ -112,6 +116,7 @@ class PreparedOperation:
             policy.over(self._policy),
             self._threads,
             self._make_env,
+            self._lifetime,
             is_guarded=self._is_guarded if is_guarded is None else is_guarded,
             for_writing=self._for_writing if for_writing is None else for_writing,
         )
@@ -128,6 +133,8 @@ class PreparedOperation:
             arguments = self._read(input)
         has_passed = False
         try:
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
             if context is not None or self.needs_context:
                 context = self._entered(context)
             if not self._is_async:
@@ -162,8 +169,10 @@ class PreparedOperation:
         context = context or Context()
         items: AsyncIterator[Any] | None = None
         try:
+            if not self._lifetime.is_ready:
+                await self._lifetime.make_ready()
             context = self._entered(context)
-            items = await self._in_time(_open_stream(self._start(arguments, context)), context)
+            items = await self._in_time(self._open_stream(arguments, context), context)
             while True:
                 try:
                     item = await self._in_time(anext(items), context)
@@ -257,6 +266,19 @@ class PreparedOperation:
             if not has_passed:
                 limit.end()
 
+    async def _open_stream(self, arguments: Any, context: Context) -> AsyncIterator[Any]:
+        """The items of a stream; those of a `def` with `yield` come from worker threads, unless it runs in place."""
+        opened = self._start(arguments, context)
+        stream = await opened if hasattr(opened, "__await__") else opened
+        if hasattr(stream, "__next__"):
+            from enfold.threads import BlockingStream
+
+            threads = None if self.operation.inline or context.inline else self._threads()
+            return BlockingStream(stream, threads, context)
+        if not hasattr(stream, "__aiter__"):
+            raise TypeError(f"a subscription gives an async iterator, not {type(stream).__name__}")
+        return aiter(stream)
+
     async def _run_def(self, arguments: Any, context: Context | None) -> Any:
         """Run a `def`: in place where its author or caller wants it, else in a worker thread."""
         if self.operation.inline or (context is not None and context.inline):
@@ -275,8 +297,6 @@ class PreparedOperation:
         threads = self._threads()
         nested = NestedCalls(context) if self.needs_context else None
         pending = threads.run(lambda: self._start(arguments, context))
-        if pending is None:
-            raise CallError("RESOURCE_EXHAUSTED", f"All {threads.limit} worker threads are busy")
         try:
             return await self._in_time(pending, context)
         finally:
@@ -309,7 +329,11 @@ class PreparedOperation:
         return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
     def _as_told(self, error: CallError, context: Context | None) -> CallError:
-        """The error under the id that this caller got, whatever call inside it failed."""
+        """The error under the id that this caller got; a failure of a nested call names the operation that failed."""
+        if error.operation_id is None:
+            error.operation_id = self.id
+        elif error.operation_id not in (self.id, *error.message.split(": ", 1)[:1]):
+            error.message = f"{error.operation_id}: {error.message}"
         error.row = self.spec.declared_row(error.code) or error.row
         if context is not None:
             error.request_id = context.request_id
@@ -413,13 +437,6 @@ def _loop_is_running() -> bool:
     return asyncio is not None and asyncio._get_running_loop() is not None
 
 
-def _is_coroutine_function(handler: Any) -> bool:
-    while hasattr(handler, "func"):  # functools.partial
-        handler = handler.func
-    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
-    return code is not None and bool(code.co_flags & _CO_COROUTINE)
-
-
 def never_waits(handler: Any) -> bool:
     """Whether it is an `async def` without an `await`, which can be neither late nor given up and needs no limit.
 
@@ -431,13 +448,6 @@ def never_waits(handler: Any) -> bool:
     from opcode import opmap  # which asyncio has loaded already
 
     return opmap["YIELD_VALUE"] not in code.co_code[::2]
-
-
-async def _open_stream(opened: Any) -> AsyncIterator[Any]:
-    stream = await opened if hasattr(opened, "__await__") else opened
-    if not hasattr(stream, "__aiter__"):
-        raise TypeError(f"a subscription gives an async iterator, not {type(stream).__name__}")
-    return aiter(stream)
 
 
 async def _close_stream(items: Any) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from contextvars import Context as Variables
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from enfold.errors import CallError
 from enfold.operation import Context
 
-__all__ = ["NestedCalls", "Threads"]
+__all__ = ["BlockingStream", "NestedCalls", "Threads"]
 
 _Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
@@ -33,30 +34,32 @@ class Threads:
     def busy(self) -> int:
         return self._busy
 
-    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any] | None:
-        """Run a function in a thread; the future belongs to the running loop. None: no thread is to be had."""
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Run a function in a thread; the future belongs to the running loop."""
         with self._lock:
             if self._busy >= self.limit:
-                return None
+                raise self._no_thread()
             self._busy += 1
             needs_thread = self._busy > self._started
             self._started += needs_thread
-        if needs_thread and not self._start_thread():
-            return None
+        if needs_thread:
+            self._start_thread()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._work.put((function, copy_context(), loop, future))
         return future
 
-    def _start_thread(self) -> bool:
+    def _start_thread(self) -> None:
         try:
             threading.Thread(target=self._serve, name="enfold-worker", daemon=True).start()
         except (RuntimeError, MemoryError):  # The system gives no thread now; it may do so later.
             with self._lock:
                 self._busy -= 1
                 self._started -= 1
-            return False
-        return True
+            raise self._no_thread() from None
+
+    def _no_thread(self) -> CallError:
+        return CallError("RESOURCE_EXHAUSTED", f"All {self.limit} worker threads are busy")
 
     def _serve(self) -> None:
         while True:
@@ -119,3 +122,37 @@ class NestedCalls:
     def cancel_all(self) -> None:
         for waiting in self._waiting:
             waiting.cancel()
+
+
+_END: Final = object()
+
+
+class BlockingStream(AsyncIterator[Any]):
+    """The items of a generator that blocks, each got in a worker thread; without threads, in place."""
+
+    def __init__(self, items: Iterator[Any], threads: Threads | None, context: Context) -> None:
+        self._items = items
+        self._threads = threads
+        self._nested = None if threads is None else NestedCalls(context)
+
+    async def __anext__(self) -> Any:
+        item = next(self._items, _END) if self._threads is None else await self._threads.run(self._next)
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+    def _next(self) -> Any:
+        return next(self._items, _END)
+
+    async def aclose(self) -> None:
+        """Close the generator; one that still runs is left to end."""
+        if self._nested is not None:
+            self._nested.cancel_all()
+        close = getattr(self._items, "close", None)
+        if close is None:
+            return
+        with suppress(ValueError, CallError):  # it is running, or no thread is to be had
+            if self._threads is None:
+                close()
+            else:
+                await self._threads.run(close)

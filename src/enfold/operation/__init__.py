@@ -11,7 +11,8 @@ from enfold.operation.names import (
     operation_id,
     with_hash,
 )
-from enfold.operation.operation import Operation, function_name, operation_from_function
+from enfold.operation.operation import Operation, function_name, is_coroutine_function, operation_from_function
+from enfold.operation.options import OperationOptions
 from enfold.operation.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
 from enfold.operation.spec import DEFAULT_TIMEOUT, ErrorSchema, LazySchema, OperationSpec, OperationType, Schema
 
@@ -33,6 +34,7 @@ __all__ = [
     "Normalize",
     "Notify",
     "Operation",
+    "OperationOptions",
     "OperationSpec",
     "OperationType",
     "Policy",
@@ -40,6 +42,7 @@ __all__ = [
     "Recording",
     "Schema",
     "function_name",
+    "is_coroutine_function",
     "legal_name",
     "legal_names",
     "new_request_id",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.operation.context import Context
 from enfold.operation.names import legal_name
@@ -13,7 +13,9 @@ from enfold.operation.spec import OperationSpec, OperationType, read_type
 if TYPE_CHECKING:
     from enfold.schema.signature import Signature
 
-__all__ = ["Operation", "function_name", "operation_from_function"]
+__all__ = ["Operation", "function_name", "is_coroutine_function", "operation_from_function"]
+
+_COROUTINE: Final = 0x0080  # of the flags of code
 
 
 class Operation:
@@ -91,5 +93,13 @@ def function_name(function: Callable[..., Any]) -> str:
 
 def _agreed_type(kind: OperationType, signature_kind: str, name: str) -> OperationType:
     if signature_kind == "stream" and kind is not OperationType.SUBSCRIPTION:
-        raise TypeError(f"{name} is an async generator: register it as a subscription")
+        raise TypeError(f"{name} gives a stream: register it as a subscription")
     return kind
+
+
+def is_coroutine_function(handler: Any) -> bool:
+    """Whether calling it gives a coroutine; `inspect` would know, and is slow to import."""
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    code = getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+    return code is not None and bool(code.co_flags & _COROUTINE)

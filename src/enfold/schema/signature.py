@@ -92,9 +92,15 @@ def read_signature(
         no_value=result.shape == _NULL and result.kind != "stream",
         context_parameter=arguments.context_parameter,
         make_input_schema=input_schema,
-        make_output_schema=make_once(describe_shape, result.shape, result.definitions, "output"),
+        make_output_schema=make_once(_describe_result, result, documentation.returns),
         make_converter=partial(_make_converter, result),
     )
+
+
+def _describe_result(result: _Result, words: str | None) -> dict[str, Any]:
+    """The schema of what a function gives, with what its docstring says of it."""
+    schema: dict[str, Any] = describe_shape(result.shape, result.definitions, "output")
+    return {**schema, "description": words} if words and schema and "description" not in schema else schema
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -129,8 +135,10 @@ def _make_converter(result: _Result) -> Converter | None:
 def _apart_from_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:
     """How the function runs, and what it gives each time."""
     origin = get_origin(annotation) or annotation
-    if declaration.kind == "generator" or origin in _SYNC_STREAMS:
-        raise TypeError(f"{declaration.name}(): a stream is an `async def` with `yield`; a `def` returns one value")
+    if declaration.kind == "generator":
+        return "stream", _item_of_generator(declaration, annotation, origin)
+    if origin in _SYNC_STREAMS:
+        raise TypeError(f"{declaration.name}(): a stream is a function with `yield`, not one that returns an iterator")
     if origin in _STREAMS:
         if declaration.kind == "async":
             raise TypeError(f"{declaration.name}(): a stream is an `async def` with `yield`, not one that returns it")
@@ -138,6 +146,15 @@ def _apart_from_stream(declaration: Declaration, annotation: Any) -> tuple[Kind,
     if declaration.kind == "stream" and annotation is not UNSET:
         raise TypeError(f"{declaration.name}(): a stream returns AsyncIterator[...], not {spelled(annotation)}")
     return declaration.kind, annotation
+
+
+def _item_of_generator(declaration: Declaration, annotation: Any, origin: Any) -> Any:
+    """What a `def` with `yield` gives each time."""
+    if annotation is UNSET:
+        return Any
+    if origin not in (*_SYNC_STREAMS, abc.Iterable):
+        raise TypeError(f"{declaration.name}(): a stream returns Iterator[...], not {spelled(annotation)}")
+    return next(iter(get_args(annotation)), Any)
 
 
 def _several(annotation: Any) -> int | None:

@@ -87,6 +87,7 @@ class Serving:
         return self.__aenter__().__await__()
 
     async def start(self) -> None:
+        await self.handler.registry.lifetime.start()
         await self.handler.start()
         self._stop_watching = self.handler.registry.watch(self._change.set)
         await self._offer_all()
@@ -106,6 +107,7 @@ class Serving:
         await self._micro.close()
         await self.handler.close(drain=drain)
         await self._announcer.close()
+        await self.handler.registry.lifetime.stop()
 
     async def _follow(self) -> None:
         """Offer what is registered later, and withdraw what is taken away."""

@@ -194,7 +194,7 @@ def _run(functions: Functions, request: Request, place: str) -> Answer:
             raise not_allowed(request.method, ("GET", "HEAD"))
         return functions.document(request, place)
     if request.path == "/call":
-        answer = drive(functions.call_request(request), True)
+        answer = drive(functions.lifetime.during(functions.call_request(request)), True)
         return answer
     route = functions.find(request)
     if route is None:  # which no path of ours is
@@ -203,7 +203,8 @@ def _run(functions: Functions, request: Request, place: str) -> Answer:
         return Answer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
     functions.admit(route, request)
     work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
-    answer = drive(work, route.prepared.needs_loop)
+    needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
+    answer = drive(functions.lifetime.during(work), needs_loop)
     return answer
 
 

@@ -58,7 +58,7 @@ def to_command_line(
         if isinstance(call, int):
             return call
         call.context.inline = True  # A `def` runs in this thread, and without an event loop.
-        code: int = drive(shell.run(call), registry.needs_loop(call.spec.id))
+        code: int = drive(registry.lifetime.during(shell.run(call)), registry.needs_loop(call.spec.id))
     except (CallError, KeyboardInterrupt) as error:
         return shell.tell(error)
     return code
@@ -79,7 +79,7 @@ async def run_command_line(
     shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
     try:
         call = shell.prepare(arguments)
-        return call if isinstance(call, int) else await shell.run(call)
+        return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
     except CallError as error:
         return shell.tell(error)
 

@@ -65,6 +65,7 @@ class Functions:
     def __init__(self, registry: Registry, settings: Settings, dialect: Dialect) -> None:
         """`registry` is a guarded view: every call is checked."""
         self._registry = registry
+        self.lifetime = registry.lifetime
         self._settings = settings
         self._dialect = dialect
         self._body_types = dialect.body_types

@@ -114,7 +114,8 @@ class HTTPApp:
         path = scope.get("path", "")
         if path not in self._functions.routes.known:
             if scope["type"] == "lifespan":
-                await run_lifespan(scope, receive, send, [app for _, app in self._carrying.mounts], self.stop)
+                apps = [app for _, app in self._carrying.mounts]
+                await run_lifespan(scope, receive, send, apps, self._functions.lifetime, self.stop)
                 return
             mount = mount_of(self._carrying.mounts, scope)
             if mount is not None:

@@ -6,17 +6,28 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from enfold.lifetime import Lifetime
 from enfold.surfaces.asgi.messages import ASGIApp, Receive, Scope, Send
 
 __all__ = ["run_lifespan"]
 
 
 async def run_lifespan(
-    scope: Scope, receive: Receive, send: Send, apps: Iterable[ASGIApp], stop: Callable[[], None]
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    apps: Iterable[ASGIApp],
+    lifetime: Lifetime,
+    stop: Callable[[], None],
 ) -> None:
     """Answer the server's start and stop; `stop` is called before the mounted apps are told to stop."""
     mounted = [_Mounted(app, scope) for app in apps]
     await receive()
+    try:
+        await lifetime.start()
+    except Exception as error:  # noqa: BLE001  # the server tells it, and ends
+        await send({"type": "lifespan.startup.failed", "message": f"on_start failed: {error}"})
+        return
     failed = [message for app in mounted if (message := await app.tell("startup")) is not None]
     if failed:
         await send({"type": "lifespan.startup.failed", "message": "; ".join(failed)})
@@ -26,6 +37,7 @@ async def run_lifespan(
     stop()
     for app in reversed(mounted):
         await app.tell("shutdown")
+    await lifetime.stop()
     await send({"type": "lifespan.shutdown.complete"})
 
 

@@ -100,8 +100,12 @@ class MCPApp:
         """The server's life, from its start to its end; a websocket is refused."""
         while scope["type"] == "lifespan":
             message = await receive()
-            if message["type"] == "lifespan.shutdown":
+            lifetime = self._shared.server.registry.lifetime
+            if message["type"] == "lifespan.startup":
+                await lifetime.start()
+            else:
                 self.stop()
+                await lifetime.stop()
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return

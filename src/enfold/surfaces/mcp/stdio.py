@@ -109,12 +109,15 @@ class Connection:
 
         loop = self._loop = asyncio.get_running_loop()
         self._server.changes.schedule = loop.call_soon_threadsafe
+        lifetime = self._server.registry.lifetime
+        await lifetime.start()
         try:
             self._take_all(lines)
             with Reading(loop, self._streams, self._take_all) as reading:
                 await reading.ended
         finally:
             await self._end()
+            await lifetime.stop()
 
     async def _end(self) -> None:
         import asyncio

@@ -1,0 +1,98 @@
+"""What operations need while they are served: opened once before the first call, closed once after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from enfold.operation import is_coroutine_function
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["Hook", "Lifetime"]
+
+Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
+T = TypeVar("T")
+
+
+class Lifetime:
+    """The functions of `on_start` and `on_stop`, and whether the first have been run.
+
+    A server that has a beginning and an end calls `start` and `stop`; several may share one registry. Elsewhere the
+    first call opens it, and `during` closes it after a piece of work.
+    """
+
+    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready")
+
+    def __init__(self) -> None:
+        self._on_start: list[Hook] = []
+        self._on_stop: list[Hook] = []
+        self._users = 0
+        self._is_open = False
+        self._opening: asyncio.Future[None] | None = None
+        self.is_ready = True  # as long as there is nothing to run
+
+    def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
+        if self._is_open:
+            raise RuntimeError("The registry is in use already: say on_start and on_stop before its first call")
+        self._on_start += [] if start is None else [start]
+        self._on_stop += [] if stop is None else [stop]
+        self.is_ready = False
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether a function of it is an `async def`."""
+        return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
+
+    async def start(self) -> None:
+        """Begin to use what is opened; whoever is first opens it."""
+        self._users += 1
+        try:
+            await self.make_ready()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def make_ready(self) -> None:
+        """Open what is not open yet; several callers at once wait for one opening."""
+        if self.is_ready:
+            return
+        if not self.needs_loop:
+            await self._open()
+            return
+        import asyncio
+
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        await asyncio.shield(self._opening)
+
+    async def stop(self) -> None:
+        """Use it no longer; whoever is last closes it, in the reverse order."""
+        self._users = max(0, self._users - 1)
+        if self._users or not self._is_open:
+            return
+        self._is_open = self.is_ready = False
+        for hook in reversed(self._on_stop):
+            await _run(hook)
+
+    async def during(self, work: Awaitable[T]) -> T:
+        """What a piece of work gives; what it opened is closed after it."""
+        try:
+            return await work
+        finally:
+            await self.stop()
+
+    async def _open(self) -> None:
+        try:
+            for hook in self._on_start:
+                await _run(hook)
+            self._is_open = self.is_ready = True
+        finally:
+            self._opening = None
+
+
+async def _run(hook: Hook) -> None:
+    result = hook()
+    if hasattr(result, "__await__"):
+        await result

@@ -1,0 +1,174 @@
+import asyncio
+import json
+from collections.abc import Iterator
+from io import BytesIO, StringIO
+from typing import Any
+
+import pytest
+
+from enfold import CallError, Context, OperationRegistry
+from enfold.calls.memory import MemoryTransport
+from enfold.surfaces.calls import serve_calls
+from enfold.surfaces.cgi import to_cgi
+from enfold.surfaces.command_line import to_command_line
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+
+
+class Shop:
+    """A registry with something to open and close, and what happened to it."""
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.events: list[str] = []
+        self.ops = ops = OperationRegistry("shop")
+
+        @ops.query
+        def stock() -> int:
+            self.events.append("call")
+            return 3
+
+        async def open_later() -> None:
+            await asyncio.sleep(0)
+            self.events.append("open")
+
+        ops.on_start(open_later if is_async else lambda: self.events.append("open"))
+        ops.on_stop(lambda: self.events.append("close"))
+
+
+@pytest.fixture(params=[False, True], ids=["def", "async def"])
+def shop(request: pytest.FixtureRequest) -> Shop:
+    return Shop(is_async=request.param)
+
+
+async def test_what_is_needed_is_opened_once_before_the_first_call(shop: Shop) -> None:
+    await asyncio.gather(*(shop.ops.execute("shop.stock") for _ in range(3)))
+    assert shop.events == ["open", "call", "call", "call"]
+
+
+def test_a_command_opens_and_closes(shop: Shop) -> None:
+    assert to_command_line(shop.ops, ["shop.stock"], stdout=StringIO()) == 0
+    assert shop.events == ["open", "call", "close"]
+
+
+def test_a_cgi_program_opens_and_closes(shop: Shop) -> None:
+    out = BytesIO()
+    to_cgi(shop.ops, environ={"PATH_INFO": "/stock"}, stdin=BytesIO(b""), stdout=out)
+    assert json.loads(out.getvalue().partition(b"\r\n\r\n")[2]) == {"result": 3}
+    assert shop.events == ["open", "call", "close"]
+
+
+async def test_calls_from_afar_open_and_close(shop: Shop) -> None:
+    async with serve_calls(shop.ops, MemoryTransport()):
+        assert shop.events == ["open"]
+    assert shop.events == ["open", "close"]
+
+
+async def live(app: Any, messages: list[str]) -> None:
+    """One lifespan of an ASGI app."""
+    todo, done = asyncio.Queue[dict[str, Any]](), list[str]()
+    for message in messages:
+        todo.put_nowait({"type": f"lifespan.{message}"})
+
+    async def send(message: dict[str, Any]) -> None:
+        done.append(message["type"])
+
+    await app({"type": "lifespan"}, todo.get, send)
+    assert done == [f"lifespan.{message}.complete" for message in messages]
+
+
+async def test_two_apps_of_one_server_share_what_is_opened(shop: Shop) -> None:
+    await live(to_http(shop.ops, mounts={"/mcp": to_mcp(shop.ops)}), ["startup", "shutdown"])
+    assert shop.events == ["open", "close"]
+
+
+async def test_a_start_that_fails_is_told_and_tried_again() -> None:
+    ops, tries = OperationRegistry("t"), list[int]()
+
+    @ops.on_start
+    async def connect() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("no database")
+
+    @ops.query
+    async def ask() -> int:
+        return 1
+
+    with pytest.raises(CallError, match="no database"):
+        await ops.execute("t.ask")
+    assert (await ops.execute("t.ask")).data == 1
+
+
+async def test_what_is_registered_after_the_start_is_refused() -> None:
+    shop = Shop(is_async=False)
+    await shop.ops.execute("shop.stock")
+    with pytest.raises(RuntimeError, match="before its first call"):
+        shop.ops.on_start(lambda: None)
+
+
+# options, streams and failures of composed calls
+
+
+def test_a_misspelt_option_is_told_with_the_right_one() -> None:
+    ops = OperationRegistry()
+    with pytest.raises(TypeError, match="Unknown option timout for f: did you mean timeout"):
+
+        @ops.query(timout=5)  # type: ignore[call-overload, untyped-decorator]  # which mypy refuses, too
+        def f() -> int:
+            return 1
+
+
+async def test_a_generator_that_blocks_is_a_stream() -> None:
+    ops, closed = OperationRegistry("t"), list[str]()
+
+    @ops.subscription
+    def lines(context: Context) -> Iterator[int]:
+        try:
+            for number in range(3):
+                context.progress(number)
+                yield number
+        finally:
+            closed.append("closed")
+
+    assert [item.data async for item in ops.subscribe("t.lines")] == [0, 1, 2]
+    stream = ops.subscribe("t.lines")
+    assert (await anext(stream)).data == 0
+    await stream.aclose()
+    assert closed == ["closed", "closed"]
+
+
+async def test_a_failure_inside_a_composition_names_the_operation_that_failed() -> None:
+    ops = OperationRegistry("t")
+
+    @ops.query
+    async def pay() -> int:
+        raise ValueError("card refused")
+
+    @ops.query
+    async def order(context: Context) -> Any:
+        return (await context.env.t.pay()).data
+
+    @ops.query
+    async def shop(context: Context) -> Any:
+        return (await context.env.t.order()).data
+
+    with pytest.raises(CallError, match=r"^t\.pay: card refused$"):
+        await ops.execute("t.shop")
+
+
+def test_what_a_docstring_says_of_the_result_is_in_its_schema() -> None:
+    ops = OperationRegistry("t")
+
+    @ops.query
+    def area(side: float) -> float:
+        """The area of a square.
+
+        Args:
+            side: In metres.
+
+        Returns:
+            The area in square metres.
+        """
+        return side * side
+
+    assert ops.get_spec("t.area").output_schema == {"type": "number", "description": "The area in square metres."}
