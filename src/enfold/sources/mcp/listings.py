@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +37,7 @@ __all__ = ["KINDS", "Imported", "Kind", "Options", "import_operations"]
 
 Kind: TypeAlias = Literal["tool", "resource", "prompt"]
 Listed: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 Handler: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[ResponseEnvelope[Any]]]
 
 KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
@@ -43,6 +45,7 @@ KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
 log: Final = Log("enfold.mcp")
 
 _CAPABILITIES: Final = {"tool": "tools", "resource": "resources", "prompt": "prompts"}
+PACE: Final = 200  # items that are read at a stretch
 _KEPT: Final = ("annotations", "icons", "_meta")
 
 
@@ -78,12 +81,12 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.kinds and _CAPABILITIES[kind] in session.capabilities for kind in KINDS}
     if has["tool"]:
-        maker.add_tools(maker.items(await upstream.pages("tools/list", "tools")))
+        await maker.add_tools(maker.items(await upstream.pages("tools/list", "tools")))
     if has["prompt"]:
-        maker.add_prompts(maker.items(await upstream.pages("prompts/list", "prompts")))
+        await maker.add_prompts(maker.items(await upstream.pages("prompts/list", "prompts")))
     if has["resource"]:
-        maker.add_resources(maker.items(await upstream.pages("resources/list", "resources")))
-        maker.add_templates(maker.items(await upstream.pages("resources/templates/list", "resourceTemplates")))
+        await maker.add_resources(maker.items(await upstream.pages("resources/list", "resources")))
+        await maker.add_templates(maker.items(await upstream.pages("resources/templates/list", "resourceTemplates")))
         if _can_subscribe(session.capabilities):
             maker.add_updates()
     if "completions" in session.capabilities:
@@ -114,8 +117,8 @@ class _Maker:
 
     # --- tools
 
-    def add_tools(self, listed: Iterable[Listed]) -> None:
-        for tool, name in self._named(listed, "tool"):
+    async def add_tools(self, listed: Iterable[Listed]) -> None:
+        async for tool, name in _paced(self._named(listed, "tool")):
             schema = tool.get("inputSchema")
             mirrors = _mirrors(schema) if self._is_stateless else ()
             if mirrors is None:
@@ -167,8 +170,8 @@ class _Maker:
 
     # --- prompts
 
-    def add_prompts(self, listed: Iterable[Listed]) -> None:
-        for prompt, name in self._named(listed, "prompt"):
+    async def add_prompts(self, listed: Iterable[Listed]) -> None:
+        async for prompt, name in _paced(self._named(listed, "prompt")):
             arguments = [
                 each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
             ]
@@ -192,18 +195,18 @@ class _Maker:
 
     # --- resources
 
-    def add_resources(self, listed: Iterable[Listed]) -> None:
+    async def add_resources(self, listed: Iterable[Listed]) -> None:
         found = [each for each in listed if _text(each.get("uri"))]
-        for resource, name in self._named(found, "resource", "uri"):
+        async for resource, name in _paced(self._named(found, "resource", "uri")):
             facts = {"uri": resource["uri"], **_facts(resource, "name", "mimeType", "size")}
             spec = self._spec(
                 resource, name, "resource", facts, title=_text(resource.get("title")), input_schema=_form([])
             )
             self._add(spec, self._reader(resource["uri"]))
 
-    def add_templates(self, listed: Iterable[Listed]) -> None:
+    async def add_templates(self, listed: Iterable[Listed]) -> None:
         found = [each for each in listed if _text(each.get("uriTemplate"))]
-        for template, name in self._named(found, "resource", "uriTemplate"):
+        async for template, name in _paced(self._named(found, "resource", "uriTemplate")):
             uri = template["uriTemplate"]
             try:
                 match_uri(uri, "")
@@ -363,6 +366,14 @@ _COMPLETION_INPUT: Final[dict[str, Any]] = {
     },
     "required": ["argument"],
 }
+
+
+async def _paced(items: Iterable[T]) -> AsyncGenerator[T]:
+    """The same items, with a moment for others after every few: a server may list thousands."""
+    for count, item in enumerate(items, 1):
+        if count % PACE == 0:
+            await asyncio.sleep(0)
+        yield item
 
 
 def _can_subscribe(capabilities: Mapping[str, Any]) -> bool:
