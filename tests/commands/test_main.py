@@ -149,7 +149,15 @@ def test_a_port_in_use_is_told() -> None:
 
 
 def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
-    words = ["serve", SHOP, "--port", "0", "--tokens", str(ROOT / "examples" / "shop" / "tokens.json")]
+    words = [
+        "serve",
+        SHOP,
+        "--port",
+        "0",
+        "--allow-anonymous",
+        "--tokens",
+        str(ROOT / "examples" / "shop" / "tokens.json"),
+    ]
     with subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         said = [server.stderr.readline() for _ in range(7)]

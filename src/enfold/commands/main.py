@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "peers": "list who serves what, with counts and latencies",
     "nats": "make the permissions of a NATS server",
     "convert": "convert a result from one format to another",
+    "token": "make, list and revoke the tokens of a file",
     "prov": "show, verify and draw records of provenance",
     "doctor": "say what is installed and what is missing",
 }

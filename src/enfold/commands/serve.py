@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from errno import EADDRINUSE
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.access import EVERYTHING
 from enfold.commands.options import parse
 from enfold.commands.recording import make_recorder
 from enfold.commands.targets import TOKEN, opened
 from enfold.errors import CallError
-from enfold.operation import Policy
+from enfold.operation import Identity, Policy
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from socket import socket
 
     from enfold.config import SourceState
+    from enfold.identities.door import AnyOf
     from enfold.surfaces.http import HTTPApp
-    from enfold.tokens import Tokens
+    from enfold.tokens import Verifier
 
 __all__ = ["run"]
+
+
+OWNER_TOKEN: Final = "ENFOLD_SERVE_TOKEN"  # noqa: S105  # the name of a variable
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -67,7 +72,7 @@ def _peers(options: Namespace) -> str | None:
 
 
 def _terms(options: Namespace) -> _Terms:
-    tokens = _tokens(options.tokens)
+    tokens = _tokens(options)
     is_local = _is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
@@ -88,6 +93,10 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default 8000)")
     parser.add_argument("--format", default="result", help="the format of answers unless a request chooses another")
     parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
+    parser.add_argument("--token", help="one token for all, of the owner; better in ENFOLD_SERVE_TOKEN")
+    parser.add_argument("--issuer", metavar="URL", help="take the tokens of this issuer, meant for --audience")
+    parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
+    parser.add_argument("--allow-anonymous", action="store_true", help="let strangers call what has no rules")
     parser.add_argument("--insecure", action="store_true", help="serve beyond this machine without tokens")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
     parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
@@ -107,15 +116,34 @@ def _own_command(registry: Registry | None) -> list[str]:
     return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
 
 
-def _tokens(path: str | None) -> Tokens | None:
-    from enfold.tokens import tokens_from_environment, tokens_from_file
+def _tokens(options: Namespace) -> AnyOf | None:
+    """Who may come in: those of the file or the variable, the owner, and the callers of an issuer."""
+    from enfold.identities.door import AnyOf
 
+    path = options.tokens
     try:
-        return tokens_from_environment(os.environ) if path is None else tokens_from_file(path)
+        found = list(_verifiers(options, path))
     except OSError as error:
         raise CallError("VALIDATION_ERROR", f"The tokens cannot be read from {path}: {error.strerror}") from None
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
+    return AnyOf(found) if found else None
+
+
+def _verifiers(options: Namespace, path: str | None) -> Iterator[Verifier]:
+    from enfold.identities.token_file import TokenFile
+    from enfold.tokens import Tokens, tokens_from_environment
+
+    listed = tokens_from_environment(os.environ) if path is None else TokenFile(path)
+    if listed is not None:
+        yield listed
+    own = options.token or os.environ.get(OWNER_TOKEN)
+    if own:
+        yield Tokens([(own, Identity("owner", frozenset({EVERYTHING})))])
+    if options.issuer:
+        from enfold.issuers import Issuers, read_issuers
+
+        yield Issuers(read_issuers({"issuer": options.issuer, "audiences": options.audience}))
 
 
 def _is_loopback(host: str) -> bool:
@@ -195,7 +223,7 @@ class _Serving:
         mounts = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
-        self._http = to_http(self._registry, mounts=mounts, **shared)
+        self._http = to_http(self._registry, mounts=mounts, allow_anonymous=options.allow_anonymous, **shared)
         return self._http
 
     def run(self, serving: Coroutine[Any, Any, None]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Final
 
 from enfold.errors import CallError
@@ -12,7 +12,7 @@ from enfold.log import Log
 from enfold.operation import Identity
 from enfold.tokens import Verifier, bearer_token, verified
 
-__all__ = ["Door", "address_of", "no_identity", "refused_token"]
+__all__ = ["AnyOf", "Door", "address_of", "no_identity", "refused_token"]
 
 _log: Final = Log("enfold.identities")
 
@@ -36,6 +36,25 @@ class Door:
             _log.warning("A token from %s was refused", address or "an unknown address")
             await asyncio.sleep(self._attempts.failed(address))
         return identity
+
+
+class AnyOf:
+    """Several verifiers as one: a token is asked of each in turn."""
+
+    def __init__(self, verifiers: Iterable[Verifier]) -> None:
+        self._verifiers = tuple(verifiers)
+        self.issuers = [each for verifier in self._verifiers for each in getattr(verifier, "issuers", ())]
+
+    async def identify(self, token: str) -> Identity | None:
+        for verifier in self._verifiers:
+            identity = await verified(verifier, token)
+            if identity is not None:
+                return identity
+        return None
+
+    def __len__(self) -> int:
+        """How many identities there are, an issuer counting as one."""
+        return sum(len(each) if isinstance(each, Sized) else 1 for each in self._verifiers)
 
 
 def address_of(scope: Mapping[str, Any]) -> str:

@@ -1,0 +1,67 @@
+"""The command `enfold token`: make, list and revoke the tokens of a file."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from enfold.commands.options import parsed
+from enfold.errors import CallError
+from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
+from enfold.registry import Registry
+
+__all__ = ["run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Do what the words say; a new token is printed once, and alone, on stdout."""
+    del registry
+    options = parsed(_parser(), words)
+    try:
+        return {"new": _new, "list": _list, "revoke": _revoke}[options.command](options)
+    except OSError as error:
+        raise CallError("VALIDATION_ERROR", f"{options.file} cannot be used: {error.strerror}") from None
+    except ValueError as error:
+        raise CallError("VALIDATION_ERROR", str(error)) from None
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("enfold token", description="Tokens in a file, which holds their hashes alone.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    new = commands.add_parser("new", help="make a token, and print it once")
+    new.add_argument("--id", required=True, help="whose it is")
+    new.add_argument("--scope", action="append", default=[], help="what its owner may do; may be given again")
+    new.add_argument("--resource", action="append", default=[], metavar="TYPE:ID=ACTIONS", help="project:42=read,list")
+    new.add_argument("--expires", metavar="TIME", help="30m, 12h, 90d or 2w from now; never, if it is left out")
+    listing = commands.add_parser("list", help="say which tokens there are")
+    revoking = commands.add_parser("revoke", help="take tokens out")
+    revoking.add_argument("which", help="an id, or the digits that `list` shows")
+    for each in (new, listing, revoking):
+        each.add_argument("--file", type=Path, default=Path("tokens.json"), help="the file (default tokens.json)")
+    return parser
+
+
+def _new(options: Any) -> int:
+    seconds = None if options.expires is None else read_duration(options.expires)
+    resources = read_resources(options.resource)
+    print(add_token(options.file, options.id, scopes=options.scope, resources=resources, seconds=seconds))
+    return 0
+
+
+def _list(options: Any) -> int:
+    for entry in list_tokens(options.file):
+        resources = [f"{name}={','.join(actions)}" for name, actions in (entry.resources or {}).items()]
+        print(entry.short, entry.id, " ".join([*entry.scopes, *resources]), entry.expires or "", sep="\t")
+    return 0
+
+
+def _revoke(options: Any) -> int:
+    gone = revoke_tokens(options.file, options.which)
+    if not gone:
+        raise CallError(
+            "VALIDATION_ERROR", f"There is no token of {options.which}: `enfold token list` shows which are"
+        )
+    for entry in gone:
+        print(f"revoked {entry.short} of {entry.id}")
+    return 0
