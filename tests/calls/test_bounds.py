@@ -67,6 +67,17 @@ async def test_two_connections_of_one_identity_share_its_slots() -> None:
         assert (await running).data == "done"
 
 
+async def test_a_stream_that_has_ended_takes_no_slot(network: Network) -> None:
+    limits = WorkerLimits(per_peer=4)
+    async with (
+        serve_calls(shop(), network.peer("worker"), limits=limits) as serving,
+        PendingRequestMap(network.peer("alice"), retry=NEVER) as alice,
+    ):
+        for _ in range(20):
+            assert len([item async for item in alice.subscribe("shop.count", {"to": 2})]) == 2
+        assert (serving.handler.counts.shed, serving.handler.running) == (0, 0)
+
+
 # --- idempotency keys ---------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,11 @@ async def test_a_server_that_says_nothing_is_told_in_time(mute: str) -> None:
     assert (error.code, error.message) == ("UNAVAILABLE", f"NATS at {mute} cannot be reached within 0.3 s")
 
 
+async def test_a_server_without_tls_is_refused_where_tls_was_asked_for(nats_url: str) -> None:
+    error = await _failure(nats_url.replace("nats://", "tls://"), user="alice", password=PASSWORD)
+    assert (error.code, error.details) == ("ACCESS_DENIED", {"reason": "insecure"})
+
+
 async def test_one_server_of_several_is_enough(nats_url: str) -> None:
     nowhere = f"nats://127.0.0.1:{free_port()}"
     async with NATSTransport([nowhere, nats_url], user="alice", password=PASSWORD) as transport:

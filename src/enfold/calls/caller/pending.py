@@ -254,7 +254,7 @@ class PendingRequestMap:
                 timer.cancel()
         self._timer = self._lost_timer = None
         subscription, self._subscription = self._subscription, None
-        self._listening.forget()
+        await self._listening.forget()
         if self._telling:
             await asyncio.wait(self._telling, timeout=1.0)
         if subscription is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["ConnectOnce"]
+
+PATIENCE: Final = 2.0  # seconds for what is cancelled to end
 
 
 class ConnectOnce:
@@ -26,11 +28,12 @@ class ConnectOnce:
             task.add_done_callback(_has_failed)  # whether anybody waits for it or not
         await asyncio.shield(task)
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """What was done is no more: end it where it is under way, and let the next who asks do it again."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait((task,), timeout=PATIENCE)
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

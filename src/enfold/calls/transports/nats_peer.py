@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -86,6 +87,7 @@ class NATSTransport:
         self._options = {"ping_interval": ping_interval, **options}
         self._inbox = inbox_of(self.name, new_boot())
         self._client: Client | None = None
+        self._attempt: Client | None = None  # that is connecting, or was the last to do so
         self._failures: tuple[type[Exception], ...] = (OSError,)
         self._subscriptions: set[NATSSubscription] = set()
         self._violations: set[str] = set()
@@ -152,7 +154,7 @@ class NATSTransport:
 
     async def close(self) -> None:
         self._is_closed = True
-        self._connecting.forget()
+        await self._connecting.forget()
         if self._rebuilding is not None:
             self._rebuilding.cancel()
         if self._client is not None and not self._client.is_closed:
@@ -184,6 +186,9 @@ class NATSTransport:
         finally:
             refused.cancel()
             if not connecting.done():
+                if self._attempt is not None:
+                    # The library may lose a cancellation, and would then go on for ever: its next failure is its last.
+                    self._attempt.options.update(allow_reconnect=False, max_reconnect_attempts=0)
                 connecting.cancel()
                 await asyncio.wait((connecting,), timeout=1.0)
         if self._refused.is_set():
@@ -200,7 +205,7 @@ class NATSTransport:
         except ImportError:
             raise CallError("UNAVAILABLE", "NATS needs nats-py: pip install 'enfold[nats]'") from None
         self._failures = (Error, OSError)
-        client = Client()
+        client = self._attempt = Client()
         settings: dict[str, Any] = {
             "pending_size": 0,  # while there is no connection nothing is kept: it would be sent after its time
             "max_outstanding_pings": 2,
@@ -232,14 +237,19 @@ class NATSTransport:
                 **settings,
             )
         except asyncio.CancelledError:
-            await client.close()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(client.close(), 1.0)
             raise
         except Exception as error:
             raise CallError("UNAVAILABLE", f"NATS at {_shown(self._servers)} cannot be reached: {error}") from error
         return client
 
     def _check_server(self, client: Client) -> None:
-        """Refuse a distant server that lets everybody in, unless the user said so."""
+        """Refuse a server without TLS where it was asked for, and a distant one that lets everybody in, unless told so."""
+        url = client.connected_url
+        if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
+            message = f"NATS at {_shown(self._servers)} does not speak TLS: turn it on there, or use nats://"
+            raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
         if self._insecure or _asks_for_credentials(client) or _is_loopback(client):
             return
         message = f"NATS at {_shown(self._servers)} asks for no credentials: give it some, or say insecure=True"

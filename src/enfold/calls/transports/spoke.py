@@ -95,7 +95,7 @@ class WebSocketTransport:
 
     async def close(self) -> None:
         self._is_closed = True
-        self._connecting.forget()
+        await self._connecting.forget()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)

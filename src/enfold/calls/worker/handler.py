@@ -49,6 +49,7 @@ from enfold.runtime import never_waits
 __all__ = ["CallHandler"]
 
 DRAIN: Final = 30.0
+MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their last frames
 
 _log: Final = Log("enfold.calls")
 
@@ -89,6 +90,7 @@ class CallHandler:
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue: deque[ServedCall] = deque()
+        self._ended: deque[str] = deque()
         self._control: Subscription | None = None
         self._clock: asyncio.TimerHandle | None = None  # runs as long as there are calls
         self._pulse: asyncio.TimerHandle | None = None  # runs always, to notice that the loop stood still
@@ -315,15 +317,24 @@ class CallHandler:
         if error is not None:
             counts.errors += 1
             counts.last_error = error.code
+        self._gate.leave(call)
         if call.producer is not None and not call.is_aborted:
-            # The last frames may be lost on their way: stay a while, for a caller who asks for them again.
-            asyncio.get_running_loop().call_later(self._settings.silence, self._forget, call)
+            self._keep_for_a_while(call)
         else:
-            self._forget(call)
+            self._calls.pop(call.request.request_id, None)
         while self._queue and self._running < self._gate.limits.running:
             self._launch_if_due(self._queue.popleft())
 
+    def _keep_for_a_while(self, call: ServedCall) -> None:
+        """The last frames of a stream may be lost on their way: its caller may ask for them again."""
+        request_id = call.request.request_id
+        asyncio.get_running_loop().call_later(self._settings.silence, self._calls.pop, request_id, None)
+        self._ended.append(request_id)
+        if len(self._ended) > MAX_ENDED:
+            self._calls.pop(self._ended.popleft(), None)
+
     def _forget(self, call: ServedCall) -> None:
+        """A call that has not been run gives its slot back."""
         if self._calls.pop(call.request.request_id, None) is not None:
             self._gate.leave(call)
 
