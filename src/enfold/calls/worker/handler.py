@@ -103,6 +103,7 @@ class CallHandler:
             await self._transport.connect()
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._hear)
+            self._gate.vouches = self._transport.capabilities.peer_identity
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
