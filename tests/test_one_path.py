@@ -14,7 +14,7 @@ import pydantic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from enfold import Context, Identity, OperationRegistry
+from enfold import Context, Identity, OperationRegistry, testing
 from enfold.formats import find_format
 from enfold.provenance import Recorder
 from enfold.surfaces.cgi import to_cgi
@@ -74,7 +74,7 @@ def make_registry() -> OperationRegistry:
 
 OPS: Final = make_registry()
 NAMES: Final = ("at_once", "waiting", "blocking", "in_context", "scoped", "untidy")
-HTTP: Final = to_http(OPS, tokens=Tokens({TOKEN: ANN}), recorder=Recorder())
+HTTP: Final = to_http(OPS, tokens=Tokens({TOKEN: ANN}), allow_anonymous=True, recorder=Recorder())
 MCP: Final = to_mcp(OPS, tokens=Tokens({TOKEN: ANN}))
 FORMATS: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
 
@@ -96,33 +96,15 @@ ENCODED: Final = re.compile(rb"__ENVELOPE_V1__:([A-Za-z0-9+/=]+)")
 VOLATILE: Final = re.compile(rb'"(timestamp|ts)":("[^"]*"|\d+)')
 
 
-async def ask(
-    app: Any, method: str, path: str, headers: dict[str, str], body: bytes, query: str = ""
-) -> tuple[int, bytes]:
+async def ask(app: Any, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
     """One request to an ASGI app; the body comes in one piece or in two."""
-    pieces = [body[:7], body[7:]] if len(headers) % 2 else [body]
-    lines = [(b"host", b"localhost"), *((name.encode(), value.encode()) for name, value in headers.items())]
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "query_string": query.encode(),
-        "headers": lines,
-        "server": ("127.0.0.1", 80),
-        "scheme": "http",
-    }
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        if not pieces:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+    in_two = len(headers) % 2 == 1
+    sent = {"host": "localhost", **headers}
+    answer = testing.Conversation(app, method, path, sent, body[:7] if in_two else body, is_begun=in_two)
+    if in_two:
+        answer.go_on(body[7:])
+    text = await answer.body()
+    return answer.status, text
 
 
 def without_time(text: bytes) -> bytes:
@@ -137,7 +119,7 @@ async def over_http(
     if format != "result":
         headers = {**headers, "enfold-format": format}
     if by_get:
-        return await ask(HTTP, "GET", f"/functions/t.{name}", headers, b"", f"n={n}")
+        return await ask(HTTP, "GET", f"/functions/t.{name}?n={n}", headers, b"")
     body = json.dumps({"n": n}).encode()
     return await ask(HTTP, "POST", f"/functions/t.{name}", {**headers, "content-type": content_type}, body)
 

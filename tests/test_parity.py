@@ -1,6 +1,6 @@
 """One table of calls, run on every surface and in every format: same data, same code.
 
-A surface joins with one function that gives a way to run a call, and one line in LEGS.
+A surface joins with a client in `enfold.testing`; other carriers of the same surfaces stand below, a line each in LEGS.
 """
 
 import asyncio
@@ -8,30 +8,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
-from threading import Thread
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
 from tests.calls.networks import Server, nats_server_program
 from tests.parity_app import ops
-from tests.serving import Answer, Client, serve
 
-from enfold import CallError, Context, Identity, ResponseEnvelope
-from enfold.calls import PendingRequestMap
-from enfold.calls.memory import MemoryTransport
-from enfold.calls.protocol.transport import Transport
+from enfold import CallError, Identity, testing
 from enfold.calls.transports.addresses import open_transport
 from enfold.calls.websocket import WebSocketHub
 from enfold.formats import find_format
 from enfold.operation import OperationSpec, OperationType
-from enfold.surfaces.calls import serve_calls
-from enfold.surfaces.http import to_http
+from enfold.testing.cgi_client import CGIClient
+from enfold.testing.replies import Envelopes, Input, Reply, read_answer
+from enfold.testing.shell_client import ShellClient
 from enfold.tokens import Tokens
 
 ROOT = Path(__file__).parent.parent
@@ -62,8 +58,6 @@ class Outcome(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
-Run: TypeAlias = Callable[[Call, str], Outcome]
-
 CALLS: dict[str, tuple[Call, Outcome]] = {
     "good": (Call("parity.add", {"x": 7, "y": 3}), Outcome(10)),
     "text that stands for a number": (Call("parity.add", {"x": "7", "y": 3}), Outcome(10)),
@@ -93,236 +87,134 @@ CALLS: dict[str, tuple[Call, Outcome]] = {
 }
 
 
-# --- legs ---------------------------------------------------------------------------------------------------------
+# --- other carriers -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def direct() -> Iterator[Run]:
-    """The registry itself, in this process."""
+class Getting:
+    """HTTP with arguments in the query string, and streams as lines."""
 
-    async def run(call: Call, format: str) -> Outcome:
-        context = Context(identity=ANN if call.is_ann else None)
-        try:
-            if call.is_stream:
-                stream = ops.guarded().subscribe(call.operation, call.input, context)
-                return Outcome([_read(format, envelope, call.spec) async for envelope in stream])
-            return Outcome(_read(format, await ops.guarded().execute(call.operation, call.input, context), call.spec))
-        except CallError as error:
-            return Outcome(code=error.code)
+    def __init__(self, client: testing.HTTPClient) -> None:
+        self._client = client
 
-    yield lambda *asked: asyncio.run(run(*asked))
+    async def call(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Reply:
+        answer = self._get(operation, input, identity, format)
+        wire = await answer.json()
+        return read_answer(answer.status, answer.headers, wire, find_format(str(format)))
 
+    async def subscribe(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Envelopes:
+        answer = self._get(operation, input, identity, format)
+        written = find_format(str(format))
+        *items, end = [json.loads(line) for line in (await answer.body()).split(b"\n") if line]
+        for item in items:
+            yield written.read(item)
+        if end != {"complete": True}:
+            _ = read_answer(answer.status, answer.headers, _failure(end, written.name), written).data
 
-def _read(format: str, envelope: ResponseEnvelope[Any], spec: OperationSpec | None) -> Any:
-    """The data after it was written in a format and read again."""
-    module = find_format(format)
-    return module.read(json.loads(json.dumps(module.write(envelope, spec)))).data
+    async def list(self, *, identity: Identity | None = None) -> list[str]:
+        raise NotImplementedError
 
-
-@contextmanager
-def http() -> Iterator[Run]:
-    """A server and a socket; arguments in the body."""
-    with _served() as client:
-
-        def run(call: Call, format: str) -> Outcome:
-            answer = client.post(f"/functions/{call.operation}", call.input, **_headers(call, format))
-            return _outcome(answer, format)
-
-        yield run
-
-
-@contextmanager
-def http_get() -> Iterator[Run]:
-    """The same with arguments in the query string, and streams as lines."""
-    with _served() as client:
-
-        def run(call: Call, format: str) -> Outcome:
-            query = urlencode({name: _as_text(value) for name, value in call.input.items()}, doseq=True)
-            headers = {**_headers(call, format), "Accept": "application/json, application/x-ndjson"}
-            return _outcome(client.get(f"/functions/{call.operation}?{query}", **headers), format)
-
-        yield run
-
-
-def _served() -> AbstractContextManager[Client]:
-    return serve(to_http(ops, tokens=Tokens({"token-of-ann": ANN}), allow_anonymous=True))
-
-
-def _headers(call: Call, format: str) -> dict[str, str]:
-    return {"Enfold-Format": format, **({"Authorization": "Bearer token-of-ann"} if call.is_ann else {})}
+    def _get(
+        self, operation: str, input: Input | None, identity: Identity | None, format: str | None
+    ) -> testing.Conversation:
+        query = urlencode({name: _as_text(value) for name, value in (input or {}).items()}, doseq=True)
+        headers = {"enfold-format": format, "accept": "application/json, application/x-ndjson", "content-type": None}
+        return self._client.request("GET", f"/functions/{operation}?{query}", identity=identity, headers=headers)
 
 
 def _as_text(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, dict) else value
 
 
-def _outcome(answer: Answer, format: str) -> Outcome:
-    kind = answer.headers["content-type"]
-    if kind != "application/json":
-        return _stream_outcome(_messages(answer.body, kind), format)
-    if answer.status == 200:
-        return Outcome(find_format(format).read(answer.json).data)
-    with pytest.raises(CallError):  # what is no success must not be read as one
-        find_format(format).read(answer.json)
-    return Outcome(code=answer.headers["enfold-code"])
+def _failure(end: dict[str, Any], format: str) -> Any:
+    """The error in the last line of a stream: formats whose own is not in `error` have the whole of it there."""
+    is_line = end.pop("complete", None) is False
+    return end["error"] if is_line and format not in ("result", "envelope") else end
 
 
-def _messages(body: bytes, kind: str) -> list[Any]:
-    lines = body.decode().split("\n")
-    prefix = "data: " if kind == "text/event-stream" else "{"
-    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith(prefix)]
+@asynccontextmanager
+async def getting() -> AsyncIterator[Getting]:
+    async with testing.http(ops) as client:
+        yield Getting(client)
 
 
-def _stream_outcome(messages: list[Any], format: str) -> Outcome:
-    *items, end = messages
-    if end == {"complete": True}:
-        return Outcome([find_format(format).read(item).data for item in items])
-    if end.pop("complete", None) is False and format not in ("result", "envelope"):
-        end = end["error"]  # a line has the whole error of a format whose own is not in `error`
-    with pytest.raises(CallError) as raised:
-        find_format(format).read(end)
-    # The format `result` has no place for a code, and a stream has no headers at its end.
-    return Outcome(code=raised.value.code if format != "result" else _code_of(raised.value.message))
-
-
-def _code_of(message: str) -> str | None:
-    return {"A number is missing": "DATA_LOSS"}.get(message)
-
-
-@contextmanager
-def cgi() -> Iterator[Run]:
+class CGIProgram(CGIClient):
     """A program that a web server starts for each request."""
 
-    def run(call: Call, format: str) -> Outcome:
-        body = json.dumps(call.input).encode()
-        variables = {
-            "REQUEST_METHOD": "POST",
-            "PATH_INFO": f"/functions/{call.operation}",
-            "CONTENT_TYPE": "application/json",
-            "CONTENT_LENGTH": str(len(body)),
-            "HTTP_ENFOLD_FORMAT": format,
-        }
-        head, _, answer = _program(["cgi", "tests/parity_app.py"], body, variables).stdout.partition(b"\r\n\r\n")
-        lines = [line.partition(": ") for line in head.decode().split("\r\n")]
-        headers = {name.lower(): value for name, _, value in lines}
-        return _outcome(Answer(int(headers["status"].split()[0]), headers, answer), format)
-
-    yield run
+    async def run(self, environ: dict[str, str], body: bytes, _: Identity | None, /) -> bytes:
+        return (await _program(["cgi", "tests/parity_app.py"], body, environ)).stdout
 
 
-@contextmanager
-def command_line() -> Iterator[Run]:
+class ShellProgram(ShellClient):
     """A command, its output and what it says when it fails."""
 
-    def run(call: Call, format: str) -> Outcome:
-        words = ["call", "tests/parity_app.py", call.operation, "@-", "--format", format]
-        done = _program(words, json.dumps(call.input).encode(), {})
-        if done.returncode:
-            return Outcome(code=done.stderr.decode().partition(":")[0])
-        data = [find_format(format).read(json.loads(line)).data for line in done.stdout.splitlines()]
-        return Outcome(data if call.is_stream else data[0])
-
-    yield run
+    async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:
+        assert identity is None
+        done = await _program(["call", "tests/parity_app.py", *words], stdin.encode(), {})
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
-def _program(words: list[str], stdin: bytes, variables: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
+async def _program(words: list[str], stdin: bytes, variables: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "enfold", *words]
     environment = {**os.environ, **variables}
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment)
+    return await asyncio.to_thread(
+        subprocess.run, command, input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment
+    )
 
 
-@contextmanager
-def calls_in_memory() -> Iterator[Run]:
-    """The call protocol over a bus in memory: two peers, one of them ann."""
-    bus = MemoryTransport("worker")
-    with _calling(bus, {True: bus.join("ann", ANN), False: bus.join("nobody", None)}) as run:
-        yield run
+@asynccontextmanager
+async def program(kind: type[CGIProgram | ShellProgram]) -> AsyncIterator[testing.Client]:
+    yield kind(ops, {})
 
 
-@contextmanager
-def calls_over_nats() -> Iterator[Run]:
-    """The call protocol over a NATS server, which is a process of its own."""
-    server = Server(nats_server_program(), Path(mkdtemp()))
-    server.wait_until_ready()
-    try:
-        with _calling(open_transport(server.url), {False: open_transport(server.url)}) as run:
-            yield run
-    finally:
-        server.close()
-
-
-@contextmanager
-def calls_around_a_hub() -> Iterator[Run]:
+@asynccontextmanager
+async def calls_around_a_hub() -> AsyncIterator[testing.Client]:
     """The call protocol over WebSockets: worker and callers are spokes of a hub, one of them ann."""
     worker = Identity("worker", resources={"namespace:parity": ["offer"]})
-    tokens = {"worker": worker, "ann": ANN, "bob": Identity("bob")}
-    hub = WebSocketHub(Tokens(tokens))
-    with _own_loop() as loop:
-        _in(loop, hub.listen())
-        url = f"ws://127.0.0.1:{hub.port}"
-        spokes = {name: open_transport(url, token=name) for name in tokens}
-        with _calling(spokes["worker"], {True: spokes["ann"], False: spokes["bob"]}) as run:
-            yield run
-        _in(loop, hub.close())
-
-
-@contextmanager
-def _own_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop that runs in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = Thread(target=loop.run_forever)
-    thread.start()
+    hub = WebSocketHub(Tokens({"worker": worker, "ann": ANN, "bob": Identity("bob")}))
+    await hub.listen()
+    reach = partial(open_transport, f"ws://127.0.0.1:{hub.port}")
     try:
-        yield loop
+        join = lambda identity: reach(token="bob" if identity is None else identity.id)  # noqa: E731
+        async with testing.calls(ops, reach(token="worker"), join) as client:
+            yield client
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        await hub.close()
 
 
-@contextmanager
-def _calling(worker: Transport, callers: dict[bool, Transport]) -> Iterator[Run]:
-    """A worker and its callers, in a loop of their own."""
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """The address of a NATS server, a process of its own that is started when it is first asked for."""
+    started: list[Server] = []
 
-    async def run(call: Call, format: str) -> Outcome:
-        caller = pending[call.is_ann]
-        try:
-            if call.is_stream:
-                stream = caller.subscribe(call.operation, call.input)
-                return Outcome([_read(format, envelope, call.spec) async for envelope in stream])
-            return Outcome(_read(format, await caller.call(call.operation, call.input), call.spec))
-        except CallError as error:
-            return Outcome(code=error.code)
+    def find() -> str:
+        if not started:
+            started.append(Server(nats_server_program(), tmp_path_factory.mktemp("nats")))
+            started[0].wait_until_ready()
+        return started[0].url
 
-    async def close() -> None:
-        for caller in pending.values():
-            await caller.close()
-        await serving.__aexit__(None, None, None)
-        for transport in (*callers.values(), worker):
-            await transport.close()
-
-    with _own_loop() as loop:
-        serving = _in(loop, _entered(serve_calls(ops, worker)))
-        pending = {is_ann: PendingRequestMap(transport) for is_ann, transport in callers.items()}
-        try:
-            yield lambda *asked: _in(loop, run(*asked))
-        finally:
-            _in(loop, close())
-
-
-async def _entered(serving: Any) -> Any:
-    await serving.__aenter__()
-    return serving
-
-
-def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run_coroutine_threadsafe(work, loop).result(60)
+    yield find
+    for server in started:
+        server.close()
 
 
 class Leg(msgspec.Struct, frozen=True):
     """A surface, and which calls can be made there."""
 
-    open: Callable[[], AbstractContextManager[Run]]
+    open: Callable[..., AbstractAsyncContextManager[testing.Client]]
     takes: Callable[[Call], bool] = lambda _: True
     formats: tuple[str, ...] = FORMATS
 
@@ -333,48 +225,55 @@ def _only_reads(call: Call) -> bool:
     return reads and len(str(call.input)) < 10_000
 
 
+def _is_open(call: Call) -> bool:
+    return not call.is_ann
+
+
 LEGS: dict[str, Leg] = {
-    "direct": Leg(direct),
-    "http": Leg(http),
-    "http get": Leg(http_get, _only_reads),
+    **{name: Leg(partial(open_it, ops)) for name, open_it in testing.SURFACES.items()},
+    "http get": Leg(getting, _only_reads),
+    "calls around a hub": Leg(calls_around_a_hub, formats=FORMATS[:2]),
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
-    # An operation that nobody serves is UNAVAILABLE to a caller who cannot know whether somebody will.
-    "calls in memory": Leg(calls_in_memory, lambda call: call.spec is not None),
-    "calls around a hub": Leg(calls_around_a_hub, lambda call: call.spec is not None, FORMATS[:2]),
-    "calls over NATS": Leg(calls_over_nats, lambda call: call.spec is not None and not call.is_ann, FORMATS[:2]),
-    "cgi": Leg(cgi, lambda call: not call.is_ann, FORMATS[:2]),
-    "command line": Leg(command_line, lambda call: not call.is_ann, FORMATS[:2]),
+    "cgi program": Leg(partial(program, CGIProgram), _is_open, FORMATS[:2]),
+    "command line program": Leg(partial(program, ShellProgram), _is_open, FORMATS[:2]),
 }
 
 
 # --- the test -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def runs() -> Iterator[Callable[[str], Run]]:
-    """Each leg is opened when it is first needed, and kept for the whole table."""
-    opened: dict[str, Run] = {}
-    with ExitStack() as stack:
-
-        def find(name: str) -> Run:
-            if name not in opened:
-                opened[name] = stack.enter_context(LEGS[name].open())
-            return opened[name]
-
-        yield find
+def _told(leg: str, format: str, call: Call, expected: Outcome) -> Outcome:
+    """The format `result` has no place for a code, and a stream over HTTP has no headers at its end."""
+    is_untold = call.is_stream and "fail_at" in call.input and format == "result" and leg in ("http", "http get")
+    return Outcome(code="EXECUTION_ERROR") if is_untold else expected
 
 
 @pytest.mark.parametrize(
     ("leg", "format", "call", "expected"),
     [
-        pytest.param(leg, written, call, expected, id=f"{leg}, {written}: {name}")
+        pytest.param(leg, written, call, _told(leg, written, call, expected), id=f"{leg}, {written}: {name}")
         for leg in LEGS
         for written in LEGS[leg].formats
         for name, (call, expected) in CALLS.items()
         if LEGS[leg].takes(call)
     ],
 )
-def test_a_call_gives_the_same_everywhere(
-    runs: Callable[[str], Run], leg: str, format: str, call: Call, expected: Outcome
-) -> None:
-    assert runs(leg)(call, format) == expected
+async def test_a_call_gives_the_same_everywhere(leg: str, format: str, call: Call, expected: Outcome) -> None:
+    async with LEGS[leg].open() as client:
+        assert await outcome(client, call, format) == expected
+
+
+@pytest.mark.parametrize(("call", "expected"), [pair for pair in CALLS.values() if _is_open(pair[0])])
+async def test_a_call_gives_the_same_over_nats(nats: Callable[[], str], call: Call, expected: Outcome) -> None:
+    async with testing.calls(ops, open_transport(nats()), lambda _: open_transport(nats())) as client:
+        assert await outcome(client, call, "envelope") == expected
+
+
+async def outcome(client: testing.Client, call: Call, format: str) -> Outcome:
+    asked: dict[str, Any] = {"identity": ANN if call.is_ann else None, "format": format}
+    try:
+        if call.is_stream:
+            return Outcome([item.data async for item in client.subscribe(call.operation, call.input, **asked)])
+        return Outcome((await client.call(call.operation, call.input, **asked)).data)
+    except CallError as error:
+        return Outcome(code=error.code)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from tests.surfaces.mcp.conftest import STATELESS, Client
 
+from enfold import testing
 from enfold.registry import Registry
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
@@ -29,32 +30,17 @@ Call: TypeAlias = Callable[..., Seen]
 
 
 def over_http(registry: Registry, operation: str, format: str, input: Any = None, **headers: str) -> Seen:
-    sent: list[dict[str, Any]] = []
     body = input if isinstance(input, bytes) else json.dumps(input or {}).encode()
     path = operation if operation.startswith("/") else f"/functions/{operation}"
     given = {"host": "localhost", "content-type": "application/json", "enfold-format": format, **headers}
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "query_string": b"",
-        "server": ("127.0.0.1", 80),
-        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()],
-    }
+    sent = {name.replace("_", "-"): value for name, value in given.items()}
 
-    async def run() -> None:
-        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    async def run() -> Seen:
+        answer = testing.Conversation(to_http(registry), "POST", path, sent, body)
+        text = await answer.body()
+        return Seen(answer.status, _body(text), answer.headers)
 
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        await to_http(registry)(scope, messages.get, send)
-
-    asyncio.run(run())
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    text = b"".join(message.get("body", b"") for message in sent[1:])
-    return Seen(sent[0]["status"], _body(text), found)
+    return asyncio.run(run())
 
 
 def over_cgi(registry: Registry, operation: str, format: str, input: Any = None) -> Seen:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
 
-from enfold import Identity, OperationRegistry
+from enfold import Identity, OperationRegistry, testing
 from enfold.registry import Registry
 from enfold.surfaces.mcp import MCPApp, to_mcp
 from enfold.tokens import Tokens
@@ -21,90 +20,20 @@ BOTH = "application/json, text/event-stream"
 Message: TypeAlias = dict[str, Any]
 
 
-class Conversation:
-    """One HTTP request while it is answered."""
+class Conversation(testing.Conversation):
+    """One HTTP request while it is answered with messages of the protocol."""
 
-    def __init__(
-        self,
-        app: MCPApp,
-        method: str,
-        headers: Mapping[str, str | None],
-        body: bytes,
-        path: str = "/mcp",
-        *,
-        is_begun: bool = False,
-        is_silent: bool = False,
-    ) -> None:
-        """With `is_begun` there is more of the body to come; with `is_silent` all of it."""
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._events: asyncio.Queue[Message] = asyncio.Queue()
-        if not is_silent:
-            self._events.put_nowait({"type": "http.request", "body": body, "more_body": is_begun})
-        self._began = asyncio.Event()
-        self._rest = b""
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": path,
-            "headers": [
-                (name.lower().encode(), value.encode()) for name, value in headers.items() if value is not None
-            ],
-            "server": ("127.0.0.1", 8000),
-            "scheme": "http",
-        }
-        self.task = asyncio.create_task(app(scope, self._events.get, self._send))
-
-    async def _send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
-            self._began.set()
-            return
-        self._chunks.put_nowait(message["body"])
-        if not message.get("more_body"):
-            self._chunks.put_nowait(None)
-
-    def go_on(self, body: bytes) -> None:
-        """Send the rest of the body."""
-        self._events.put_nowait({"type": "http.request", "body": body, "more_body": False})
-
-    def leave(self) -> None:
-        self._events.put_nowait({"type": "http.disconnect"})
-
-    async def began(self) -> Conversation:
-        await self._began.wait()
-        return self
-
-    async def body(self) -> bytes:
-        whole = b""
-        while (chunk := await self._chunks.get()) is not None:
-            whole += chunk
-        await self.task
-        return whole
-
-    async def json(self) -> Any:
-        return json.loads(await self.body())
-
-    async def events(self) -> AsyncIterator[tuple[str, Message | None]]:
+    async def answers(self) -> AsyncIterator[tuple[str, Message | None]]:
         """The id and the message of each event; an event without data has none."""
-        text = b""
-        while (chunk := await self._chunks.get()) is not None:
-            text += chunk
-            *whole, text = text.split(b"\n\n")
-            for event in whole:
-                fields = dict(line.split(b": ", 1) for line in event.splitlines() if b": " in line)
-                if b"data" in fields:
-                    data = fields[b"data"]
-                    yield fields.get(b"id", b"").decode(), json.loads(data) if data.strip() else None
+        async for event in self.events():
+            yield event.id, json.loads(event.data) if event.data.strip() else None
 
     async def messages(self) -> list[Message]:
         """All messages of the answer, whether it came as JSON or as events."""
         await self.began()
         if self.headers.get("content-type") == "application/json":
             return [await self.json()]
-        return [message async for _, message in self.events() if message is not None]
+        return [message async for _, message in self.answers() if message is not None]
 
 
 class Client:
@@ -151,16 +80,16 @@ class Client:
 
     def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Conversation:
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
-        return Conversation(self.app, "POST", headers or self.headers(), body)
+        return Conversation(self.app, "POST", "/mcp", headers or self.headers(), body)
 
     def get(self, path: str = "/mcp", **headers: str) -> Conversation:
         changed = {**self.headers(), "accept": "text/event-stream"}
         changed |= {name.replace("_", "-"): value for name, value in headers.items()}
-        return Conversation(self.app, "GET", changed, b"", path)
+        return Conversation(self.app, "GET", path, changed)
 
     def send(self, method: str) -> Conversation:
         """A request of HTTP without a body."""
-        return Conversation(self.app, method, self.headers(), b"")
+        return Conversation(self.app, method, "/mcp", self.headers())
 
     async def ask(self, method: str, params: Message | None = None, meta: Message | None = None) -> Message:
         """The last message of the answer: the response itself."""

@@ -170,7 +170,7 @@ async def test_a_client_that_cannot_answer_is_told_what_it_lacks(
 async def answered(client: Client, tool: str, answer: dict[str, Any]) -> list[dict[str, Any]]:
     """The messages of a call, whose question is answered as soon as it comes."""
     messages: list[dict[str, Any]] = []
-    async for _, message in client.begin("tools/call", {"name": tool}).events():
+    async for _, message in client.begin("tools/call", {"name": tool}).answers():
         if message is None:
             continue
         messages.append(message)

@@ -32,7 +32,7 @@ def ops() -> OperationRegistry:
 
 
 async def listening(client: Client, **wanted: Any) -> Any:
-    return client.begin("subscriptions/listen", {"notifications": wanted}).events()
+    return client.begin("subscriptions/listen", {"notifications": wanted}).answers()
 
 
 async def next_message(events: Any) -> dict[str, Any]:
@@ -91,7 +91,7 @@ async def test_a_session_hears_of_changes_on_its_own_stream(make_client: MakeCli
     client = make_client(ops, "2025-11-25")
     await client.initialize()
     await client.result("resources/subscribe", {"uri": "shop://stock"})
-    events = client.get().events()
+    events = client.get().answers()
     assert (await anext(events))[1] is None  # the event from whose id the stream can be taken up again
     ops.query(name="new")(lambda: 1)
     assert await next_message(events) == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
@@ -115,7 +115,7 @@ async def test_streams_end_in_good_order_when_the_server_stops(make_client: Make
 async def test_a_listener_that_leaves_is_forgotten(make_client: MakeClient, ops: OperationRegistry) -> None:
     client = make_client(ops)
     conversation = client.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-    await anext(conversation.events())
+    await anext(conversation.answers())
     conversation.leave()
     await conversation.task
 

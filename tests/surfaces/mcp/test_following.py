@@ -73,7 +73,7 @@ async def next_message(events: Any) -> dict[str, Any]:
 async def follow_by_stream(client: Client, *uris: str) -> tuple[Any, Any]:
     """Follow in the way of the newest revision: the conversation, and its events after the first."""
     conversation = client.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": list(uris)}})
-    events = conversation.events()
+    events = conversation.answers()
     granted = (await next_message(events))["params"]["notifications"]
     assert granted == ({"resourceSubscriptions": list(uris)} if uris else {})
     return conversation, events
@@ -83,7 +83,7 @@ async def follow_in_session(client: Client, uri: str) -> Any:
     """Follow in the way of the older revisions: the events of the session's own stream."""
     await client.initialize()
     await client.result("resources/subscribe", {"uri": uri})
-    events = client.get().events()
+    events = client.get().answers()
     assert (await anext(events))[1] is None
     return events
 

@@ -227,7 +227,7 @@ async def test_a_client_that_prefers_events_gets_them(
     old = make_client(ops, "2025-11-25")
     await old.initialize()
     conversation = old.post(old.message("ping"), {**old.headers(), "accept": "text/event-stream, application/json"})
-    (first, nothing), (_, answer) = [event async for event in conversation.events()]
+    (first, nothing), (_, answer) = [event async for event in conversation.answers()]
     assert (bool(first), nothing) == (True, None)
     assert answer is not None
     assert answer["result"] == {}
@@ -270,12 +270,12 @@ async def test_a_client_comes_back_for_its_answer(make_client: MakeClient, ops: 
 
     client = make_client(ops, "2025-11-25")
     await client.initialize()
-    events = [event async for event in client.begin("tools/call", {"name": "shop_think"}).events()]
+    events = [event async for event in client.begin("tools/call", {"name": "shop_think"}).answers()]
     [(event_id, nothing)] = events
     assert nothing is None
     again = client.get(last_event_id=event_id)
     go_on.set()
-    [(_, answer)] = [event async for event in again.events()]
+    [(_, answer)] = [event async for event in again.answers()]
     assert answer is not None
     assert answer["result"]["structuredContent"] == {"result": "thought"}
 
@@ -417,7 +417,9 @@ async def test_a_result_that_cannot_be_written_is_told_as_a_failure(make_client:
 async def test_a_plain_body_in_pieces_is_read(client: Client) -> None:
     call = client.message("tools/call", {"name": "shop_add", "arguments": {"x": 1, "y": 2}})
     body = json.dumps(call).encode()
-    conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), body[:9], is_begun=True)
+    conversation = Conversation(
+        client.app, "POST", "/mcp", client.headers("tools/call", "shop_add"), body[:9], is_begun=True
+    )
     conversation.go_on(body[9:])
     assert (await conversation.json())["result"]["structuredContent"] == {"result": 3}
 
@@ -435,7 +437,7 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_cl
 
     client = make_client(ops)
     body = json.dumps(client.message("tools/call", {"name": "run", "arguments": {}})).encode()
-    conversation = Conversation(client.app, "POST", client.headers("tools/call", "run"), body, is_begun=True)
+    conversation = Conversation(client.app, "POST", "/mcp", client.headers("tools/call", "run"), body, is_begun=True)
     conversation.leave()
     await conversation.task
     assert (conversation.status, runs) == (499, [])
@@ -443,7 +445,9 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_cl
 
 async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("enfold.surfaces.mcp.http.BODY_TIMEOUT", 0.01)
-    conversation = Conversation(client.app, "POST", client.headers("tools/call", "shop_add"), b"", is_silent=True)
+    conversation = Conversation(
+        client.app, "POST", "/mcp", client.headers("tools/call", "shop_add"), b"", is_silent=True
+    )
     answer = await conversation.json()
     assert (conversation.status, answer["error"]["message"]) == (504, "The body did not arrive in time")
 

@@ -86,7 +86,7 @@ async def test_of_the_resources_a_stream_asks_for_those_are_followed_that_may_be
     client = await ann(make_client, projects, STATELESS)
     asked = {"notifications": {"resourceSubscriptions": ["proj://2", "proj://1", "proj://nobody/2"]}}
     conversation = client.begin("subscriptions/listen", asked)
-    _, granted = await anext(conversation.events())
+    _, granted = await anext(conversation.answers())
     assert granted is not None
     assert granted["params"]["notifications"] == {"resourceSubscriptions": ["proj://1"]}
     conversation.leave()
@@ -98,7 +98,7 @@ async def test_of_a_part_that_may_not_be_read_only_the_whole_is_told(
 ) -> None:
     client = await ann(make_client, projects, STATELESS)
     conversation = client.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["proj://"]}})
-    events = conversation.events()
+    events = conversation.answers()
     told = [(await anext(events))[1]]
     has_changed.set()
     told += [(await anext(events))[1] for _ in range(2)]

@@ -256,7 +256,7 @@ async def test_a_tool_that_is_gone_is_gone_at_once(make_client: MakeClient) -> N
 async def test_a_promise_of_too_much_is_refused_before_it_comes(make_client: MakeClient) -> None:
     client = make_client(Shop().ops, max_body=LIMIT)
     sent = client.headers("tools/call", "shop_add") | {"content-length": str(LIMIT + 1)}
-    conversation = Conversation(client.app, "POST", sent, b"", is_silent=True)
+    conversation = Conversation(client.app, "POST", "/mcp", sent, b"", is_silent=True)
     assert (await conversation.began()).status == 413
     await conversation.task
 

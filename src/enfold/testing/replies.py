@@ -1,0 +1,105 @@
+"""What every client gives back, and the three verbs that every client has. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, local_envelope
+from enfold.errors import CallError
+from enfold.formats import Format, find_format
+from enfold.operation import Identity, OperationSpec
+
+__all__ = ["WRITTEN", "Client", "Envelopes", "Input", "Reply", "items_of", "read_answer", "through"]
+
+Input: TypeAlias = Mapping[str, Any]
+Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
+
+# The format in which clients ask where the test names none: the one that says most.
+WRITTEN: Final = "envelope"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came of one call: an envelope or an error, and the answer of the surface that held it."""
+
+    envelope: ResponseEnvelope[Any] | None = None
+    error: CallError | None = None
+    status: int | None = None  # of HTTP, MCP and CGI; of the command line its exit code
+    headers: Mapping[str, str] = {}  # with lower-case names
+    wire: Any = None  # the JSON that the surface wrote
+
+    @property
+    def data(self) -> Any:
+        """The data of a success; a failure is raised, so that no test takes it for None."""
+        if self.error is not None:
+            raise self.error
+        return None if self.envelope is None else self.envelope.data
+
+    @property
+    def code(self) -> str | None:
+        return None if self.error is None else self.error.code
+
+    @property
+    def message(self) -> str | None:
+        return None if self.error is None else self.error.message
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The facts of a failure, where the surface and the format have a place for them."""
+        return {} if self.error is None else self.error.details
+
+
+class Client(Protocol):
+    """The verbs of every client. `format` is the one to answer in; `identity` is who calls, None for a stranger."""
+
+    async def call(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Reply:
+        """Call a query or mutation; a failure is a reply too."""
+
+    def subscribe(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Envelopes:
+        """The items of a subscription; a failure is raised. Surfaces without streams collect them first."""
+
+    async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
+        """The ids of the operations that this caller is shown."""
+
+
+def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
+    """The reply in an answer of HTTP or CGI; a failure whose body reads as a success fails the test."""
+    try:
+        envelope = format.read(wire)
+    except CallError as error:
+        code = headers.get("enfold-code", error.code)  # which not every format has a place for
+        told = CallError(code, error.message, error.details, error.retryable)
+        return Reply(None, told, status, headers, wire)
+    if status >= 400:
+        raise AssertionError(f"An answer with status {status} reads as a success in format {format.name}: {wire}")
+    return Reply(envelope, None, status, headers, wire)
+
+
+def through(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpec], ResponseEnvelope[Any]]:
+    """Writes an envelope as JSON in a format and reads it again, for surfaces that hand envelopes over as they are."""
+    if format is None:
+        return lambda envelope, _: envelope
+    found = find_format(format)
+    return lambda envelope, spec: found.read(msgspec.json.decode(msgspec.json.encode(found.write(envelope, spec))))
+
+
+async def items_of(reply: Reply, operation: str) -> Envelopes:
+    """The items of a subscription that came collected, as one list."""
+    for item in reply.data:
+        yield local_envelope(item, operation)
