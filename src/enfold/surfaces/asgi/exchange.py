@@ -12,7 +12,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import JSON, Header, Receive, Scope, Send
 from enfold.surfaces.failures import too_large
-from enfold.timekeeping import Timekeeper, this_thread, timekeeper
+from enfold.timekeeping import this_thread, timekeeper
 
 __all__ = ["BODY_TIMEOUT", "Ended", "Exchange", "Presence", "late_body"]
 
@@ -37,7 +37,6 @@ class Presence(msgspec.Struct, eq=False):
     ended: Ended | None = None
     _is_reading: bool = False
     _is_slow: bool = False
-    _keeper: Timekeeper | None = None
     _task: asyncio.Task[Any] | None = None
     _timer: asyncio.TimerHandle | None = None
     _listener: asyncio.Task[None] | None = None
@@ -46,7 +45,6 @@ class Presence(msgspec.Struct, eq=False):
         keeper = this_thread.keeper
         if keeper is None or keeper.loop is not asyncio.get_running_loop():
             keeper = timekeeper()
-        self._keeper = keeper
         self._task = asyncio.current_task()
         keeper.running.add(self)
         if keeper.is_stopped:
@@ -58,10 +56,13 @@ class Presence(msgspec.Struct, eq=False):
 
         A cancellation of ours ends here; one that somebody else has asked for, too, goes on.
         """
-        if self._keeper is not None:
-            self._keeper.running.discard(self)
+        keeper = this_thread.keeper
+        if keeper is not None:
+            keeper.running.discard(self)
         if self._is_slow:
             self._release()
+        elif self.ended is None:
+            return None
         task, self._task = self._task, None
         is_ours = self.ended is not None and task is not None and task.uncancel() == 0
         return self.ended if is_ours else None
@@ -160,10 +161,17 @@ class Exchange(msgspec.Struct, eq=False):
     async def answer(self, body: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
         """Send an answer in JSON."""
         self.is_started = True
+        for message in self.messages(body, status, headers):
+            await self.send(message)
+
+    def messages(self, body: bytes, status: int, headers: Sequence[Header]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The two messages of an answer in JSON."""
         own = [JSON, (b"content-length", b"%d" % len(body)), *headers, *self.extra_headers]
-        await self.send({"type": "http.response.start", "status": status, "headers": own})
-        is_head = self.scope["method"] == "HEAD"
-        await self.send({"type": "http.response.body", "body": b"" if is_head else body})
+        sent = b"" if self.scope["method"] == "HEAD" else body
+        return (
+            {"type": "http.response.start", "status": status, "headers": own},
+            {"type": "http.response.body", "body": sent},
+        )
 
     async def answer_empty(self, status: int, headers: Sequence[Header] = ()) -> None:
         """Send an answer that has only headers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ class Body(Protocol):
         """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """What goes back: JSON, a status, and headers besides those that every answer has."""
 
     body: bytes

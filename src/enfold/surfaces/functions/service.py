@@ -244,7 +244,7 @@ class Functions:
         collected = await collect(self._registry, route.spec.id, given, context)
         text = encode_result(request.format.write(collected.envelope, route.spec))
         answer = _answer_with_notes(text, collected.envelope, request)
-        return answer._replace(headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
+        return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: Request) -> Answer:
         """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""

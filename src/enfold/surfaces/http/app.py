@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
@@ -136,6 +136,11 @@ class HTTPApp:
         failed: BaseException | None = None
         presence.begin()
         try:
+            hosts = self._hosts
+            if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
+                self._admit(exchange, headers)
+            if b"authorization" in headers:
+                await self._identify(exchange, request)
             answer = await self._answer(exchange, request)
         except (Exception, CancelledError) as error:  # noqa: BLE001  # it is told, and logged, in one place
             failed = error
@@ -147,7 +152,9 @@ class HTTPApp:
             given = request.request_id
             # Nobody has asked for the id of a call that succeeded: it only has to be its own.
             own = _OWN_IDS % next(_numbers) if given is None else given.encode()
-            await exchange.answer(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
+            start, body = exchange.messages(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
+            await send(start)
+            await send(body)
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
@@ -157,36 +164,30 @@ class HTTPApp:
 
     # one request
 
-    async def _answer(self, exchange: Exchange, request: Request) -> Answer | None:
+    def _answer(self, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
         """What a request comes to; None where it has been sent already."""
-        headers, hosts = request.headers, self._hosts
-        if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
-            self._admit(exchange, headers)
+        headers = request.headers
         if request.query or not _WISHES.isdisjoint(headers):
             self._functions.read_wishes(request)
-        if b"authorization" in headers:
-            await self._identify(exchange, request)
-        elif self._public is not None:
-            return await self._answer_stranger(exchange, request, self._public)
-        return await self._answer_from(self._functions, exchange, request)
+        if self._public is not None and b"authorization" not in headers:
+            return self._answer_stranger(exchange, request, self._public)
+        return self._answer_from(self._functions, exchange, request)
 
-    async def _answer_from(self, functions: Functions, exchange: Exchange, request: Request) -> Answer | None:
+    def _answer_from(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
         """What a request comes to that has been let in, of the operations that its caller may know of."""
         route = functions.routes.known.get(request.path)
         if route is None or request.method not in route.methods:
             route = functions.find(request)
         if route is None:
-            return await self._page(exchange, request, functions)
+            return self._page(exchange, request, functions)
         request.operation = route.spec
         if not route.prepared.is_open and (request.identity is not None or request.method != "OPTIONS"):
             functions.admit(route, request)
         if request.method == "OPTIONS":
-            await self._options(exchange, request, route.methods)
-            return None
+            return self._options(exchange, request, route.methods)
         if route.prepared.is_stream:
-            await self._follow(exchange, request, route)
-            return None
-        return await functions.call(route, request)
+            return self._follow(exchange, request, route)
+        return functions.call(route, request)
 
     async def _answer_stranger(self, exchange: Exchange, request: Request, public: Functions) -> Answer | None:
         """What a caller without a token gets where a token is needed: what is public, and no word about the rest."""
@@ -289,7 +290,7 @@ class HTTPApp:
             resource_metadata=metadata_url(_origin(exchange, request)),
         )
         others = [header for header in answer.headers if header[0] != b"www-authenticate"]
-        return answer._replace(headers=[*others, (b"www-authenticate", told.encode())])
+        return msgspec.structs.replace(answer, headers=[*others, (b"www-authenticate", told.encode())])
 
     async def _options(self, exchange: Exchange, request: Request, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
