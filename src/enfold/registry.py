@@ -34,7 +34,6 @@ from enfold.operation import (
     OperationSpec,
     OperationType,
     Policy,
-    legal_names,
     operation_from_function,
     operation_id,
 )
@@ -115,18 +114,6 @@ class Registry:
             # Which they are is not said: the caller may not be allowed to see them.
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
         raise not_found(name)
-
-    def tool_names(self) -> dict[str, str]:
-        """The name of each operation where dots are not allowed, as MCP clients want it, by its id."""
-        return legal_names(self._operations())
-
-    def find_tool(self, name: str) -> OperationSpec:
-        """The spec of an id, of a tool name, or of a name that only one operation has."""
-        if name not in self._operations():
-            for operation_id, tool in self.tool_names().items():
-                if tool == name:
-                    return self.get_spec(operation_id)
-        return self.find(name)
 
     def __iter__(self) -> Iterator[Operation]:
         return iter([prepared.operation for prepared in self._operations().values()])

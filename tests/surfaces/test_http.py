@@ -22,6 +22,7 @@ from enfold import (
 )
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
 from enfold.tokens import Tokens
 
 ANN = Identity("ann", frozenset({"task:write"}), {"project:1": ["read"]})
@@ -545,6 +546,32 @@ async def _give() -> int:
 
 async def _give_more() -> int:
     return 2
+
+
+def test_an_app_mounted_at_the_root_gets_what_nobody_else_has() -> None:
+    async def site(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"site {scope['path']}".encode()})
+
+    async def deeper(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"deeper"})
+
+    with serve(to_http(shop(), mounts={"/": site, "/docs": site, "/docs/deep": deeper})) as client:
+        assert client.post("/functions/add", {"x": 1, "y": 2}).json == {"result": 3}
+        assert client.get("/healthz").json == {"status": "ok"}
+        assert client.get("/openapi.json").status == 200
+        assert client.get("/").body == b"site /"
+        assert client.get("/index.html").body == b"site /index.html"
+        assert client.get("/docs/deep/x").body == b"deeper"
+
+
+def test_the_preflight_of_a_mounted_app_names_every_method() -> None:
+    origin = "https://app.example"
+    with serve(to_http(shop(), mounts={"/mcp": to_mcp(shop())}, allowed_origins=[origin])) as client:
+        asked = {"Origin": origin, "Access-Control-Request-Method": "DELETE"}
+        preflight = client.request("OPTIONS", "/mcp", headers=asked)
+    assert "DELETE" in preflight.headers["access-control-allow-methods"]
 
 
 # --- hosts and origins --------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.schemas import with_references
+from enfold.mcp.tool_names import tool_names
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.schema.advertised import Advertising
@@ -56,7 +57,7 @@ def to_openapi(
     chosen = find_format(format)
     specs = registry.list() if everything else registry.visible(identity)
     # Names are given over all operations, so that each has the same name for every caller.
-    tools = registry.tool_names()
+    tools = tool_names(registry)
     components = _Components(chosen)
     paths = {f"/functions/{spec.id}": _path_item(spec, tools[spec.id], components) for spec in specs}
     return {

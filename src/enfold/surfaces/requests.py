@@ -10,6 +10,7 @@ from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.formats.mcp_request_v0_1 import Request, read_request, write_answer
+from enfold.mcp.tool_names import find_by_tool_name
 from enfold.operation import Context, Identity, OperationSpec
 from enfold.operation.context import ARTIFACTS, PREFERENCES
 from enfold.provenance.records import Artifact, ArtifactRef
@@ -44,7 +45,7 @@ class RequestCall:
         self._took: int | None = None
         self._adapter = adapter
         self._request: Request = read_request(wire)
-        self.spec: OperationSpec = registry.find_tool(self._request.tool)
+        self.spec: OperationSpec = find_by_tool_name(registry, self._request.tool)
         if may_list(self.spec.access_control, identity):  # Who may not see it does not learn its version either.
             _check_version(self._request, self.spec)
         self.input = self._request.input

@@ -25,7 +25,7 @@ from enfold.surfaces.functions.request import Answer, Request, id_header
 from enfold.surfaces.functions.routes import Route
 from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Settings, not_acceptable, not_allowed
 from enfold.surfaces.http.lifespan import run_lifespan
-from enfold.surfaces.http.mounts import Mount, below, close_websocket, mount_of, own_path, with_headers
+from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.stream import Stream
 from enfold.tokens import Verifier
 
@@ -77,8 +77,7 @@ def to_http(
     functions = Functions(served.guarded(), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.only(_is_public).guarded(), settings, _DIALECT) if is_closed else None
-    mounted = tuple((f"/{path.strip('/')}".rstrip("/"), app) for path, app in (mounts or {}).items())
-    carrying = Carrying(tokens, mounted, max_body, body_timeout, heartbeat)
+    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
 
 
@@ -261,7 +260,7 @@ class HTTPApp:
     async def _page(self, exchange: Exchange, request: Request, functions: Functions) -> Answer | None:
         if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
             return Answer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
-        methods = _PAGES.get(request.path)
+        methods = PAGES.get(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
         if request.method not in methods:
@@ -335,11 +334,6 @@ class HTTPApp:
 # Headers that say how the caller wants to be answered.
 _WISHES: Final = frozenset({b"x-request-id", b"enfold-format"})
 
-_PAGES: Final = {
-    "/healthz": ("GET", "HEAD", "OPTIONS"),
-    "/openapi.json": ("GET", "HEAD", "OPTIONS"),
-    "/call": ("POST", "OPTIONS"),
-}
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 

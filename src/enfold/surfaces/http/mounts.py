@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
+from enfold.identities.challenges import WELL_KNOWN
 from enfold.operation import Identity
 from enfold.surfaces.asgi.messages import IDENTITY, ASGIApp, Header, Receive, Scope, Send
 
-__all__ = ["Mount", "below", "close_websocket", "mount_of", "own_path", "with_headers"]
+__all__ = ["PAGES", "Mount", "below", "close_websocket", "in_order", "mount_of", "own_path", "with_headers"]
 
 Mount: TypeAlias = tuple[str, ASGIApp]
+
+# The paths that an app has beside those of its operations, and their methods.
+PAGES: Final = {
+    "/healthz": ("GET", "HEAD", "OPTIONS"),
+    "/openapi.json": ("GET", "HEAD", "OPTIONS"),
+    "/call": ("POST", "OPTIONS"),
+}
+OWN_PREFIXES: Final = ("/functions/", WELL_KNOWN)
 
 
 def own_path(scope: Scope) -> str:
@@ -21,14 +30,24 @@ def own_path(scope: Scope) -> str:
 
 
 def mount_of(mounts: Sequence[Mount], scope: Scope) -> Mount | None:
-    """The mounted app a path leads to."""
+    """The mounted app a path leads to: the longest prefix counts, and one mounted at `/` gets what nobody else has."""
     if not mounts:
         return None
     path = own_path(scope) if scope.get("root_path") else scope["path"]
     for mount in mounts:
         if path == mount[0] or path.startswith(f"{mount[0]}/"):
-            return mount
+            return mount if mount[0] or not _is_ours(path) else None
     return None
+
+
+def in_order(mounts: Mapping[str, ASGIApp]) -> tuple[Mount, ...]:
+    """Mounts by their prefixes, the longest first."""
+    prefixed = ((f"/{path.strip('/')}".rstrip("/"), app) for path, app in mounts.items())
+    return tuple(sorted(prefixed, key=lambda mount: len(mount[0]), reverse=True))
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(OWN_PREFIXES) or path in PAGES
 
 
 def below(prefix: str, scope: Scope, identity: Identity | None) -> Scope:

@@ -1,0 +1,22 @@
+"""The names of operations where dots are not allowed, as MCP clients want them."""
+
+from __future__ import annotations
+
+from enfold.operation import OperationSpec, legal_names
+from enfold.registry import Registry
+
+__all__ = ["find_by_tool_name", "tool_names"]
+
+
+def tool_names(registry: Registry) -> dict[str, str]:
+    """The tool name of each operation, by its id."""
+    return legal_names(spec.id for spec in registry.list())
+
+
+def find_by_tool_name(registry: Registry, name: str) -> OperationSpec:
+    """The spec of an id, of a tool name, or of a name that only one operation has."""
+    if name not in registry:
+        for operation_id, tool in tool_names(registry).items():
+            if tool == name:
+                return registry.get_spec(operation_id)
+    return registry.find(name)
