@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/extending").glob("*.py")])
 BROUGHT = {"enfold", "msgspec", "uvicorn"}  # the package, what it depends on, and what `enfold[http]` brings
 
 
@@ -26,7 +26,7 @@ def test_an_example_runs_without_a_word_on_stderr(path: Path) -> None:
 def test_every_link_in_the_pages_leads_somewhere() -> None:
     import re
 
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
