@@ -15,6 +15,9 @@ from typing import Any, TypeVar
 import msgspec
 import uvicorn
 
+from enfold.surfaces.asgi.protocol import bounded_protocol
+from enfold.surfaces.bounds import Bounds
+
 T = TypeVar("T")
 
 
@@ -61,10 +64,17 @@ def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def serve(app: Any) -> Iterator[Client]:
-    """Serve an app on a free port until the block is left."""
+def serve(app: Any, bounds: Bounds | None = None) -> Iterator[Client]:
+    """Serve an app on a free port until the block is left, within the bounds that `enfold serve` has."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            app,
+            http=bounded_protocol(bounds or Bounds()),
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=5,
+        )
         server = Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

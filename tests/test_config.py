@@ -140,6 +140,16 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         ),
         (
             "enfold.toml",
+            "[bounds]\nheader = 5",
+            "line 2: There is no bound header: did you mean headers?",
+        ),
+        (
+            "enfold.toml",
+            "[bounds]\nheaders = 0.5",
+            "line 2: The bound headers must be a whole number above zero",
+        ),
+        (
+            "enfold.toml",
             '[sources.a]\ncommand = "x"\nnamespac = "y"',
             'line 3: "namespac" is not known here: did you mean "namespace"?',
         ),
@@ -191,6 +201,11 @@ def test_a_file_that_cannot_be_parsed_tells_its_line(tmp_path: Path, name: str, 
 def test_a_file_that_is_not_there_is_told() -> None:
     with pytest.raises(CallError, match=r"nowhere\.json cannot be read: No such file or directory"):
         read_config("nowhere.json", {})
+
+
+def test_a_file_sets_bounds_of_the_server_by_their_names(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path, "enfold.toml", "[bounds]\nheaders = 50\nheader_seconds = 2.5"), {})
+    assert config.bounds == {"headers": 50, "header_seconds": 2.5}
 
 
 # --- opening ------------------------------------------------------------------------------------------------------

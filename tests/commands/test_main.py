@@ -63,6 +63,18 @@ WRONG = [
         2,
         "VALIDATION_ERROR: The tokens cannot",
     ),
+    (
+        "a bound that there is not",
+        ["serve", SHOP, "--bound", "header=1"],
+        2,
+        "VALIDATION_ERROR: There is no bound header",
+    ),
+    (
+        "a bound without a number",
+        ["serve", SHOP, "--bound", "headers"],
+        2,
+        "VALIDATION_ERROR: headers must be NAME=NUM",
+    ),
     ("nothing to serve", ["serve"], 2, "VALIDATION_ERROR: serve needs a target"),
     ("an entry for no server", ["mcp", "--install-json"], 2, "usage: enfold mcp"),
     ("an entry for a missing file", ["mcp", "--install-json", "no.py"], 2, "VALIDATION_ERROR: There is no file no.py"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from enfold.config import SourceState
     from enfold.identities.door import AnyOf
+    from enfold.surfaces.bounds import Bounds
     from enfold.surfaces.http import HTTPApp
     from enfold.tokens import Verifier
 
@@ -41,6 +42,7 @@ class _Terms(msgspec.Struct, frozen=True):
     tokens: Any  # a Tokens, or None
     recorder: Any  # a Recorder, or None
     is_local: bool
+    bounds: Any  # a Bounds
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -80,7 +82,25 @@ def _terms(options: Namespace) -> _Terms:
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
     recorder = make_recorder(_given(options)) if options.provenance else None
-    return _Terms(options, tokens, recorder, is_local)
+    return _Terms(options, tokens, recorder, is_local, _bounds(options))
+
+
+def _bounds(options: Namespace) -> Bounds:
+    """The bounds of the configuration, and over them those of the command line."""
+    from enfold.config import read_config
+    from enfold.surfaces.bounds import read_bounds
+
+    has_file = options.target is not None and options.target.kind == "configuration"
+    written = read_config(options.target.text, os.environ).bounds if has_file else {}
+    return read_bounds({**written, **dict(map(_bound, options.bound))})
+
+
+def _bound(words: str) -> tuple[str, object]:
+    name, _, number = words.partition("=")
+    try:
+        return name.strip(), float(number) if "." in number else int(number)
+    except ValueError:
+        raise CallError("VALIDATION_ERROR", f"{words[:100]} must be NAME=NUMBER, as in headers=50") from None
 
 
 def _given(options: Namespace) -> dict[str, str]:
@@ -101,6 +121,13 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
     parser.add_argument("--allow-origin", action="append", default=[], metavar="ORIGIN", help="pages that may call it")
     parser.add_argument("--max-body", type=int, default=8 * 1024 * 1024, metavar="BYTES", help="the largest request")
+    parser.add_argument(
+        "--bound",
+        action="append",
+        default=[],
+        metavar="NAME=NUMBER",
+        help="another bound than the default: docs/bounds.md",
+    )
     parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
     parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
     parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
@@ -202,8 +229,15 @@ class _Serving:
             import uvicorn
         except ImportError:
             raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
+        from enfold.surfaces.asgi.protocol import bounded_protocol
+
         self._config = uvicorn.Config(
-            self._app(), log_level="warning", timeout_graceful_shutdown=30, server_header=False
+            self._app(),
+            http=bounded_protocol(terms.bounds),
+            ws="none",
+            log_level="warning",
+            timeout_graceful_shutdown=30,
+            server_header=False,
         )
 
     def _app(self) -> HTTPApp:

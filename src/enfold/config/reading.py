@@ -42,6 +42,7 @@ class Config(msgspec.Struct, frozen=True):
     sources: tuple[SourceEntry, ...]
     policy: dict[str, Any] = {}
     logins: Logins = Logins()
+    bounds: dict[str, Any] = {}  # of the server, by their names
 
     def with_only(self, operation: str) -> Config:
         """The file with the sources that may have an operation; a program's functions have namespaces of their own."""
@@ -266,6 +267,7 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
+_TABLES: Final = ("sources", "policy", "bounds")
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
@@ -288,12 +290,24 @@ class _Reader:
             raise self._wrong_syntax(error, text) from None
         self._lines = toml_lines(text)
         for key in document:
-            if key not in ("sources", "policy"):
-                raise self._unknown((key,), ("sources", "policy"))
+            if key not in _TABLES:
+                raise self._unknown((key,), _TABLES)
         policy = self._filled(self._table(document, "policy"), ("policy",))
         for key in policy:
             self._check_key(policy, key, {name: _COMMON[name] for name in _POLICIES}, ("policy", key))
-        return self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
+        config = self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
+        return msgspec.structs.replace(config, bounds=self._bounds(document))
+
+    def _bounds(self, document: Entry) -> Entry:
+        from enfold.surfaces.bounds import read_bounds
+
+        bounds: Entry = self._filled(self._table(document, "bounds"), ("bounds",))
+        for name, number in bounds.items():
+            try:
+                read_bounds({name: number})
+            except CallError as error:
+                raise self._wrong(("bounds", name), error.message) from None
+        return bounds
 
     def read_json(self, text: str) -> Config:
         try:

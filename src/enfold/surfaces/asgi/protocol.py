@@ -1,0 +1,327 @@
+"""Uvicorn's HTTP protocol within bounds: of heads, of time, of requests that wait, and of connections.
+
+It is the only file that knows uvicorn's protocol class; `enfold serve` gives it to uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, ClassVar, Final
+
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from enfold.log import Log
+from enfold.surfaces.bounds import Bounds
+
+__all__ = ["bounded_protocol"]
+
+_SLICE: Final = 512  # bytes that are parsed at a time where many requests have come at once
+_ANSWER: Final = (
+    b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n%b\r\n%b"
+)
+_BODY: Final = b'{"error":"%b"}'
+_RETRY: Final = b"retry-after: 1\r\n"
+
+# Every request comes by these three: called by name they cost less than by `super()`.
+_found_head: Final = HttpToolsProtocol.on_headers_complete
+_found_end: Final = HttpToolsProtocol.on_message_complete
+_answered: Final = HttpToolsProtocol.on_response_complete
+
+_log: Final = Log("enfold.connections")
+
+
+def bounded_protocol(bounds: Bounds) -> type[HttpToolsProtocol]:
+    """A protocol class for one server: its connections are counted together."""
+    return type(
+        "BoundedProtocol", (_BoundedProtocol,), {"__slots__": (), "bounds": bounds, "doorway": _Doorway(bounds)}
+    )
+
+
+class _Doorway:
+    """The connections of a server, by the address they come from."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._most = bounds.connections
+        self._most_of_one = bounds.connections_per_address
+        self._all: dict[_BoundedProtocol, None] = {}
+        self._by_address: dict[str, dict[_BoundedProtocol, None]] = {}
+        self._written: dict[str, float] = {}
+
+    def enter(self, connection: _BoundedProtocol, address: str) -> str | None:
+        """Count a connection; where there are too many, one that waits makes room, or the new one is refused."""
+        own = self._by_address.get(address, {})
+        if len(own) >= self._most_of_one and not _close_idle(own):
+            return "connections_per_address"
+        if len(self._all) >= self._most and not _close_idle(self._all):
+            return "connections"
+        self._all[connection] = None
+        self._by_address.setdefault(address, own)[connection] = None
+        return None
+
+    def leave(self, connection: _BoundedProtocol, address: str) -> None:
+        self._all.pop(connection, None)
+        own = self._by_address.get(address)
+        if own is not None:
+            own.pop(connection, None)
+            if not own:
+                del self._by_address[address]
+
+    def note(self, bound: str, address: str) -> None:
+        """Write to the log that a bound was reached: once a second, so that the log is within bounds, too."""
+        now = time.monotonic()
+        if now - self._written.get(bound, -1.0) >= 1.0:
+            self._written[bound] = now
+            _log.warning("The bound %s was reached by a connection from %s", bound, address or "an unknown address")
+
+
+def _close_idle(connections: dict[_BoundedProtocol, None]) -> bool:
+    """Close one of some connections, the oldest that never sent a request or else has none now; False if all have one."""
+    found = next((each for each in connections if not each.has_asked), None)
+    if found is None:
+        found = next((each for each in connections if each.is_idle), None)
+    if found is not None:
+        found.give_way()
+    return found is not None
+
+
+class _HeldFlow(FlowControl):
+    """Flow control that does not read on while requests wait."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    # Beside uvicorn's own fields, of which there are so many that Python would look up all of them more slowly.
+    __slots__ = (
+        "_address",
+        "_flow",
+        "_head_bytes",
+        "_held",
+        "_is_in_head",
+        "_is_over",
+        "_patience",
+        "_piece_bytes",
+        "_stalled",
+        "has_asked",
+    )
+
+    bounds: ClassVar[Bounds]
+    doorway: ClassVar[_Doorway]
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.has_asked = False  # a whole head has come
+        self._address = ""
+        self._is_in_head = True
+        self._head_bytes = 0  # of pieces that ended inside of a head
+        self._piece_bytes = 0
+        self._held: bytes | bytearray = b""
+        self._is_over = False
+        self._patience: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request of the connection is being answered."""
+        return not self.has_asked or self.cycle.response_complete
+
+    # the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self.flow = self._flow = _HeldFlow(transport)
+        self._address = self.client[0] if self.client else ""
+        bound = self.doorway.enter(self, self._address)
+        if bound is None:
+            self._be_patient()
+        else:
+            self._refuse(503, b"Service Unavailable", bound, b"RESOURCE_EXHAUSTED", b"There are too many connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.doorway.leave(self, self._address)
+        self._is_over, self._held = True, b""
+        self._lose_patience()
+        self._stop_watching()
+        super().connection_lost(exc)
+
+    def give_way(self) -> None:
+        """Close the connection, which has no request, for another one."""
+        self.doorway.leave(self, self._address)
+        self._end()
+
+    # reading
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if self._held or len(self.pipeline) >= self.bounds.pipelined:
+            self._hold(data)
+        elif len(data) > _SLICE and data.count(b"HTTP/1.") > self.bounds.pipelined:
+            self._feed_slowly(data)
+        else:
+            self._feed(data)
+
+    def _feed(self, data: bytes | bytearray) -> None:
+        self._piece_bytes = size = len(data)
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # there is nothing to upgrade to: it is a request like others
+        except httptools.HttpParserError:
+            if not self._is_over:
+                self._refuse(400, b"Bad Request", "", b"VALIDATION_ERROR", b"This is not HTTP")
+            return
+        if self._is_in_head:
+            self._head_bytes += size
+        if self._head_bytes > 0 or not self._is_in_head:
+            self._wait_for_rest()
+        elif self._patience is not None:
+            self._lose_patience()
+
+    def _wait_for_rest(self) -> None:
+        """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
+        if self._is_in_head and self._head_bytes > self.bounds.header_bytes:
+            self._refuse_head("header_bytes")
+        elif not self._is_in_head and not self.is_idle:
+            self._lose_patience()  # whoever answers it waits for the body
+        elif self._patience is None:
+            self._be_patient()
+
+    def _feed_slowly(self, data: bytes | bytearray) -> None:
+        """Parse as many requests as may wait, and keep the rest as it came."""
+        for start in range(0, len(data), _SLICE):
+            if len(self.pipeline) >= self.bounds.pipelined:
+                self._hold(data[start:])
+                return
+            self._feed(data[start : start + _SLICE])
+            if self._is_over:
+                return
+
+    def _hold(self, data: bytes | bytearray) -> None:
+        """Keep what came, and read no more, until the requests that wait are answered."""
+        if not self._held:
+            self.doorway.note("pipelined", self._address)
+            self._held = bytearray()
+        self._held += data
+        self._flow.pause_reading()
+        self._flow.is_held = True
+
+    def on_response_complete(self) -> None:
+        _answered(self)
+        if (self._held or not self._is_in_head) and not self._is_over and not self.transport.is_closing():
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self._held and not self.pipeline:
+            held, self._held = self._held, b""
+            self._flow.is_held = False
+            self._flow.resume_reading()
+            self._feed_slowly(held)
+        elif self.is_idle:  # the rest of a body that nobody reads must come in time, too
+            self._be_patient()
+
+    # what the parser has found
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        if len(self.headers) > self.bounds.headers:
+            self._refuse_head("headers")
+        elif self._head_bytes + self._piece_bytes > self.bounds.header_bytes and self._is_head_too_large():
+            self._refuse_head("header_bytes")
+        else:
+            self._head_bytes = 0
+            self.has_asked = True
+            _found_head(self)
+            return
+        raise ConnectionAbortedError  # which ends the parsing
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        # What follows in the same piece is not counted again with the next one.
+        self._head_bytes = -self._piece_bytes
+        _found_end(self)
+
+    def _is_head_too_large(self) -> bool:
+        lines = sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return len(self.url) + lines > self.bounds.header_bytes
+
+    # time
+
+    def _be_patient(self) -> None:
+        self._lose_patience()
+        self._patience = self.loop.call_later(self.bounds.header_seconds, self._is_late)
+
+    def _lose_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _is_late(self) -> None:
+        self._patience = None
+        if self._head_bytes > 0 and self.is_idle and self._is_in_head:
+            self._refuse(408, b"Request Timeout", "header_seconds", b"TIMEOUT", b"The head did not arrive in time")
+        elif self.is_idle:
+            self._end()
+
+    # writing
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
+    def _watch_reader(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(self.bounds.stalled_seconds, self._check_reader, waiting)
+
+    def _check_reader(self, before: int) -> None:
+        """Give up on a client that has read nothing for a while, though an answer waits for it."""
+        if self.transport.get_write_buffer_size() < before:
+            self._watch_reader()
+            return
+        self.doorway.note("stalled_seconds", self._address)
+        self._is_over = True
+        self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    # refusing
+
+    def _refuse_head(self, bound: str) -> None:
+        message = b"The head of a request is at most %d bytes in %d headers" % (
+            self.bounds.header_bytes,
+            self.bounds.headers,
+        )
+        self._refuse(431, b"Request Header Fields Too Large", bound, b"PAYLOAD_TOO_LARGE", message)
+
+    def _refuse(self, status: int, phrase: bytes, bound: str, code: bytes, message: bytes) -> None:
+        """Answer in place of the app, unless an earlier answer is on its way, and close the connection."""
+        if bound:
+            self.doorway.note(bound, self._address)
+        if self.is_idle:
+            body = _BODY % message
+            extra = b"enfold-code: %b\r\n%b" % (code, _RETRY if status == 503 else b"")
+            self.transport.write(_ANSWER % (status, phrase, len(body), extra, body))
+        self._end()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._lose_patience()
+        self.transport.close()

@@ -1,0 +1,217 @@
+"""What a connection may take before anybody looks at a token: heads, time, requests that wait, other connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, Final
+
+import pytest
+from tests.serving import Client, serve
+
+from enfold import OperationRegistry
+from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.http import to_http
+
+ops: Final = OperationRegistry("shop")
+
+
+@ops.query(inline=True)
+def greet(name: str) -> str:
+    return f"Hello {name}"
+
+
+SMALL: Final = Bounds(header_bytes=4_000, headers=20, pipelined=4, connections=8, connections_per_address=6)
+HEALTH: Final = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with serve(to_http(ops), SMALL) as client:
+        yield client
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What comes until the server closes the connection."""
+    text = b""
+    try:
+        while piece := connection.recv(65536):
+            text += piece
+    except ConnectionResetError:
+        pass
+    return text
+
+
+def answers(connection: socket.socket, count: int) -> bytes:
+    """What comes until there are so many answers."""
+    text = b""
+    while text.count(b'{"status":"ok"}') < count:
+        piece = connection.recv(65536)
+        assert piece, f"the connection ended after {text.count(b'HTTP/1.1')} answers"
+        text += piece
+    return text
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * 8_000,
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-long: " + b"a" * 8_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 8_000,
+        b"GET /" + b"a" * 8_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + b"x-many: 1\r\n" * 40 + b"\r\n",
+        b"\r\n" * 4_000,
+    ],
+    ids=["a value without end", "a long value", "a path without end", "a long path", "many headers", "empty lines"],
+)
+def test_a_head_beyond_the_bound_is_a_431_and_ends_the_connection(client: Client, head: bytes) -> None:
+    with client.connect() as connection:
+        connection.sendall(head)
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert b"enfold-code: PAYLOAD_TOO_LARGE" in answer
+    assert answer.endswith(b'{"error":"The head of a request is at most 4000 bytes in 20 headers"}')
+
+
+def test_a_head_that_comes_in_single_bytes_is_counted_together(client: Client) -> None:
+    with client.connect() as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nx: ")
+        try:
+            for _ in range(8_000):
+                connection.send(b"a")
+        except OSError:
+            pass  # the server has had enough
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 431 ") or answer == b""
+    assert client.get("/healthz").status == 200
+
+
+def test_a_large_body_is_no_large_head(client: Client) -> None:
+    assert client.post("/functions/shop.greet", {"name": "x" * 300_000}).status == 200
+
+
+def test_a_large_body_and_the_next_head_in_one_piece_are_two_requests(client: Client) -> None:
+    body = b'{"name":"' + b"x" * 20_000 + b'"}'
+    call = b"POST /functions/shop.greet HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with client.connect() as connection:
+        connection.sendall(call + b"content-length: %d\r\n\r\n" % len(body) + body + HEALTH[:30])
+        connection.sendall(HEALTH[30:])
+        assert b"Hello xxx" in answers(connection, 1)
+
+
+def test_a_head_that_does_not_come_in_time_is_a_408() -> None:
+    bounds = Bounds(header_seconds=0.2)
+    with serve(to_http(ops), bounds) as client, client.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: local")
+        assert everything(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    with serve(to_http(ops), Bounds(header_seconds=0.2)) as client, client.connect() as connection:
+        assert everything(connection) == b""
+
+
+def test_a_body_that_nobody_reads_does_not_hold_the_connection_for_ever() -> None:
+    with serve(to_http(ops), Bounds(header_seconds=0.2)) as client, client.connect() as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\nabc")
+        assert everything(connection).startswith(b"HTTP/1.1 404 ")
+
+
+def test_requests_that_wait_are_all_answered_in_their_order(client: Client) -> None:
+    with client.connect() as connection:
+        sender = threading.Thread(target=connection.sendall, args=(HEALTH * 2_000,))
+        sender.start()
+        assert answers(connection, 2_000).count(b"HTTP/1.1 200 OK") == 2_000
+        sender.join(30)
+
+
+def test_who_sends_requests_and_reads_no_answers_is_read_no_further(client: Client) -> None:
+    sent = 0
+    with client.connect() as connection:
+        connection.setblocking(False)
+        stalled = 0
+        while stalled < 20:
+            try:
+                sent += connection.send(HEALTH * 1_000)
+                stalled = 0
+            except BlockingIOError:
+                stalled += 1
+                client.server.run_there(lambda: None)  # the server has looked at its connections once more
+            assert sent < 64_000_000, "the server takes all there is"
+        protocols: list[Any] = client.server.run_there(lambda: list(client.server.server_state.connections))
+        waiting = [each for each in protocols if each.pipeline or each._held]
+        assert all(len(each.pipeline) < 40 and len(each._held) < 2_000_000 for each in waiting)
+    assert client.get("/healthz").status == 200
+
+
+def test_bodies_of_waiting_requests_arrive_whole(client: Client) -> None:
+    body = b'{"name":"%b"}'
+    call = b"POST /functions/shop.greet HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    calls = b""
+    for number in range(200):
+        text = body % (b"HTTP/1.1 " * 40 + b"%d" % number)
+        calls += call + b"content-length: %d\r\n\r\n" % len(text) + text
+    with client.connect() as connection:
+        connection.sendall(calls + HEALTH)
+        text = answers(connection, 1)
+    assert text.count(b"Hello HTTP/1.1") == 200
+    assert b'HTTP/1.1 199"' in text
+
+
+def test_a_new_connection_takes_the_place_of_one_that_says_nothing(client: Client) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(client.connect()) for _ in range(30)]
+        assert client.get("/healthz").status == 200
+        assert everything(silent[0]) == b""  # the first had to go
+
+
+def test_a_connection_beyond_the_bound_is_a_503_while_all_others_are_answered() -> None:
+    begun, release = threading.Semaphore(0), asyncio.Event()
+    slow = OperationRegistry("slow")
+
+    @slow.query
+    async def wait() -> str:
+        begun.release()
+        await release.wait()
+        return "done"
+
+    with serve(to_http(slow), Bounds(connections_per_address=3)) as client, ExitStack() as stack:
+        waiting = [stack.enter_context(client.connect()) for _ in range(3)]
+        for connection in waiting:
+            connection.sendall(b"GET /functions/slow.wait HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert all(begun.acquire(timeout=30) for _ in waiting)
+        with client.connect() as another:
+            answer = everything(another)
+        client.server.run_there(release.set)
+        assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"retry-after: 1" in answer
+        assert b"enfold-code: RESOURCE_EXHAUSTED" in answer
+        assert all(everything(connection).startswith(b"HTTP/1.1 200 ") for connection in waiting)
+
+
+def test_a_client_that_reads_nothing_of_a_large_answer_is_given_up() -> None:
+    large, begun = OperationRegistry("large"), threading.Event()
+
+    @large.query(inline=True)
+    def text() -> str:
+        begun.set()
+        return "x" * 20_000_000
+
+    with serve(to_http(large), Bounds(stalled_seconds=0.2)) as client, client.connect() as connection:
+        connection.sendall(b"GET /functions/large.text HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert begun.wait(30)
+        while client.server.run_there(lambda: len(client.server.server_state.connections)):
+            pass
+        assert len(everything(connection)) < 20_000_000
+
+
+def test_what_is_no_http_is_a_400_in_json(client: Client) -> None:
+    with client.connect() as connection:
+        connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
+    assert b"enfold-code: VALIDATION_ERROR" in answer
