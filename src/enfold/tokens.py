@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import re
 from collections.abc import Awaitable, Iterable, Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -64,13 +64,13 @@ class Tokens:
         """Identities by `hash_token(token)`, or by the token itself, which is hashed here and not kept."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
         self._key = os.urandom(32)
-        self._identities = {hmac.digest(self._key, _digest(text), "sha256"): identity for text, identity in pairs}
+        self._identities = {blake2b(_digest(text), key=self._key).digest(): identity for text, identity in pairs}
 
     def identify(self, token: str) -> Identity | None:
         """The identity a token stands for, in a time that tells nothing about the tokens there are."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         # The table is searched by a keyed hash: how long a search takes depends on bits that nobody outside can choose.
-        return self._identities.get(hmac.digest(self._key, digest, "sha256"))
+        return self._identities.get(blake2b(digest, key=self._key).digest())
 
     def __len__(self) -> int:
         return len(self._identities)

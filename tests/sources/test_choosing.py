@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,11 @@ from enfold.sources.report import ImportReport, Problem
 from enfold.surfaces.calls import serve_calls
 
 NAMES = ["get_one", "get_two", "drop_all"]
+
+
+def _shown(value: Any) -> str:
+    """A name for a case that is the same in every process."""
+    return re.sub(r"<function .*?>", "function", str(value))
 
 
 def _module() -> ModuleType:
@@ -96,7 +102,7 @@ def taken(request: pytest.FixtureRequest) -> Callable[..., Awaitable[list[str]]]
         ({"rename": {"get_one": "one"}, "include": "one"}, ["one"]),
         ({"rename": {"get_one": "one"}, "include": "get_one"}, ["one"]),
     ],
-    ids=str,
+    ids=_shown,
 )
 async def test_one_text_or_several_patterns_mean_the_same_everywhere(
     taken: Callable[..., Awaitable[list[str]]], options: dict[str, Any], names: list[str]

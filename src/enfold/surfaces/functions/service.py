@@ -133,9 +133,10 @@ class Functions:
 
     def admit(self, route: Route, request: Request) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
-        self._check_visible(route, request)
-        if not route.prepared.is_open and not may_list(route.spec.access_control, request.identity):
-            check_access(route.spec, request.identity, {})
+        if request.identity is None:
+            check_access(route.spec, None, {})
+        else:
+            self._check_visible(route, request)
 
     # the call
 
