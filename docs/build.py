@@ -1,4 +1,4 @@
-"""Builds what the pages show: examples and their output from `examples/`, pictures from the layers in pyproject.toml.
+"""Builds what the pages show: examples and their output from `examples/`, pictures from the layers in pyproject.toml and from real calls.
 
 `python docs/build.py` rewrites the marked blocks; `--check` only says which would change.
 """
@@ -12,11 +12,13 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import flow
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
-# <!-- example: file.py --> ... <!-- end --> and likewise `output:` and `picture:`
-BLOCK = re.compile(r"(<!-- (example|output|picture): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# <!-- example: file.py --> ... <!-- end --> and likewise `output:`, `picture:` and `steps:`
+BLOCK = re.compile(r"(<!-- (example|output|picture|steps): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: list[str]) -> int:
@@ -62,26 +64,16 @@ def layers() -> str:
     return "\n".join(["flowchart TD", *nodes, *arrows])
 
 
-def flow() -> str:
-    """One call from its door to its envelope."""
-    steps = [
-        "execute",
-        "read the input",
-        "run the handler",
-        "make plain",
-        "detect",
-        "wrap",
-        "normalize",
-        "validate",
-        "envelope",
-    ]
-    nodes = [f'  S{number}["{step}"]' for number, step in enumerate(steps)]
-    arrows = [f"  S{number} --> S{number + 1}" for number in range(len(steps) - 1)]
-    return "\n".join(["flowchart LR", *nodes, *arrows])
+def steps(name: str) -> str:
+    return flow.table(name)
 
 
-PICTURES: dict[str, Callable[[], str]] = {"layers": layers, "flow": flow}
-MAKERS: dict[str, Callable[[str], str]] = {"example": example, "output": output, "picture": picture}
+PICTURES: dict[str, Callable[[], str]] = {
+    "layers": layers,
+    "http_call": lambda: flow.picture("http"),
+    "mcp_call": lambda: flow.picture("mcp"),
+}
+MAKERS: dict[str, Callable[[str], str]] = {"example": example, "output": output, "picture": picture, "steps": steps}
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

@@ -84,6 +84,7 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
     write = _writer(tests, signature) if spec.values == 1 else None  # several values are written one by one
 
     def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
+        """The envelope of a result: as it is where it fits, else through the steps of the pipeline."""
         try:
             if type(result) is dict and "meta" not in result:
                 tests.of_writable(result)

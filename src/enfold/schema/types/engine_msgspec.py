@@ -165,6 +165,7 @@ def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
     """For arguments that are in JSON what they are in Python: once they are accepted, there is nothing to convert."""
 
     def read(arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as they came, if msgspec accepts them."""
         try:
             convert(arguments, struct)
         except ValidationError as error:

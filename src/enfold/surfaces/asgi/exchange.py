@@ -42,6 +42,7 @@ class Presence(msgspec.Struct, eq=False):
     _listener: asyncio.Task[None] | None = None
 
     def begin(self) -> Self:
+        """Count the request among those that run; its client is watched only if it runs for long."""
         keeper = this_thread.keeper
         if keeper is None or keeper.loop is not asyncio.get_running_loop():
             keeper = timekeeper()

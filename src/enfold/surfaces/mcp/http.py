@@ -61,6 +61,7 @@ class MCPApp:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request: every MCP message over HTTP comes this way."""
         if scope["type"] != "http":
             await self._answer_other(scope, receive, send)
             return

@@ -122,6 +122,7 @@ class Post(msgspec.Struct, eq=False):
         await self._reply.abandon()
 
     async def _take(self, message: Message, presence: Presence) -> None:
+        """Answer a message by the rules of its revision: by itself, or in its session."""
         meta = message.params.get("_meta")
         self._meta = meta = meta if isinstance(meta, dict) else {}
         if VERSION_KEY in meta or self._is_stateless(message):
@@ -149,6 +150,7 @@ class Post(msgspec.Struct, eq=False):
     # without a handshake
 
     async def _take_stateless(self, message: Message) -> None:
+        """Answer a message that says itself who its client is and what the client can do."""
         if message.method is UNSET or message.id is UNSET:
             # A client ends a request by leaving: there is no notification we would act on, and no answer we wait for.
             await respond(self._send, 202)

@@ -79,6 +79,7 @@ class Server(Service):
         return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
     def _completed(self, exchange: Exchange, result: Result) -> dict[str, Any]:
+        """The response around a result, with what a stateless client gets besides."""
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
             result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
