@@ -1,0 +1,34 @@
+"""What operations need is opened before the first call and closed after the last, on whatever surface."""
+
+import asyncio
+
+from enfold import OperationRegistry
+
+ops = OperationRegistry("shop")
+stock: dict[str, int] = {}
+
+
+@ops.on_start
+async def open_stock() -> None:
+    stock["tea"] = 3
+    print("opened")
+
+
+@ops.on_stop
+def close_stock() -> None:
+    stock.clear()
+    print("closed")
+
+
+@ops.query
+async def left(item: str) -> int:
+    return stock[item]
+
+
+async def main() -> None:
+    print((await ops.execute("shop.left", {"item": "tea"})).data)
+    await ops.lifetime.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
