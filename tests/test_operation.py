@@ -174,3 +174,22 @@ def test_an_access_rule_that_would_let_everybody_in_is_refused() -> None:
         AccessControl(resource_action="read", resource_id="id")
     assert AccessControl(required_scopes="task:write").required_scopes == ("task:write",)  # type: ignore[arg-type]  # as users write it
     assert Identity("me", scopes="admin").scopes == {"admin"}  # type: ignore[arg-type]  # as users write it
+
+
+_FORK = """
+import os
+from enfold.operation import new_request_id
+new_request_id()
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.write(writing, new_request_id().encode())
+    os._exit(0)
+own = {new_request_id() for _ in range(200)}
+assert len(own) == 200 and all(len(each) == 32 for each in own)
+assert os.read(reading, 32).decode() not in own
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_forked_process_does_not_go_on_with_the_request_ids_of_its_parent() -> None:
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=30)

@@ -45,6 +45,7 @@ class PreparedOperation:
         "_context_parameter",
         "_decode",
         "_decode_quickly",
+        "_enters",
         "_finish",
         "_for_writing",
         "_handler",
@@ -98,7 +99,7 @@ class PreparedOperation:
         self.needs_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
-        self._may_wait = True  # as far as we know before its first result
+        self._may_wait = self._enters = True  # as far as we know before its first result
         self._finish: Finish = self._first_finish
         self._limit: Callable[[float], Limit] = self._first_limit
 
@@ -135,8 +136,11 @@ class PreparedOperation:
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
-            if context is not None or self.needs_context:
-                context = self._entered(context)
+            if self._enters:
+                if context is not None or self.needs_context:
+                    context = self._entered(context)
+            elif context is not None:
+                self._check_time(context)
             if not self._is_async:
                 result = await self._run_def(arguments, context)
             elif self._may_wait and (deadline := self._deadline(context)) is not None:
@@ -221,10 +225,13 @@ class PreparedOperation:
     def _entered(self, context: Context | None) -> Context:
         """The context of this call; one whose time is over before it begins is not run at all."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
+        self._check_time(context)
+        return context
+
+    def _check_time(self, context: Context) -> None:
         deadline = context.deadline
         if deadline is not None and deadline <= time.monotonic():
             raise self._timed_out()
-        return context
 
     def _env(self, context: Context) -> Env:
         return self._make_env(context, self._policy)
@@ -321,6 +328,8 @@ class PreparedOperation:
         build = build_writing_pipeline if self._for_writing else build_pipeline
         self._finish = build(self.spec, self._policy, self.operation.signature)
         self._may_wait = not never_waits(self._handler)
+        # Nobody would see the context of one that never waits and takes none.
+        self._enters = self._may_wait or self.needs_context or self.spec.timeout is not None
         return self._finish(result)
 
     # failures

@@ -22,11 +22,13 @@ from enfold.calls.protocol.events import (
     Payload,
     Requested,
     Resume,
+    carry_event,
     departing,
     envelope_of,
     event_ids,
     failed,
     read_event,
+    read_payload,
     responded,
     write_event,
 )
@@ -76,6 +78,34 @@ def test_an_event_on_the_wire_has_its_type_and_version_and_validates(payload: Pa
 )
 def test_the_quick_way_to_write_a_result_writes_the_same(envelope: ResponseEnvelope[Any]) -> None:
     assert write_event("e1", departing(ID, envelope)) == write_event("e1", responded(ID, envelope))
+
+
+@pytest.mark.parametrize("payload", EVENTS, ids=lambda payload: type(payload).__name__)
+def test_an_event_carried_in_one_process_is_what_it_would_be_on_the_wire(payload: Payload) -> None:
+    assert read_payload(carry_event("e1", payload)) == payload
+    assert read_event(carry_event("e1", payload)).payload == payload
+
+
+def test_a_result_carried_in_one_process_is_what_it_would_be_on_the_wire() -> None:
+    envelope = local_envelope({"pair": (1, 2), "bytes": b"\x00"}, "shop.add")
+    carried: Any = read_payload(carry_event("e1", departing(ID, envelope)))
+    written: Any = read_payload(write_event("e1", departing(ID, envelope)))
+    assert envelope_of(carried) == envelope_of(written)
+
+
+def test_every_reader_of_a_carried_event_has_an_input_of_its_own() -> None:
+    sent = Requested(ID, "shop.add", {"items": [1]}, 1000)
+    event = carry_event("e1", sent)
+    first: Any = read_payload(event)
+    first.input["items"].append(2)
+    second: Any = read_payload(event)
+    assert (second.input, sent.input) == ({"items": [1]}, {"items": [1]})
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}.__iter__(), float], ids=["object", "iterator", "type"])
+def test_what_is_no_json_data_is_not_carried_either(value: object) -> None:
+    with pytest.raises(FormatError):
+        carry_event("e", Requested(ID, "shop.echo", {"value": value}))
 
 
 def test_the_output_of_a_response_is_an_envelope() -> None:

@@ -23,9 +23,10 @@ from enfold.calls.protocol.events import (
     Completed,
     Payload,
     Requested,
+    carry_event,
     event_ids,
     failed,
-    read_event,
+    read_payload,
     responded,
     write_event,
 )
@@ -60,6 +61,7 @@ class PendingRequestMap:
         self._retry = retry or Retry()
         self._sign = sign
         self._ids = event_ids()
+        self._write = write_event
         self._prefix = ""
         self._waiting: dict[str, WaitingRequest] = {}
         self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
@@ -100,17 +102,15 @@ class PendingRequestMap:
     ) -> ResponseEnvelope[Any]:
         """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds."""
         ttl = timeout if context is None and deadline is None else _ttl(context, timeout, deadline)
-        ends_at = time.monotonic() + (DEFAULT_TTL if ttl is None else ttl)
+        now = time.monotonic()
+        ends_at = now + (DEFAULT_TTL if ttl is None else ttl)
         if self._subscription is None:
             await self._open()
+            now = time.monotonic()
+        parent = None if context is None else context.request_id
+        ttl_ms = _milliseconds(ends_at - now)
         request = Requested(
-            new_request_id(),
-            operation_id,
-            input,
-            _milliseconds(ends_at),
-            parent_request_id=None if context is None else context.request_id,
-            idempotency_key=idempotency_key,
-            provenance=provenance,
+            new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
         )
         repeatable = idempotent or idempotency_key is not None
         waiting = await self._answered(WaitingCall, request, context, ends_at, idempotent=repeatable)
@@ -144,7 +144,7 @@ class PendingRequestMap:
             new_request_id(),
             operation_id,
             input,
-            None if ends_at is None else _milliseconds(ends_at),
+            None if ends_at is None else _milliseconds(ends_at - time.monotonic()),
             parent_request_id=None if context is None else context.request_id,
             credits=room,
             provenance=provenance,
@@ -187,11 +187,20 @@ class PendingRequestMap:
             waiting = kind(request, subject, ends_at, silence, time.monotonic(), idempotent, **options)
             self._waiting[request.request_id] = waiting
             try:
-                await self._send(waiting, context)
+                if request.ttl_ms == 0:
+                    waiting.fail(outcomes.timed_out(request.operation_id, idempotent=idempotent))
+                else:
+                    headers = None if self._sign is None else self._signed(request, context)
+                    data = self._write(next(self._ids), request)
+                    await self._transport.send(subject, data, reply=self._prefix + request.request_id, headers=headers)
                 while not (waiting.is_over or waiting.has_begun):
                     if self._timer is None:
                         self._tick_soon()
                     await waiting.change()
+            except FormatError as error:
+                waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
+            except TransportError as error:
+                waiting.fail(outcomes.from_transport(request.operation_id, error))
             except BaseException:
                 waiting.fail(outcomes.aborted(request.operation_id))
                 raise
@@ -205,7 +214,7 @@ class PendingRequestMap:
                 return waiting
             await asyncio.sleep(delay)
             attempt += 1
-            ttl_ms = None if ends_at is None else _milliseconds(ends_at)
+            ttl_ms = None if ends_at is None else _milliseconds(ends_at - time.monotonic())
             request = msgspec.structs.replace(request, request_id=new_request_id(), ttl_ms=ttl_ms)
 
     def remember(self, operation_id: str) -> None:
@@ -278,19 +287,8 @@ class PendingRequestMap:
         subject = self._subjects[operation_id] = request_subject(self._transport.name, operation_id)
         return subject
 
-    async def _send(self, waiting: WaitingRequest, context: Context | None) -> None:
-        request = waiting.request
-        if request.ttl_ms == 0:
-            waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
-            return
-        headers = None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
-        try:
-            data = write_event(next(self._ids), request)
-            await self._transport.send(waiting.subject, data, reply=self._prefix + request.request_id, headers=headers)
-        except FormatError as error:
-            waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
-        except TransportError as error:
-            waiting.fail(outcomes.from_transport(request.operation_id, error))
+    def _signed(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
+        return None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
 
     def _end(self, waiting: WaitingRequest) -> None:
         """Forget it; a worker that may still be at it is told that nobody waits."""
@@ -329,6 +327,7 @@ class PendingRequestMap:
 
     async def _listen(self) -> None:
         await self._transport.connect()
+        self._write = carry_event if self._transport.capabilities.in_process else write_event
         self._prefix = f"{self._transport.inbox()}."
         self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
 
@@ -342,7 +341,7 @@ class PendingRequestMap:
             self._given_up.hear(request_id, message)
             return
         try:
-            payload = read_event(message.data).payload
+            payload = read_payload(message.data)
         except FormatError:
             self.malformed += 1
             return
@@ -403,9 +402,9 @@ class PendingRequestMap:
             self._tick_soon()
 
 
-def _milliseconds(ends_at: float) -> int:
+def _milliseconds(left: float) -> int:
     """The time that is left, as it travels."""
-    return max(0, int((ends_at - time.monotonic()) * 1000))
+    return int(left * 1000) if left > 0 else 0
 
 
 def _ttl(context: Context | None, timeout: float | None, deadline: float | None) -> float | None:

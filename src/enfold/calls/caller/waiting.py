@@ -61,16 +61,16 @@ class WaitingRequest(msgspec.Struct, eq=False):
 
     def hear(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
         """Take an event of the worker; whether it is the right worker is seen at its control subject."""
-        if (reply is not None or isinstance(payload, Accepted)) and not self._is_from_worker(payload, reply):
+        if (reply is not None or type(payload) is Accepted) and not self._is_from_worker(payload, reply):
             return
         if self.is_over:
             return
         self.heard_at = now
         self.has_answered = True
-        if isinstance(payload, Failed):
-            self.fail(call_error(payload))
-        elif not isinstance(payload, Accepted | Heartbeat):
+        if type(payload) is Responded or type(payload) is Completed:
             self._take(payload, now, size)
+        elif type(payload) is Failed:
+            self.fail(call_error(payload))
 
     def _is_from_worker(self, payload: Payload, reply: str | None) -> bool:
         """Whether it comes from the worker that spoke first, which is remembered."""
@@ -105,7 +105,8 @@ class WaitingRequest(msgspec.Struct, eq=False):
 
     def _end(self) -> None:
         self.is_over = True
-        self._wake()
+        if self.waiter is not None:
+            self._wake()
 
     def _wake(self) -> None:
         if self.waiter is not None and not self.waiter.done():

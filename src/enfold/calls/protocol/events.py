@@ -29,6 +29,7 @@ __all__ = [
     "VERSION",
     "Aborted",
     "Accepted",
+    "Carried",
     "Completed",
     "Credit",
     "Event",
@@ -39,12 +40,14 @@ __all__ = [
     "Responded",
     "Resume",
     "call_error",
+    "carry_event",
     "departing",
     "envelope_of",
     "event_ids",
     "failed",
     "input_digest",
     "read_event",
+    "read_payload",
     "responded",
     "write_event",
 ]
@@ -186,11 +189,15 @@ def _read_class(payload: type[Any], name: str) -> Any:
 
 _READ: Final = tuple(_read_class(payload, name) for payload, name in TYPES.items())
 _encode: Final = msgspec.json.Encoder().encode
+_decode_value: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+_replace: Final = msgspec.structs.replace
 _decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).decode  # noqa: UP007  # of a tuple
 
 
 def write_event(event_id: str, payload: Payload) -> bytes:
     """The event as JSON text; what is no JSON data raises a FormatError."""
+    if type(payload) is Responded and type(payload.output) is ResponseEnvelope:
+        payload = _with_wire_form(payload)
     try:
         return _encode(_Written(VERSION, TYPES[type(payload)], event_id, payload))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -199,6 +206,8 @@ def write_event(event_id: str, payload: Payload) -> bytes:
 
 def read_event(data: bytes) -> Event:
     """The event that a text holds; anything else, another version included, raises a FormatError."""
+    if type(data) is Carried:
+        data = write_event("", data.payload)
     try:
         event: Event = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -206,6 +215,12 @@ def read_event(data: bytes) -> Event:
     if event.v != VERSION:
         raise FormatError(f"Not an event we know: it is of version {event.v}")
     return event
+
+
+def _with_wire_form(payload: Responded) -> Responded:
+    envelope = payload.output
+    meta = _LocalMeta(envelope.meta.operation_id, envelope.meta.timestamp)
+    return Responded(payload.request_id, _LocalOutput(envelope.data, meta))
 
 
 class _LocalMeta(msgspec.Struct, frozen=True, rename="camel", tag_field="source", tag="local"):
@@ -220,6 +235,41 @@ class _LocalOutput(msgspec.Struct, frozen=True):
     meta: _LocalMeta
 
 
+# --- events between peers of one process --------------------------------------------------------------------------
+
+
+class Carried(bytes):
+    """An event as values: the bytes are its input or result as JSON text, so that no two peers share a list."""
+
+    payload: Requested | Responded
+
+
+def carry_event(event_id: str, payload: Payload) -> bytes:
+    """The event for a peer of this process: of most events only the input or the result is written and read again."""
+    if type(payload) is Requested and payload.provenance is None:
+        data = payload.input
+    elif type(payload) is Responded and type(payload.output) is ResponseEnvelope:
+        data = payload.output.data
+    else:
+        return write_event(event_id, payload)
+    try:
+        event = Carried(_encode(data))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise FormatError(f"Not JSON data: {error}") from error
+    event.payload = payload
+    return event
+
+
+def read_payload(data: bytes) -> Payload:
+    """The payload of an event, written or carried; what is no event raises a FormatError."""
+    if type(data) is not Carried:
+        return read_event(data).payload
+    sent, value = data.payload, _decode_value(data)
+    if isinstance(sent, Requested):
+        return _replace(sent, input=value)
+    return Responded(sent.request_id, ResponseEnvelope(value, sent.output.meta))
+
+
 # --- results and failures -----------------------------------------------------------------------------------------
 
 
@@ -232,16 +282,18 @@ def responded(
 
 
 def departing(request_id: str, envelope: ResponseEnvelope[Any]) -> Responded:
-    """The same for a result that is only to be written: quicker to make for what most results are."""
+    """The same for a result that is only to be sent: most results leave as they are, and get their wire form there."""
     meta = envelope.meta
     if type(meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
         return responded(request_id, envelope)
-    return Responded(request_id, _LocalOutput(envelope.data, _LocalMeta(meta.operation_id, meta.timestamp)))
+    return Responded(request_id, envelope)
 
 
 def envelope_of(event: Responded) -> ResponseEnvelope[Any]:
     """The envelope an event carries, the same as it was sent; what is none raises a FormatError."""
     output = event.output
+    if type(output) is ResponseEnvelope:
+        return output
     try:
         data, meta = output["data"], output["meta"]
         operation_id, timestamp = meta["operationId"], meta["timestamp"]

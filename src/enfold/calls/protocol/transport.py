@@ -69,6 +69,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     no_responders: bool = True  # it says when nobody listens
     peer_identity: bool = True  # it vouches for who sends
     durable: bool = False
+    in_process: bool = False  # what it carries stays in this process: events need not be text
     rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
 
 

@@ -50,7 +50,7 @@ class Hub:
         self.is_open = is_open
         self.counts = HubCounts()
         self.max_payload = max_payload
-        self.router = Router()
+        self.router = Router(in_process=False)
         self.transport = MemoryTransport(
             "hub", identity, max_payload=max_payload, router=self.router, vouches=not is_open
         )

@@ -40,10 +40,12 @@ class MemoryTransport:
         """
         self.name = name or peer_name("local" if identity is None else identity.id)
         self.identity = identity
-        self.capabilities = Capabilities(
-            max_payload, peer_identity=identity is not None if vouches is None else vouches
-        )
         self._router = router or Router()
+        self.capabilities = Capabilities(
+            max_payload,
+            peer_identity=identity is not None if vouches is None else vouches,
+            in_process=self._router.in_process,
+        )
         self._inbox = inbox_of(self.name, new_boot())
         self._listeners: set[Listener] = set()
         self._is_closed = False

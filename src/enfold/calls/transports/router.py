@@ -51,7 +51,9 @@ _Route: TypeAlias = tuple[tuple[Listener, ...], tuple[tuple[Listener, ...], ...]
 class Router:
     """Finds who listens, and hands each message to all of them, or to one of a group in turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_process: bool = True) -> None:
+        """`in_process` says that all who listen are in this process; a hub's spokes are not."""
+        self.in_process = in_process
         self._root = _Node()
         self._turn = count()
         self._routes: dict[str, _Route] = {}

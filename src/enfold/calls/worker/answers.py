@@ -10,7 +10,7 @@ from typing import Any, Final
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import CallSettings
 from enfold.calls.protocol.eager_task import start
-from enfold.calls.protocol.events import Completed, Failed, Payload, event_ids, failed, write_event
+from enfold.calls.protocol.events import Completed, Failed, Payload, carry_event, event_ids, failed, write_event
 from enfold.calls.protocol.transport import (
     DisconnectedError,
     OverloadedError,
@@ -35,6 +35,7 @@ class Answers:
         self._transport = transport
         self._pause = settings.tick
         self._ids = event_ids()
+        self._write = carry_event if transport.capabilities.in_process else write_event
         self._connected = asyncio.Event()
         self._connected.set()
         self._background: set[asyncio.Task[Any]] = set()
@@ -43,7 +44,7 @@ class Answers:
         """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""
         while True:
             try:
-                await self._transport.publish(subject, write_event(next(self._ids), payload))
+                await self._transport.publish(subject, self._write(next(self._ids), payload))
             except FormatError as error:
                 payload = (
                     _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, _no_json(error))

@@ -23,12 +23,9 @@ def is_addressed(message: Message, request: Requested, *, rewritten: bool) -> bo
     if rewritten:
         return leads_back(message, rewritten=True)
     reply, peer = message.reply, message.peer
-    return (
-        reply is not None
-        and peer is not None
-        and reply.startswith(f"_INBOX.{peer}.")
-        and reply.endswith(f".{request.request_id}")
-    )
+    if reply is None or peer is None:
+        return False
+    return reply[reply.rfind(".") + 1 :] == request.request_id and reply.startswith(f"_INBOX.{peer}.")
 
 
 class Gate:

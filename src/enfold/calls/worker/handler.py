@@ -30,6 +30,7 @@ from enfold.calls.protocol.events import (
     failed,
     input_digest,
     read_event,
+    read_payload,
     responded,
 )
 from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject
@@ -167,7 +168,7 @@ class CallHandler:
             return
         self.counts.received += 1
         try:
-            request = read_event(message.data).payload
+            request = read_payload(message.data)
         except FormatError:
             self.counts.malformed += 1
             return
@@ -231,9 +232,12 @@ class CallHandler:
             if call.prepared.is_stream:
                 await self._stream(call)
             else:
-                envelope = await self._result(call)
-                answer = departing(request_id, envelope)
-                await self._answers.reply(call.reply, call.request.operation_id, answer, call.context)
+                request, context = call.request, self._enter(call)
+                if request.idempotency_key is None or self._store is None:
+                    envelope = await call.prepared.execute(request.input, context)
+                else:
+                    envelope = await self._once(call, context, self._store)
+                await self._answers.reply(call.reply, request.operation_id, departing(request_id, envelope), context)
         except CallError as raised:
             error = raised
             await self._publish(call, failed(request_id, as_started(raised)))
@@ -249,16 +253,12 @@ class CallHandler:
         finally:
             self._finish(call, error)
 
-    async def _result(self, call: ServedCall) -> ResponseEnvelope[Any]:
+    async def _once(self, call: ServedCall, context: Context, store: OnceStore) -> ResponseEnvelope[Any]:
+        """The result of a call that may come twice: the first one."""
         request, prepared = call.request, call.prepared
-        context = self._enter(call)
-        if request.provenance is not None and self._record is not None:
-            context.recording = self._record(request.provenance, call.identity)
-        if request.idempotency_key is None or self._store is None:
-            return await prepared.execute(request.input, context)
         check_access(prepared.spec, call.identity, request.input)  # a result that is kept is no less guarded
         left = context.remaining()
-        return await self._store.once(
+        return await store.once(
             entry_key(request, call.identity, vouched=self._transport.capabilities.peer_identity),
             input_digest(request.input),
             DEFAULT_TTL if left is None else left,
@@ -267,15 +267,18 @@ class CallHandler:
 
     def _enter(self, call: ServedCall) -> Context:
         """Begin: the context under which the operation runs, with the time that is left."""
-        request, deadline = call.request, call.deadline
+        request = call.request
         call.context = context = Context(
             request_id=request.request_id,
             parent_request_id=request.parent_request_id,
             identity=call.identity,
-            timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
-            last_event_id=request.last_event_id,
-            meta=None if request.provenance is None else {"provenance": request.provenance},
+            deadline=call.deadline,
         )
+        context.last_event_id = request.last_event_id
+        if request.provenance is not None:
+            context.meta = {"provenance": request.provenance}
+            if self._record is not None and not call.prepared.is_stream:
+                context.recording = self._record(request.provenance, call.identity)
         return context
 
     async def _stream(self, call: ServedCall) -> None:
