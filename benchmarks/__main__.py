@@ -11,6 +11,7 @@ from benchmarks.environments import BARE, PEERS, ROOT, prepare
 from benchmarks.harness import DEFAULT_ROUNDS, MIN_ROUNDS
 
 NAMES: Final = (
+    "hops",
     "in_process",
     "schema_engines",
     "start_up",

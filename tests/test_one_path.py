@@ -205,3 +205,23 @@ def test_cgi_and_the_shell_give_what_the_operation_gives(name: str, n: int, form
     )
     assert code == 0
     assert find_format(format).read(json.loads(printed.getvalue())).data == data
+
+
+async def test_a_websocket_on_the_path_of_an_operation_is_closed() -> None:
+    await ask(HTTP, "POST", "/functions/t.at_once", {"content-type": "application/json"}, b'{"n": 1}')
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await HTTP({"type": "websocket", "path": "/functions/t.at_once", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_a_refused_token_is_told_in_the_format_and_under_the_id_that_the_caller_asked_for() -> None:
+    headers = {"authorization": "Bearer wrong", "enfold-format": "envelope", "content-type": "application/json"}
+    status, text = await ask(HTTP, "POST", "/functions/t.at_once", headers, b'{"n": 1}')
+    assert (status, json.loads(text)["error"]["code"]) == (401, "ACCESS_DENIED")

@@ -111,7 +111,7 @@ class HTTPApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every call of an operation comes this way."""
         path = scope.get("path", "")
-        if path not in self._functions.routes.known:
+        if path not in self._functions.routes.known or scope["type"] != "http":
             if scope["type"] == "lifespan":
                 apps = [app for _, app in self._carrying.mounts]
                 await run_lifespan(scope, receive, send, apps, self._functions.lifetime, self.stop)
@@ -138,9 +138,14 @@ class HTTPApp:
             hosts = self._hosts
             if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
                 self._admit(exchange, headers)
+            if request.query or not _WISHES.isdisjoint(headers):
+                self._functions.read_wishes(request)
             if b"authorization" in headers:
                 await self._identify(exchange, request)
-            answer = await self._answer(exchange, request)
+            if self._public is not None and b"authorization" not in headers:
+                answer = await self._answer_stranger(exchange, request, self._public)
+            else:
+                answer = await self._answer(self._functions, exchange, request)
         except (Exception, CancelledError) as error:  # noqa: BLE001  # it is told, and logged, in one place
             failed = error
         finally:
@@ -163,16 +168,7 @@ class HTTPApp:
 
     # one request
 
-    def _answer(self, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
-        """What a request comes to; None where it has been sent already."""
-        headers = request.headers
-        if request.query or not _WISHES.isdisjoint(headers):
-            self._functions.read_wishes(request)
-        if self._public is not None and b"authorization" not in headers:
-            return self._answer_stranger(exchange, request, self._public)
-        return self._answer_from(self._functions, exchange, request)
-
-    def _answer_from(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
+    def _answer(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
         """What a request comes to that has been let in, of the operations that its caller may know of."""
         route = functions.routes.known.get(request.path)
         if route is None or request.method not in route.methods:
@@ -196,7 +192,7 @@ class HTTPApp:
         if request.path in ("/openapi.json", "/call") and not public.has_operations:
             raise no_identity()
         try:
-            return await self._answer_from(public, exchange, request)
+            return await self._answer(public, exchange, request)
         except CallError:
             if request.operation is None and request.path != "/healthz":
                 raise no_identity() from None
