@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 FORMAT_KEY: Final = "enfold/format"
+MAX_BATCH: Final = 10_000  # of a server that we have chosen ourselves
 
 # Of a `_meta` key's prefix these labels are the protocol's own: `io.modelcontextprotocol/…`, `com.mcp.tools/…`.
 _PROTOCOL_LABELS: Final = ("modelcontextprotocol", "mcp")
@@ -121,15 +122,32 @@ def parse(text: bytes | bytearray) -> Message:
     return message
 
 
-def parse_batch(text: bytes | bytearray) -> list[Message]:
-    """The messages of an array."""
+def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[Message]:
+    """The messages of an array, of which there are at most so many."""
     try:
+        _check_count(text, most)
         parts = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise ProtocolError(INVALID_REQUEST, f"Not an array of messages: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
     if not parts:
         raise ProtocolError(INVALID_REQUEST, "An array of messages has at least one")
     return [parse(bytes(part)) for part in parts]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """What every message of an array has at least: it is cheap to count, and nothing else is let in."""
+
+    jsonrpc: Literal["2.0"]
+
+
+_count: Final = msgspec.json.Decoder(list[_Entry]).decode
+
+
+def _check_count(text: bytes | bytearray, most: int) -> None:
+    if len(_count(text)) > most:
+        raise ProtocolError(INVALID_REQUEST, f"An array has at most {most} messages: send several arrays")
 
 
 def _id_of(text: bytes | bytearray) -> RequestId | None:

@@ -295,3 +295,19 @@ def test_answers_to_requests_piped_in_are_not_lost(start: Start) -> None:
     out, _ = program.process.communicate(timeout=20)
     assert json.loads(out)["result"]["structuredContent"] == {"result": 3}
     assert program.process.returncode == 0
+
+
+def test_a_line_that_is_too_long_is_told_and_passed_over(start: Start) -> None:
+    program = start(
+        source=SHOP.replace('name="Shop"', "bounds=Bounds(line_bytes=200_000)").replace(
+            "from enfold.mcp import", "from enfold.surfaces.bounds import Bounds\nfrom enfold.mcp import"
+        )
+    )
+    program.initialize()
+    program.write(b'{"text": "' + b"x" * 500_000 + b'"}')
+    told = program.read()
+    assert told["error"]["message"] == "A message is at most 200000 bytes long: this one was passed over"
+    assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}
+    program.write(b"y" * 500_000)
+    assert "passed over" in program.read()["error"]["message"]
+    assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from enfold.mcp.messages import encode
+from enfold.surfaces.mcp.kept import Kept
 
 __all__ = ["EventStream", "Put", "event_place"]
 
@@ -18,6 +19,7 @@ HEARTBEAT: Final = 15.0
 RETRY_MS: Final = 500
 # Notifications beyond this are dropped for a client that does not read; its answer never is.
 MOST_WAITING: Final = 1_000
+MOST_BYTES: Final = 1_000_000
 
 _COMMENT: Final = b":\n\n"
 
@@ -25,23 +27,33 @@ _COMMENT: Final = b":\n\n"
 class EventStream:
     """Messages in their order; a stream that is kept can be taken up again after any of its events."""
 
-    def __init__(self, *, is_kept: bool = False) -> None:
+    def __init__(self, kept: Kept | None = None, owner: str = "") -> None:
+        """`kept` counts what is kept of the owner's streams; without it nothing is kept that has been sent."""
         self.id = os.urandom(8).hex()
-        self._is_kept = is_kept
+        self.owner = owner
+        self._kept = kept
+        self._has_ids = kept is not None
         self._events: deque[bytes] = deque()
         self._first = 0  # the number of the oldest event there is
+        self._sent = 0  # the number after the last event that a connection took
         self.size = 0  # in bytes
         self._is_ended = False
+        self.is_lost = False  # nobody carries it, and nobody can come back for it
         self._wake = asyncio.Event()
         self._carrier = 0  # each connection that takes over sends the one before it home
-        if is_kept:
+        self._carriers = 0
+        if kept is not None:
             # A first event without data, so that a client has an id to come back with before anything is said.
             self._append(b"retry: %d\ndata: \n\n" % RETRY_MS)
 
     def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
-        if self._is_ended or (len(self._events) >= MOST_WAITING and not is_last and not self._make_room()):
+        """Add a message; one that is not the last is left out where too many wait for a client that does not read."""
+        if self._is_ended or self.is_lost:
             return
-        self._append(b"data: %b\n\n" % encode(message))
+        event = b"data: %b\n\n" % encode(message)
+        if not is_last and not self._has_room(len(event)):
+            return
+        self._append(event)
         self._is_ended = is_last
 
     def end(self) -> None:
@@ -51,21 +63,45 @@ class EventStream:
 
     def let_go(self) -> None:
         """Send the connection home; the client comes back with the last event it saw."""
-        if self._is_kept:
+        if self._kept is not None:
             self._carrier += 1
             self._wake.set()
+
+    def release(self) -> None:
+        """Keep nothing any more that has been sent, or nothing at all where no connection carries the stream."""
+        if self._kept is not None:
+            self._kept.remove(self, self.size, entirely=True)
+            self._kept = None
+        self.forget_sent()
+        if not self._carriers:
+            self.is_lost = True
+            self._events.clear()
+            self.size = 0
+
+    def forget_sent(self) -> None:
+        while self._events and self._first < self._sent:
+            self._drop_first()
 
     async def carry(self, put: Put, after: int = -1) -> None:
         """Put every event after one on a connection, with signs of life in between, until all is said."""
         self._carrier += 1
-        carrier, number = self._carrier, max(after + 1, self._first)
+        self._carriers += 1
+        try:
+            await self._carry(put, self._carrier, max(after + 1, self._first))
+        finally:
+            self._carriers -= 1
+
+    async def _carry(self, put: Put, carrier: int, number: int) -> None:
         while True:
             self._wake.clear()
             number = max(number, self._first)
             while number < self._first + len(self._events):
                 await put(self._events[number - self._first])
                 number += 1
-                self._forget(number)
+                self._sent = max(self._sent, number)
+                if self._kept is None or self._kept.is_full(self.owner):
+                    self.forget_sent()
+                number = max(number, self._first)
             if self._is_ended or carrier != self._carrier:
                 return
             if not await self._is_woken():
@@ -81,25 +117,27 @@ class EventStream:
 
     def _append(self, event: bytes) -> None:
         number = self._first + len(self._events)
-        head = b"id: %b-%d\n" % (self.id.encode(), number) if self._is_kept else b""
+        head = b"id: %b-%d\n" % (self.id.encode(), number) if self._has_ids else b""
         self._events.append(b"event: message\n" + head + event)
-        self.size += len(self._events[-1])
+        size = len(self._events[-1])
+        self.size += size
+        if self._kept is not None:
+            self._kept.add(self, size)
         self._wake.set()
 
-    def _forget(self, before: int) -> None:
-        if not self._is_kept:
-            while self._first < before and self._events:
-                self._drop_first()
-
-    def _make_room(self) -> bool:
-        """A kept stream forgets its oldest event, which has most likely been read."""
-        if self._is_kept:
-            self._drop_first()
-        return self._is_kept
+    def _has_room(self, size: int) -> bool:
+        """Whether another notification may wait; a stream that is kept forgets what has most likely been read."""
+        if len(self._events) < MOST_WAITING and self.size + size <= MOST_BYTES:
+            return True
+        self.forget_sent()
+        return not self._events or (len(self._events) < MOST_WAITING and self.size + size <= MOST_BYTES)
 
     def _drop_first(self) -> None:
-        self.size -= len(self._events.popleft())
+        size = len(self._events.popleft())
+        self.size -= size
         self._first += 1
+        if self._kept is not None:
+            self._kept.remove(self, size)
 
 
 def event_place(event_id: bytes) -> tuple[str, int] | None:

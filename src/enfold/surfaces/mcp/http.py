@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
+from enfold.identities.door import address_of
 from enfold.log import Log
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
@@ -67,6 +68,7 @@ class MCPApp:
             return
         lines = scope["headers"]
         headers: Headers = dict(lines)
+        reply = Reply(send, headers.get(b"accept", b""))
         is_mounted = IDENTITY in scope  # then its host and origin have been looked at
         try:
             is_known = is_mounted or (b"origin" not in headers and headers.get(b"host") in self._hosts.passed)
@@ -78,12 +80,14 @@ class MCPApp:
             identity = scope.get(IDENTITY)
             if self._authorization.is_needed:
                 identity = await self._authorization.identify(scope, headers)
-            reply = Reply(send, headers.get(b"accept", b""))
-            await Post(self._shared, headers, send, identity, reply).run(Presence(receive, BODY_TIMEOUT))
+            post = Post(self._shared, headers, send, identity, reply, address_of(scope))
+            await post.run(Presence(receive, BODY_TIMEOUT))
         except RefusalError as refusal:
             await respond(send, refusal.status, refusal.body, refusal.headers)
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
             _log.error("The answer failed", error=fault)
+            if reply.is_begun:  # only the connection can tell of it
+                return
             error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
             await respond(send, 500, encode(error_message(None, error)), [JSON])
 
@@ -144,6 +148,8 @@ class MCPApp:
             raise RefusalError(406, ProtocolError(INVALID_REQUEST, "A GET is answered with text/event-stream"))
         place = event_place(headers.get(b"last-event-id", b""))
         stream = None if place is None else session.streams.get(place[0])
+        if stream is not None and stream.is_lost:  # it was too much to keep
+            stream = None
         with Presence(receive):
             if stream is not None and place is not None:
                 await Reply(send).carry(stream, place[1])

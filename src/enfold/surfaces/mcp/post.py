@@ -25,17 +25,20 @@ from enfold.mcp.messages import (
     ProtocolError,
     RequestId,
     encode,
+    error_message,
     parse,
     parse_batch,
 )
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
-from enfold.operation import Identity
+from enfold.operation import Identity, new_request_id
 from enfold.surfaces.asgi.exchange import Presence, late_body
 from enfold.surfaces.asgi.messages import JSON, Send, respond
+from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.events import EventStream
 from enfold.surfaces.mcp.exchange import Caller, Exchange, read_caller
 from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.service import protocol_error
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
 
 __all__ = ["Headers", "Post", "Shared"]
@@ -60,12 +63,13 @@ _STATUS: Final = {
 class Shared:
     """What the requests to one app have in common."""
 
-    __slots__ = ("listening", "max_body", "server", "sessions")
+    __slots__ = ("bounds", "listening", "max_body", "server", "sessions")
 
     def __init__(self, server: Server, max_body: int) -> None:
         self.server = server
         self.max_body = max_body
-        self.sessions = Sessions()
+        self.bounds = server.settings.bounds
+        self.sessions = Sessions(self.bounds)
         # Streams of changes that are open, and the message that ends each in good order.
         self.listening: dict[EventStream, dict[str, Any]] = {}
 
@@ -90,6 +94,8 @@ class Post(msgspec.Struct, eq=False):
     _send: Send
     _identity: Identity | None
     _reply: Reply
+    _address: str = ""
+    _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
 
     async def run(self, presence: Presence) -> None:
@@ -105,7 +111,7 @@ class Post(msgspec.Struct, eq=False):
                 await self._take(parse(body), presence)
         except ProtocolError as error:
             raise RefusalError(_STATUS.get(error.code, 400), error, error.request_id) from None
-        except CallError as error:  # of the body
+        except CallError as error:  # of the body, or of the number of sessions
             raise _unread(error) from None
         except asyncio.CancelledError:
             await self._give_up(presence)
@@ -119,7 +125,11 @@ class Post(msgspec.Struct, eq=False):
             raise asyncio.CancelledError
         if ended == "late":
             raise _unread(late_body())
-        await self._reply.abandon()
+        session = self._reply.session
+        if session is not None and session.is_over:
+            await self._reply.finish(error_message(self._request_id, _session_closed()))
+        else:
+            await self._reply.abandon()
 
     async def _take(self, message: Message, presence: Presence) -> None:
         """Answer a message by the rules of its revision: by itself, or in its session."""
@@ -209,7 +219,7 @@ class Post(msgspec.Struct, eq=False):
     # with a handshake
 
     async def _initialize(self, message: Message) -> None:
-        session = self._shared.sessions.open(self._identity)
+        session = self._shared.sessions.open(self._identity, self._address)
         answer = self._shared.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
@@ -227,7 +237,7 @@ class Post(msgspec.Struct, eq=False):
             # The client may come back for its answer: to leave is not to cancel.
             presence.outlives_client = True
             self._reply.session = session
-            request_id = _id(message)
+            self._request_id = request_id = _id(message)
             session.running[request_id] = presence
             try:
                 await self._answer(message, session)
@@ -242,14 +252,19 @@ class Post(msgspec.Struct, eq=False):
         session, caller = self._session()
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
-        answers = []
-        for message in parse_batch(body):
+        answers: list[bytes] = []
+        size, bounds = 0, self._shared.bounds
+        for message in parse_batch(body, bounds.batch_entries):
             self._meta = message.meta
-            if message.is_request:
-                answers.append(await self._shared.server.respond(self._exchange(message, caller)))
-            else:
+            if not message.is_request:
                 _tell(session, message)
-        await (respond(self._send, 200, encode(answers), [JSON]) if answers else respond(self._send, 202))
+            else:
+                is_within = size <= bounds.batch_bytes
+                exchange = self._exchange(message, caller)
+                answer = await self._shared.server.respond(exchange) if is_within else _left_out(exchange, bounds)
+                answers.append(encode(answer))
+                size += len(answers[-1])
+        await (respond(self._send, 200, b"[%b]" % b",".join(answers), [JSON]) if answers else respond(self._send, 202))
 
     def _session(self) -> tuple[HTTPSession | None, Caller]:
         """The session a request names, or a client without one, of which little is known."""
@@ -263,7 +278,21 @@ class Post(msgspec.Struct, eq=False):
 
 def _unread(error: CallError) -> RefusalError:
     """The refusal of a request whose body is late, too large, or was not sent to its end."""
-    return RefusalError(error.row.http_status, ProtocolError(INVALID_REQUEST, error.message))
+    wait = (error.details or {}).get("retry_after")
+    headers = [] if wait is None else [(b"retry-after", b"%d" % wait)]
+    return RefusalError(error.row.http_status, ProtocolError(INVALID_REQUEST, error.message), headers=headers)
+
+
+def _session_closed() -> ProtocolError:
+    message = "The session was closed before the answer came: initialize again"
+    return protocol_error(CallError("ABORTED", message, {"reason": "session"}), new_request_id())
+
+
+def _left_out(exchange: Exchange, bounds: Bounds) -> dict[str, Any]:
+    """The answer to a request of a batch whose answers are too long already: it has not been run."""
+    message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
+    error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
+    return error_message(exchange.id, protocol_error(error, new_request_id()))
 
 
 def _check_form(headers: Headers, limit: int) -> None:

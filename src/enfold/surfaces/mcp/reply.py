@@ -50,7 +50,7 @@ class Reply(msgspec.Struct, eq=False):
     session: HTTPSession | None = None  # where the client can come back to
     _stream: EventStream | None = None
     _carrying: asyncio.Task[None] | None = None
-    _is_begun: bool = False
+    is_begun: bool = False
 
     @property
     def _takes_events(self) -> bool:
@@ -89,8 +89,8 @@ class Reply(msgspec.Struct, eq=False):
         if status == 200 and self.accept.startswith(EVENTS):  # both are always listed: the first is preferred
             self._open()
         if self._stream is None or self._carrying is None:
-            self._is_begun = True
             body = encode(message)
+            self.is_begun = True
             headers = [JSON, (b"content-length", b"%d" % len(body))]
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body})
@@ -103,12 +103,13 @@ class Reply(msgspec.Struct, eq=False):
         if self._stream is not None and self._carrying is not None:
             self._stream.end()
             await self._carrying
-        elif not self._is_begun:
+        elif not self.is_begun:
             await respond(self._send, 202)
 
     async def carry(self, stream: EventStream, after: int = -1) -> None:
         """Carry a stream to the client, from the event after one it has seen."""
-        self._is_begun = True
+        self.is_begun = True
+        self._stream = stream
         with suppress(OSError):  # the client has gone; whether it comes back is not for us to know
             await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM})
             await stream.carry(self._put, after)

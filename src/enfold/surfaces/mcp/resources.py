@@ -42,7 +42,12 @@ async def subscribe(service: Service, exchange: Exchange) -> Result:
     session, uri = exchange.caller, uri_of(exchange)
     place = service.resource(exchange, uri)
     if isinstance(session, Session) and uri not in session.followed:
-        session.followed[uri] = await service.follow(place, uri)
+        service.check_subscriptions([*session.followed, uri])
+        release = await service.follow(place, uri)
+        if session.is_over or uri in session.followed:  # meanwhile
+            release()
+        else:
+            session.followed[uri] = release
     return {}
 
 

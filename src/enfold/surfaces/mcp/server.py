@@ -109,8 +109,10 @@ class Server(Service):
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
         followed: dict[str, Release] = {}
         identity = exchange.caller.identity
+        asked = [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else []
+        self.check_subscriptions(asked)
         try:
-            for uri in [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else ():
+            for uri in asked:
                 if uri not in followed and self.may_read(identity, uri):
                     followed[uri] = await self.follow(self.resource(exchange, uri), uri)
         except BaseException:  # the client has left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -24,6 +24,7 @@ from enfold.mcp.messages import (
 from enfold.mcp.revisions import Revision
 from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
 from enfold.registry import Registry
+from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.addresses import Place
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
@@ -34,11 +35,12 @@ from enfold.surfaces.mcp.results import ERROR_KEY, FORMAT_KEY
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["Result", "Service", "Session", "Settings"]
+__all__ = ["Result", "Service", "Session", "Settings", "protocol_error", "too_many"]
 
 Result: TypeAlias = dict[str, Any]
 T = TypeVar("T", Tool, Resource, Prompt)
 
+MAX_URI: Final = 8_192  # characters
 MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 
 _CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
@@ -58,15 +60,18 @@ class Settings(msgspec.Struct, frozen=True):
     collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
     secret: bytes | None = None  # signs request states; several processes share one
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
+    bounds: Bounds = Bounds()
 
 
 class Session(Caller, eq=False, kw_only=True):
     """A client after its handshake, for as long as its connection or session lasts."""
 
     followed: dict[str, Release] = msgspec.field(default_factory=dict)  # by the URI, how each is let go
+    is_over: bool = False
 
     def let_go(self) -> None:
         """Follow nothing any more."""
+        self.is_over = True
         while self.followed:
             self.followed.popitem()[1]()
 
@@ -188,6 +193,13 @@ class Service:
         found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.caller.identity, each)]
         return found[0] if len(found) == 1 else None
 
+    def check_subscriptions(self, uris: Collection[str]) -> None:
+        """Refuse to follow more resources for one client than it may, or what has a very long name."""
+        if any(len(uri) > MAX_URI for uri in uris):
+            raise ProtocolError(INVALID_PARAMS, f"The URI of what is followed is at most {MAX_URI} characters long")
+        if len(uris) > self.settings.bounds.subscriptions:
+            raise too_many("subscriptions", self.settings.bounds.subscriptions)
+
     async def follow(self, place: Place, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
         operation_id = self.catalog.updates(place.resource)
@@ -225,20 +237,27 @@ class Service:
         except (InputRequired, MissingCapability):
             raise
         except CallError as error:
-            raise _protocol_error(error, context.request_id) from error
+            raise protocol_error(error, context.request_id) from error
 
     def check_access(self, exchange: Exchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
         """Refuse a caller who may not run an operation with these arguments."""
         try:
             check_access(spec, exchange.caller.identity, arguments)
         except CallError as error:
-            raise _protocol_error(error, new_request_id()) from error
+            raise protocol_error(error, new_request_id()) from error
 
 
-def _protocol_error(error: CallError, request_id: str) -> ProtocolError:
+def protocol_error(error: CallError, request_id: str) -> ProtocolError:
+    """A failure as an error of the protocol, which has ours in its data."""
     code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
     told = {**error.to_wire(), "requestId": error.request_id or request_id}
     return ProtocolError(code, error.message, {ERROR_KEY: told})
+
+
+def too_many(what: str, most: int) -> ProtocolError:
+    """The refusal of more than a bound allows."""
+    error = CallError("RESOURCE_EXHAUSTED", f"There are at most {most} {what}", {"reason": what}, retryable=False)
+    return protocol_error(error, new_request_id())
 
 
 def _is_visible(identity: Identity | None, resource: Resource) -> bool:

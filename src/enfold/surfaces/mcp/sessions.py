@@ -5,23 +5,29 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
+from enfold.errors import CallError
+from enfold.log import Log
 from enfold.mcp.messages import RequestId
 from enfold.operation import Identity
 from enfold.surfaces.asgi.exchange import Presence
+from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.kept import Kept
 from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.service import Session
 
 __all__ = ["HTTPSession", "Sessions"]
 
-MAX_SESSIONS: Final = 10_000
 MAX_STREAMS: Final = 32
-MAX_KEPT: Final = 4_000_000  # bytes of events that clients may still come back for
 IDLE: Final = 3600.0
+
+_log: Final = Log("enfold.mcp")
 
 
 class HTTPSession(Session, eq=False, kw_only=True):
@@ -32,19 +38,23 @@ class HTTPSession(Session, eq=False, kw_only=True):
     questions: Questions = msgspec.field(default_factory=Questions)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
     news: EventStream | None = None  # what belongs to no request, on the stream that a GET opens
+    owner: str = ""  # their identity, or else their address
+    kept: Kept | None = None
     seen: float = msgspec.field(default_factory=time.monotonic)
 
     def new_stream(self) -> EventStream:
         """A stream that the client can take up again, until it has had many others."""
-        stream = EventStream(is_kept=self.revision.has_priming)
-        while self.streams and self._keeps_too_much():
-            self.streams.popitem(last=False)
+        if not self.revision.has_priming or self.kept is None:
+            return EventStream()
+        while len(self.streams) >= MAX_STREAMS:
+            self.streams.popitem(last=False)[1].release()
+        stream = EventStream(self.kept, self.owner)
         self.streams[stream.id] = stream
         return stream
 
-    def _keeps_too_much(self) -> bool:
-        is_large = sum(stream.size for stream in self.streams.values()) > MAX_KEPT
-        return len(self.streams) >= MAX_STREAMS or is_large
+    @property
+    def is_idle(self) -> bool:
+        return not self.running and self.news is None
 
     def cancel(self, request_id: object) -> None:
         running = self.running.get(request_id) if isinstance(request_id, int | str) else None
@@ -52,10 +62,14 @@ class HTTPSession(Session, eq=False, kw_only=True):
             running.stop()
 
     def end(self) -> None:
+        """End what runs, whose callers are told so, and forget what was kept."""
+        self.is_over = True  # before they are stopped, who look at it
         for running in list(self.running.values()):
             running.stop()
         if self.news is not None:
             self.news.end()
+        for stream in self.streams.values():
+            stream.release()
         self.let_go()
 
     def tell(self, message: dict[str, Any]) -> None:
@@ -65,15 +79,21 @@ class HTTPSession(Session, eq=False, kw_only=True):
 
 
 class Sessions:
-    """The sessions by their ids; those that nobody uses any more make room for new ones."""
+    """The sessions by their ids, and by their owners: a new one takes the place of another of the same owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._kept = Kept(bounds)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
+        self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 
-    def open(self, identity: Identity | None) -> HTTPSession:
-        self._make_room()
-        session = HTTPSession(identity=identity)
+    def open(self, identity: Identity | None, address: str = "") -> HTTPSession:
+        """A new session; whoever has too many loses their oldest, and where all is full somebody new has to wait."""
+        owner = f"address {address}" if identity is None else f"identity {identity.id}"
+        self._make_room(owner)
+        session = HTTPSession(identity=identity, owner=owner, kept=self._kept)
         self._sessions[session.id] = session
+        self._owners.setdefault(owner, OrderedDict())[session.id] = session
         return session
 
     def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession | None:
@@ -83,24 +103,49 @@ class Sessions:
             return None
         session.seen = time.monotonic()
         self._sessions.move_to_end(session.id)
+        self._owners[session.owner].move_to_end(session.id)
         return session
 
     def close(self, session: HTTPSession) -> None:
-        self._sessions.pop(session.id, None)
+        if self._sessions.pop(session.id, None) is not None:
+            own = self._owners[session.owner]
+            del own[session.id]
+            if not own:
+                del self._owners[session.owner]
         session.end()
 
     def close_all(self) -> None:
         for session in list(self._sessions.values()):
             self.close(session)
 
-    def _make_room(self) -> None:
-        """The one unused for longest goes when it has been idle, or when there are too many."""
+    def _make_room(self, owner: str) -> None:
+        self._close_forgotten()
+        own = self._owners.get(owner)
+        if own is not None and (len(own) >= self._bounds.sessions_per_identity or self._is_full()):
+            _log.warning("A session of %s ends for a newer one: they have %d", owner, len(own))
+            self.close(_least_used(own))
+        elif self._is_full():
+            _log.warning("A session of %s was refused: there are %d of others", owner, len(self._sessions))
+            details = {"reason": "sessions", "retry_after": 60}
+            raise CallError("RESOURCE_EXHAUSTED", "There are too many sessions: try again later", details)
+
+    def _is_full(self) -> bool:
+        return len(self._sessions) >= self._bounds.sessions
+
+    def _close_forgotten(self) -> None:
+        """End the sessions that nobody has used for long."""
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
-            is_idle = time.monotonic() - oldest.seen > IDLE and not oldest.running and oldest.news is None
-            if not is_idle and len(self._sessions) < MAX_SESSIONS:
+            if not oldest.is_idle or time.monotonic() - oldest.seen <= IDLE:
                 return
             self.close(oldest)
+
+
+def _least_used(sessions: Mapping[str, HTTPSession]) -> HTTPSession:
+    """Of those in which nothing happens the oldest; else of those that only listen; else of all."""
+    idle = (each for each in sessions.values() if each.is_idle)
+    quiet = (each for each in sessions.values() if not each.running)
+    return next(chain(idle, quiet, sessions.values()))
 
 
 def _id_of(identity: Identity | None) -> str | None:

@@ -41,7 +41,7 @@ LAST_WORDS: Final = 0.5
 
 def serve_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
     """Serve until the client closes our input; `settings` are those of `to_mcp`. What handlers print goes to stderr."""
-    connection = Connection(Server(registry, Settings(**settings)), take_streams(), identity)
+    connection = _connection(registry, identity, settings)
     lines = connection.answer_quick_ones()
     if lines is not None:
         import asyncio
@@ -52,7 +52,12 @@ def serve_stdio(registry: Registry, *, identity: Identity | None = None, **setti
 
 async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
     """The same for a program that has an event loop already."""
-    await Connection(Server(registry, Settings(**settings)), take_streams(), identity).serve([])
+    await _connection(registry, identity, settings).serve([])
+
+
+def _connection(registry: Registry, identity: Identity | None, settings: dict[str, Any]) -> Connection:
+    chosen = Settings(**settings)
+    return Connection(Server(registry, chosen), take_streams(chosen.bounds.line_bytes), identity)
 
 
 class Connection:
@@ -139,7 +144,8 @@ class Connection:
     def _take_line(self, line: bytes) -> None:
         """Take a message, or an array of them, as the oldest revisions have it."""
         try:
-            messages = parse_batch(line) if line.lstrip().startswith(b"[") else [parse(line)]
+            most = self._server.settings.bounds.batch_entries
+            messages = parse_batch(line, most) if line.lstrip().startswith(b"[") else [parse(line)]
         except ProtocolError as error:
             self.send(error_message(error.request_id, error))
             return

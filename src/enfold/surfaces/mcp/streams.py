@@ -8,18 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from enfold.mcp.messages import INTERNAL_ERROR, ProtocolError, encode, error_message
+from enfold.mcp.messages import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 
 if TYPE_CHECKING:
     import asyncio
 
 __all__ = ["Reading", "Streams", "let_go", "take_streams"]
 
-MAX_LINE: Final = 64 * 1024 * 1024
 _CHUNK: Final = 1 << 16
 
 
-def take_streams() -> Streams:
+def take_streams(line_bytes: int) -> Streams:
     """Our own copies of the standard streams; what handlers print then goes to stderr, and they read nothing."""
     sys.stdout.flush()
     source, target = os.dup(0), os.dup(1)
@@ -27,7 +26,7 @@ def take_streams() -> Streams:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return Streams(source, target)
+    return Streams(source, target, line_bytes)
 
 
 def let_go() -> None:
@@ -42,10 +41,12 @@ def let_go() -> None:
 class Streams:
     """Our input by lines, and our output by messages, which any thread may write."""
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, line_bytes: int) -> None:
         self.source = source
         self._target = target
+        self._line_bytes = line_bytes
         self._rest = bytearray()
+        self._is_skipping = False  # the rest of a line that was too long
         self._lock = threading.Lock()
         self._is_broken = False
 
@@ -55,14 +56,29 @@ class Streams:
             chunk = os.read(self.source, _CHUNK)
         except OSError:
             chunk = b""
-        if not chunk or len(self._rest) > MAX_LINE:
+        if not chunk:
             return None
+        if self._is_skipping:
+            chunk = self._after_skipped(chunk)
         self._rest += chunk
         if b"\n" not in chunk:
+            if len(self._rest) > self._line_bytes:
+                self._skip()
             return []
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
         return [line for line in lines if line and not line.isspace()]
+
+    def _skip(self) -> None:
+        """Tell the client that its line is too long, and pass over the rest of it."""
+        message = f"A message is at most {self._line_bytes} bytes long: this one was passed over"
+        self.write(error_message(None, ProtocolError(INVALID_REQUEST, message)))
+        self._rest, self._is_skipping = bytearray(), True
+
+    def _after_skipped(self, chunk: bytes) -> bytes:
+        _, end, rest = chunk.partition(b"\n")
+        self._is_skipping = not end
+        return rest
 
     def write(self, message: dict[str, Any]) -> None:
         """Write a message; once the client reads no more, nothing happens: our input will end too."""

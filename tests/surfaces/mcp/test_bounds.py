@@ -1,0 +1,274 @@
+"""What one client may take of a server: sessions, bytes to come back for, subscriptions, batches; others lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
+
+from enfold import Context, OperationRegistry
+from enfold.mcp import resource
+from enfold.mcp.messages import ProtocolError, parse_batch
+from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.mcp import to_mcp
+from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.kept import Kept
+from enfold.surfaces.mcp.reply import Reply
+
+if TYPE_CHECKING:
+    from tests.surfaces.mcp.conftest import MakeClient
+
+    from enfold.tokens import Tokens
+
+SMALL = Bounds(
+    sessions=6,
+    sessions_per_identity=4,
+    resume_bytes=300_000,
+    resume_bytes_per_identity=100_000,
+    subscriptions=3,
+    batch_entries=5,
+    batch_bytes=1_000,
+)
+
+
+@pytest.fixture
+def calls(ops: OperationRegistry) -> asyncio.Event:
+    """Set when `shop_wait` has begun, which never ends."""
+    begun = asyncio.Event()
+
+    @ops.query
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @ops.query
+    async def text(context: Context, length: int) -> str:
+        context.progress(1)
+        return "x" * length
+
+    return begun
+
+
+# --- sessions -----------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_opens_many_sessions_loses_only_their_own(ops: OperationRegistry, tokens: Tokens) -> None:
+    app = to_mcp(ops, tokens=tokens, bounds=SMALL)
+    ann = Client(app, HANDSHAKE, "ann-token")
+    await ann.initialize()
+    bobs = [Client(app, HANDSHAKE, "bob-token") for _ in range(20)]
+    for bob in bobs:
+        await bob.initialize()
+    assert await ann.result("ping") == {}
+    statuses = [(await bob.begin("ping").began()).status for bob in bobs]
+    assert statuses == [404] * 16 + [200] * 4
+
+
+async def test_the_session_that_is_used_stays(ops: OperationRegistry) -> None:
+    app = to_mcp(ops, bounds=SMALL)
+    used = Client(app, HANDSHAKE)
+    await used.initialize()
+    for _ in range(20):
+        await Client(app, HANDSHAKE).initialize()
+        assert await used.result("ping") == {}
+
+
+async def test_a_session_with_a_running_call_goes_last(ops: OperationRegistry, calls: asyncio.Event) -> None:
+    app = to_mcp(ops, bounds=SMALL)
+    busy = Client(app, HANDSHAKE)
+    await busy.initialize()
+    running = busy.begin("tools/call", {"name": "shop_wait"})
+    await calls.wait()
+    for _ in range(20):
+        await Client(app, HANDSHAKE).initialize()
+    assert await busy.result("ping") == {}
+    await busy.send("DELETE").body()
+    await running.messages()
+
+
+@pytest.mark.parametrize("accept", [BOTH, "application/json", "text/event-stream, application/json"])
+async def test_the_running_call_of_a_session_that_ends_is_told_so(
+    ops: OperationRegistry, calls: asyncio.Event, accept: str
+) -> None:
+    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    await client.initialize()
+    message = client.message("tools/call", {"name": "shop_wait"})
+    running = client.post(message, {**client.headers(), "accept": accept})
+    await calls.wait()
+    await client.send("DELETE").body()
+    [answer] = await running.messages()
+    assert answer["id"] == message["id"]
+    assert answer["error"]["message"] == "The session was closed before the answer came: initialize again"
+    assert answer["error"]["data"]["enfold/error"]["code"] == "ABORTED"
+
+
+async def test_where_all_sessions_are_taken_somebody_new_has_to_wait(ops: OperationRegistry, tokens: Tokens) -> None:
+    app = to_mcp(ops, tokens=tokens, bounds=Bounds(sessions=2))
+    for _ in range(2):
+        await Client(app, HANDSHAKE, "ann-token").initialize()
+    bob = Client(app, HANDSHAKE, "bob-token")
+    refused = await bob.begin("initialize", {"protocolVersion": HANDSHAKE}).began()
+    assert (refused.status, refused.headers["retry-after"]) == (429, "60")
+    assert (await refused.json())["error"]["message"] == "There are too many sessions: try again later"
+
+
+# --- bytes to come back for ---------------------------------------------------------------------------------------
+
+
+async def test_what_is_kept_to_come_back_for_is_bounded_over_all_sessions(
+    ops: OperationRegistry, tokens: Tokens, calls: asyncio.Event
+) -> None:
+    app = to_mcp(ops, tokens=tokens, bounds=SMALL)
+    for token in ("ann-token", "bob-token"):
+        for _ in range(3):
+            client = Client(app, HANDSHAKE, token)
+            await client.initialize()
+            for _ in range(5):
+                message = client.message(
+                    "tools/call", {"name": "shop_text", "arguments": {"length": 20_000}}, {"progressToken": 1}
+                )
+                assert len((await client.post(message, client.headers()).messages())[-1]["result"]["content"]) == 1
+    assert 50_000 < app._shared.sessions._kept.size <= 200_000
+
+
+async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
+    ops: OperationRegistry, calls: asyncio.Event
+) -> None:
+    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    await client.initialize()
+    arguments = {"name": "shop_text", "arguments": {"length": 400_000}}
+    answer = await client.ask("tools/call", arguments, {"progressToken": 1})
+    assert len(answer["result"]["structuredContent"]["result"]) == 400_000
+    assert client.app._shared.sessions._kept.size < 1_000
+
+
+async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
+    ops: OperationRegistry, calls: asyncio.Event
+) -> None:
+    client = Client(to_mcp(ops, bounds=SMALL), HANDSHAKE)
+    await client.initialize()
+    arguments = {"name": "shop_text", "arguments": {"length": 90_000}}
+    first = [event_id async for event_id, _ in client.begin("tools/call", arguments, {"progressToken": 1}).answers()]
+    await client.ask("tools/call", arguments, {"progressToken": 1})
+    again = await client.get(last_event_id=first[0]).began()
+    ops.query(name="new")(lambda: 1)
+    async for _, message in again.answers():
+        if message is not None:
+            assert message["method"] == "notifications/tools/list_changed"
+            return
+    pytest.fail("there were no news")
+
+
+def test_the_largest_owner_makes_room_for_others() -> None:
+    kept = Kept(Bounds(resume_bytes=100_000, resume_bytes_per_identity=80_000))
+    large = [EventStream(kept, "ann") for _ in range(4)]
+    for stream in large:
+        stream.send({"text": "x" * 19_000})
+    small = EventStream(kept, "bob")
+    small.send({"text": "x" * 40_000})
+    assert kept.size <= 100_000
+    assert small.size > 40_000
+    assert large[0].size == 0
+    for stream in [*large, small]:
+        stream.release()
+    assert (kept.size, kept._owners) == (0, {})
+
+
+def test_notifications_that_nobody_reads_are_bounded_in_bytes() -> None:
+    stream = EventStream()
+    for _ in range(500):
+        stream.send({"text": "x" * 100_000})
+    assert stream.size < 1_100_000
+    stream.send({"text": "y" * 2_000_000}, is_last=True)
+    assert stream.size > 2_000_000
+
+
+# --- subscriptions ------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_follows_only_so_many_resources(make_client: MakeClient, ops: OperationRegistry) -> None:
+    for number in range(5):
+        resource(ops, f"shop://{number}", name=f"page{number}")(lambda: "text")
+    client = make_client(ops, HANDSHAKE, bounds=SMALL)
+    await client.initialize()
+    for number in range(3):
+        assert await client.result("resources/subscribe", {"uri": f"shop://{number}"}) == {}
+    refused = await client.ask("resources/subscribe", {"uri": "shop://3"})
+    assert refused["error"]["message"] == "There are at most 3 subscriptions"
+    assert refused["error"]["data"]["enfold/error"]["code"] == "RESOURCE_EXHAUSTED"
+    await client.result("resources/unsubscribe", {"uri": "shop://0"})
+    assert await client.result("resources/subscribe", {"uri": "shop://3"}) == {}
+
+
+async def test_a_request_to_listen_names_only_so_many_resources(
+    make_client: MakeClient, ops: OperationRegistry
+) -> None:
+    resource(ops, "shop://{number}", name="page")(lambda number: number)
+    client = make_client(ops, bounds=SMALL)
+    asked = {"resourceSubscriptions": [f"shop://{number}" for number in range(4)]}
+    refused = await client.ask("subscriptions/listen", {"notifications": asked})
+    assert refused["error"]["message"] == "There are at most 3 subscriptions"
+    asked = {"resourceSubscriptions": ["shop://" + "x" * 10_000]}
+    refused = await client.ask("subscriptions/listen", {"notifications": asked})
+    assert refused["error"]["message"] == "The URI of what is followed is at most 8192 characters long"
+
+
+# --- batches ------------------------------------------------------------------------------------------------------
+
+
+def batch(*requests: dict[str, Any]) -> bytes:
+    return json.dumps(list(requests)).encode()
+
+
+async def test_a_batch_has_only_so_many_messages(make_client: MakeClient, ops: OperationRegistry) -> None:
+    client = make_client(ops, "2025-03-26", bounds=SMALL)
+    await client.initialize()
+    refused = await client.post(batch(*[client.message("ping")] * 6)).began()
+    assert refused.status == 400
+    assert (await refused.json())["error"]["message"] == "An array has at most 5 messages: send several arrays"
+    assert len(await client.post(batch(*[client.message("ping")] * 5)).json()) == 5
+
+
+async def test_the_answers_to_a_batch_end_at_a_size(
+    make_client: MakeClient, ops: OperationRegistry, calls: asyncio.Event
+) -> None:
+    client = make_client(ops, "2025-03-26", bounds=SMALL)
+    await client.initialize()
+    call = {"name": "shop_text", "arguments": {"length": 600}}
+    answers = await client.post(batch(*[client.message("tools/call", call) for _ in range(5)])).json()
+    codes = [answer.get("error", {}).get("data", {}).get("enfold/error", {}).get("code") for answer in answers]
+    assert codes[0] is None
+    assert codes[2:] == ["PAYLOAD_TOO_LARGE"] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[" + b"1," * 1_000_000 + b"1]", b"[" + b"{}," * 1_000_000 + b"{}]", b"[{}]"],
+    ids=["numbers", "objects", "one"],
+)
+def test_an_array_of_anything_else_is_not_even_counted(text: bytes) -> None:
+    with pytest.raises(ProtocolError, match="Not an array of messages"):
+        parse_batch(text)
+
+
+# --- a listening client -------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_that_has_begun_is_not_begun_again_to_break_the_silence() -> None:
+    sent: list[str] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message["type"])
+
+    reply, stream = Reply(send, b"text/event-stream"), EventStream()
+    carrying = asyncio.create_task(reply.carry(stream))
+    await asyncio.sleep(0)
+    reply.break_silence()
+    await asyncio.sleep(0)
+    stream.end()
+    await carrying
+    await reply.abandon()
+    assert sent == ["http.response.start", "http.response.body"]
