@@ -11,12 +11,23 @@ import types
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+import msgspec
+
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.lifetime import Lifetime
 from enfold.log import Log
-from enfold.operation import INHERIT, Context, Operation, OperationSpec, OperationType, Policy, is_coroutine_function
+from enfold.operation import (
+    INHERIT,
+    CallLimits,
+    Context,
+    Operation,
+    OperationSpec,
+    OperationType,
+    Policy,
+    is_coroutine_function,
+)
 from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
@@ -37,7 +48,7 @@ _CO_COROUTINE: Final = 0x0080  # of inspect, which is slow to import
 class PreparedOperation:
     """One operation made ready to run: all that is known before a call, made once and held by every surface.
 
-    `is_open`: nothing is required of its callers. `needs_context`: its handler takes one. `needs_loop`: running it
+    `is_open`: nothing is required of its callers, who need not even be counted. `needs_context`: its handler takes one. `needs_loop`: running it
     takes an event loop, even where a `def` is run in place.
     """
 
@@ -53,11 +64,13 @@ class PreparedOperation:
         "_is_guarded",
         "_lifetime",
         "_limit",
+        "_limits",
         "_make_env",
         "_may_wait",
         "_policy",
         "_takes_input",
         "_threads",
+        "_unlimited",
         "id",
         "is_open",
         "is_stream",
@@ -92,7 +105,9 @@ class PreparedOperation:
         self._lifetime = lifetime
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
-        self.is_open = operation.spec.access_control.is_open
+        self._limits = policy.limits
+        self._unlimited: PreparedOperation | None = None
+        self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self._is_async or self.is_stream
@@ -128,6 +143,8 @@ class PreparedOperation:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
         if self._is_guarded and not self.is_open:
             check_access(self.spec, None if context is None else context.identity, input)
+            if self._limits is not None:
+                return await self._execute_counted(self._limits, input, context)
         try:
             arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
@@ -169,6 +186,14 @@ class PreparedOperation:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
         if self._is_guarded and not self.is_open:
             check_access(self.spec, None if context is None else context.identity, input)
+            if self._limits is not None:
+                counted = self._subscribe_counted(self._limits, input, context)
+                try:
+                    async for each in counted:
+                        yield each
+                finally:
+                    await counted.aclose()
+                return
         arguments = self._read(input)
         context = context or Context()
         items: AsyncIterator[Any] | None = None
@@ -190,6 +215,39 @@ class PreparedOperation:
         finally:
             context.cancel()
             await _close_stream(items)
+
+    async def _execute_counted(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
+        caller = limits.enter(None if context is None else context.identity)
+        try:
+            return await self._counted().execute(input, context)
+        finally:
+            limits.leave(caller)
+
+    async def _subscribe_counted(
+        self, limits: CallLimits, input: Any, context: Context | None
+    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        caller = limits.enter(None if context is None else context.identity)
+        stream = self._counted().subscribe(input, context)
+        try:
+            async for each in stream:
+                yield each
+        finally:
+            limits.leave(caller)
+            await stream.aclose()
+
+    def _counted(self) -> PreparedOperation:
+        """The same operation for a caller who has been checked and counted."""
+        if self._unlimited is None:
+            policy = msgspec.structs.replace(self._policy, limits=None)
+            self._unlimited = PreparedOperation(
+                self.operation,
+                policy,
+                self._threads,
+                self._make_env,
+                self._lifetime,
+                for_writing=self._for_writing,
+            )
+        return self._unlimited
 
     # reading the input
 

@@ -52,11 +52,12 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 def _serve_sources(target: Target) -> int:
     import asyncio
 
+    from enfold.commands.bounds import bounds_of
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:
         async with opened(target) as registry:
-            await run_stdio(registry)
+            await run_stdio(registry, bounds=bounds_of(target))
 
     asyncio.run(serve())
     return 0

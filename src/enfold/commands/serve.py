@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.access import EVERYTHING
+from enfold.commands.bounds import bounds_of
 from enfold.commands.options import parse
 from enfold.commands.recording import make_recorder
 from enfold.commands.targets import TOKEN, opened
 from enfold.errors import CallError
-from enfold.operation import Identity, Policy
+from enfold.operation import INHERIT, CallLimits, Identity, Policy
 from enfold.registry import OperationRegistry, Registry
+from enfold.surfaces.bounds import Bounds
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from enfold.config import SourceState
     from enfold.identities.door import AnyOf
-    from enfold.surfaces.bounds import Bounds
     from enfold.surfaces.http import HTTPApp
     from enfold.tokens import Verifier
 
@@ -42,7 +43,7 @@ class _Terms(msgspec.Struct, frozen=True):
     tokens: Any  # a Tokens, or None
     recorder: Any  # a Recorder, or None
     is_local: bool
-    bounds: Any  # a Bounds
+    bounds: Bounds
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -82,25 +83,7 @@ def _terms(options: Namespace) -> _Terms:
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
     recorder = make_recorder(_given(options)) if options.provenance else None
-    return _Terms(options, tokens, recorder, is_local, _bounds(options))
-
-
-def _bounds(options: Namespace) -> Bounds:
-    """The bounds of the configuration, and over them those of the command line."""
-    from enfold.config import read_config
-    from enfold.surfaces.bounds import read_bounds
-
-    has_file = options.target is not None and options.target.kind == "configuration"
-    written = read_config(options.target.text, os.environ).bounds if has_file else {}
-    return read_bounds({**written, **dict(map(_bound, options.bound))})
-
-
-def _bound(words: str) -> tuple[str, object]:
-    name, _, number = words.partition("=")
-    try:
-        return name.strip(), float(number) if "." in number else int(number)
-    except ValueError:
-        raise CallError("VALIDATION_ERROR", f"{words[:100]} must be NAME=NUMBER, as in headers=50") from None
+    return _Terms(options, tokens, recorder, is_local, bounds_of(options.target, options.bound))
 
 
 def _given(options: Namespace) -> dict[str, str]:
@@ -223,7 +206,8 @@ class _Serving:
 
     def __init__(self, registry: Registry, terms: _Terms) -> None:
         # Beyond this machine the words of an unexpected exception are for our log alone.
-        self._registry = registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
+        policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False)
+        self._registry = registry if policy == INHERIT else registry.with_policy(policy)
         self._terms = terms
         try:
             import uvicorn
@@ -253,7 +237,7 @@ class _Serving:
             "max_body": options.max_body,
             "recorder": self._terms.recorder,
         }
-        self._mcp = to_mcp(self._registry, **shared)
+        self._mcp = to_mcp(self._registry, bounds=self._terms.bounds, **shared)
         mounts = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
@@ -283,6 +267,11 @@ class _Serving:
         listening = _bind(self._terms.options.host, self._terms.options.port)
         _say_where(self._registry, self._terms, listening.getsockname()[1])
         await Server(self._config).serve(sockets=[listening])
+
+
+def _limits(bounds: Bounds) -> CallLimits | None:
+    at_once, per_second = bounds.calls_at_once, bounds.calls_per_second
+    return None if at_once is per_second is None else CallLimits(at_once=at_once, per_second=per_second)
 
 
 def _bind(host: str, port: int) -> socket:

@@ -2,6 +2,7 @@
 
 from enfold.operation.context import Call, Context, LogMessage, Notify, Progress, Recording, new_request_id
 from enfold.operation.identity import OPEN, AccessControl, Identity, read_access
+from enfold.operation.limits import CallLimits
 from enfold.operation.names import (
     MAX_ID_LENGTH,
     MAX_ID_PARTS,
@@ -26,6 +27,7 @@ __all__ = [
     "OPEN",
     "AccessControl",
     "Call",
+    "CallLimits",
     "Context",
     "ErrorSchema",
     "Identity",

@@ -6,6 +6,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from enfold.operation.limits import CallLimits
+
 __all__ = ["DEFAULT_POLICY", "INHERIT", "Normalize", "Policy"]
 
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]
@@ -21,6 +23,7 @@ class Policy(msgspec.Struct, frozen=True):
     expose_errors: bool | None = None
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
     detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
+    limits: CallLimits | None = None  # of what callers from outside may do
 
     def __post_init__(self) -> None:
         if self.normalize not in (None, "repair", "typebox", "off"):

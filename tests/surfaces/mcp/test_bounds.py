@@ -153,7 +153,8 @@ async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
     arguments = {"name": "shop_text", "arguments": {"length": 90_000}}
     first = [event_id async for event_id, _ in client.begin("tools/call", arguments, {"progressToken": 1}).answers()]
     await client.ask("tools/call", arguments, {"progressToken": 1})
-    again = await client.get(last_event_id=first[0]).began()
+    again = client.get(last_event_id=first[0])
+    await again.began()
     ops.query(name="new")(lambda: 1)
     async for _, message in again.answers():
         if message is not None:
