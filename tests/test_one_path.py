@@ -21,6 +21,7 @@ from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.timekeeping import SOON
 from enfold.tokens import Tokens
 
 TOKEN: Final = "a token of this test alone"
@@ -225,3 +226,35 @@ async def test_a_refused_token_is_told_in_the_format_and_under_the_id_that_the_c
     headers = {"authorization": "Bearer wrong", "enfold-format": "envelope", "content-type": "application/json"}
     status, text = await ask(HTTP, "POST", "/functions/t.at_once", headers, b'{"n": 1}')
     assert (status, json.loads(text)["error"]["code"]) == (401, "ACCESS_DENIED")
+
+
+class Slow:
+    """A verifier that asks somebody far away."""
+
+    async def identify(self, token: str) -> Identity | None:
+        await asyncio.sleep(4 * SOON)
+        return ANN if token == TOKEN else None
+
+
+async def test_a_body_is_whole_however_long_it_takes_to_know_who_sends_it() -> None:
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json", "x-request-id": "a"}
+    for app, path in ((to_http(OPS, tokens=Slow()), "/functions/t.at_once"),):
+        for _ in range(2):  # once before and once after its path is known
+            status, text = await asyncio.wait_for(ask(app, "POST", path, headers, b'{"n": 1}'), 10)
+            assert (status, json.loads(text)) == (200, {"result": {"n": 1, "a": 2}})
+
+
+async def test_a_body_that_comes_late_after_a_slow_verifier_is_a_timeout() -> None:
+    app = to_http(OPS, tokens=Slow(), body_timeout=0.05)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # which never comes
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    lines = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/functions/t.at_once", "query_string": b"", "headers": lines}
+    await asyncio.wait_for(app({**scope, "server": ("127.0.0.1", 80)}, receive, send), 10)
+    assert sent[0]["status"] == 504

@@ -32,6 +32,7 @@ class Presence(msgspec.Struct, eq=False):
 
     receive: Receive
     _patience: float = BODY_TIMEOUT
+    has_body: bool = True  # until it has been read, nobody else may listen to the client
     break_silence: Callable[[], None] | None = None
     outlives_client: bool = False
     ended: Ended | None = None
@@ -60,11 +61,11 @@ class Presence(msgspec.Struct, eq=False):
         keeper = this_thread.keeper
         if keeper is not None:
             keeper.running.discard(self)
+        task, self._task = self._task, None
         if self._is_slow:
             self._release()
         elif self.ended is None:
             return None
-        task, self._task = self._task, None
         is_ours = self.ended is not None and task is not None and task.uncancel() == 0
         return self.ended if is_ours else None
 
@@ -91,13 +92,15 @@ class Presence(msgspec.Struct, eq=False):
     async def body(self, limit: int) -> bytes | bytearray:
         """The whole body; never more is in memory than the limit and one piece."""
         self._is_reading = True
+        if self._is_slow:
+            self._expect_body()
         message = await self.receive()
         body: bytes | bytearray = message.get("body", b"")
         if message.get("more_body") or message["type"] == "http.disconnect":
             body = await self._rest_of_body(message, limit)
         if len(body) > limit:
             raise too_large(limit)
-        self._is_reading = False
+        self._is_reading = self.has_body = False
         if self._is_slow:
             self._look_for_end()
         return body
@@ -114,11 +117,15 @@ class Presence(msgspec.Struct, eq=False):
     # a request that takes long
 
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
+        del loop
         self._is_slow = True
         if self._is_reading:
-            self._timer = loop.call_later(self._patience, self._end, "late")
-        else:
+            self._expect_body()
+        elif not self.has_body:
             self._look_for_end()
+
+    def _expect_body(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._patience, self._end, "late")
 
     def _look_for_end(self) -> None:
         loop = asyncio.get_running_loop()

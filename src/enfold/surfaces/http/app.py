@@ -128,7 +128,7 @@ class HTTPApp:
         headers = dict(lines)
         if len(headers) != len(lines):
             headers = header_table(scope)
-        presence = Presence(receive, self._carrying.body_timeout)
+        presence = Presence(receive, self._carrying.body_timeout, scope["method"] == "POST")
         request = Request(scope["method"], path, scope["query_string"], headers, presence, self._format)
         exchange = Exchange(scope, send, presence)
         answer: Answer | None = None

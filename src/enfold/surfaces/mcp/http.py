@@ -150,7 +150,7 @@ class MCPApp:
         stream = None if place is None else session.streams.get(place[0])
         if stream is not None and stream.is_lost:  # it was too much to keep
             stream = None
-        with Presence(receive):
+        with Presence(receive, has_body=False):
             if stream is not None and place is not None:
                 await Reply(send).carry(stream, place[1])
             else:
