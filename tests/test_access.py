@@ -85,7 +85,15 @@ def test_a_denial_says_whether_the_caller_is_known() -> None:
     with pytest.raises(CallError) as reader:
         check_access(spec, READER, {})
     assert (nobody.value.code, nobody.value.details) == ("ACCESS_DENIED", {"reason": "no_identity"})
-    assert (reader.value.code, reader.value.details) == ("ACCESS_DENIED", {"reason": "not_allowed"})
+    assert (reader.value.code, reader.value.message) == ("OPERATION_NOT_FOUND", "Operation not found: secret")
+
+
+def test_a_visible_operation_whose_resource_is_not_granted_is_denied() -> None:
+    rules = {"resource_type": "project", "resource_action": "read", "resource_id": "id"}
+    spec = OperationSpec(name="project", access_control=rules)
+    with pytest.raises(CallError) as raised:
+        check_access(spec, Identity("eve", resources={"project:1": ["read"]}), {"id": 2})
+    assert (raised.value.code, raised.value.details) == ("ACCESS_DENIED", {"reason": "not_allowed"})
 
 
 RULES: dict[str, dict[str, Any]] = {

@@ -225,6 +225,10 @@ def _only_reads(call: Call) -> bool:
     return reads and len(str(call.input)) < 10_000
 
 
+def _is_denied(call: Call) -> bool:
+    return call.operation == "parity.guarded" and not call.is_ann
+
+
 def _is_open(call: Call) -> bool:
     return not call.is_ann
 
@@ -232,7 +236,8 @@ def _is_open(call: Call) -> bool:
 LEGS: dict[str, Leg] = {
     **{name: Leg(partial(open_it, ops)) for name, open_it in testing.SURFACES.items()},
     "http get": Leg(getting, _only_reads),
-    "calls around a hub": Leg(calls_around_a_hub, formats=FORMATS[:2]),
+    # There everybody has an identity: to who may not call it, an operation is not there (tests/identities/test_names.py).
+    "calls around a hub": Leg(calls_around_a_hub, lambda call: not _is_denied(call), FORMATS[:2]),
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
     "cgi program": Leg(partial(program, CGIProgram), _is_open, FORMATS[:2]),
     "command line program": Leg(partial(program, ShellProgram), _is_open, FORMATS[:2]),

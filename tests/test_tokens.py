@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from enfold.identities.token_file import TokenFile
 from enfold.operation import Identity
-from enfold.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment, tokens_from_file
+from enfold.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment
 
 ANN = Identity("ann", frozenset({"task:write"}))
 
@@ -38,14 +39,14 @@ def test_a_file_of_hashes_gives_identities_with_their_rights(tmp_path: Path) -> 
     entry = {"id": "bob", "token": hash_token(token), "scopes": ["read"], "resources": {"project:*": ["list"]}}
     path = tmp_path / "tokens.json"
     path.write_text(json.dumps([entry]))
-    assert tokens_from_file(path).identify(token) == Identity("bob", frozenset({"read"}), {"project:*": ["list"]})
+    assert TokenFile(path).identify(token) == Identity("bob", frozenset({"read"}), {"project:*": ["list"]})
 
 
 def test_a_file_with_a_token_in_clear_is_refused_with_the_hash_to_write_instead(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     path.write_text('[{"id": "bob", "token": "open-secret"}]')
     with pytest.raises(ValueError, match=hash_token("open-secret")) as refused:
-        tokens_from_file(path)
+        TokenFile(path)
     assert "open-secret" not in str(refused.value)
 
 

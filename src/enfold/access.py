@@ -8,7 +8,7 @@ from typing import Any, Final
 from enfold.errors import CallError
 from enfold.operation import AccessControl, Identity, OperationSpec
 
-__all__ = ["EVERYTHING", "check_access", "may_call", "may_list"]
+__all__ = ["EVERYTHING", "check_access", "is_hidden", "may_call", "may_list"]
 
 EVERYTHING: Final = "*"  # the scope that satisfies every rule
 
@@ -31,12 +31,22 @@ def may_list(access: AccessControl, identity: Identity | None) -> bool:
     return _has_scopes(access, identity) and (access.resource_type is None or _has_some_resource(access, identity))
 
 
+def is_hidden(access: AccessControl, identity: Identity | None) -> bool:
+    """Whether an operation does not exist for a caller; who has no identity is told that they need one instead."""
+    return identity is not None and not may_list(access, identity)
+
+
 def check_access(spec: OperationSpec, identity: Identity | None, input: object) -> None:
-    """Raise ACCESS_DENIED unless the caller may; without an identity the surface answers 401 instead of 403."""
+    """Raise unless the caller may: OPERATION_NOT_FOUND where no input would let them, else ACCESS_DENIED.
+
+    Without an identity the surface answers 401 instead of 403.
+    """
     if may_call(spec.access_control, identity, input if isinstance(input, Mapping) else {}):
         return
     if identity is None:
-        raise CallError("ACCESS_DENIED", f"{spec.id} needs a caller who says who he is", {"reason": "no_identity"})
+        raise CallError("ACCESS_DENIED", f"{spec.id} needs a bearer token", {"reason": "no_identity"})
+    if is_hidden(spec.access_control, identity):
+        raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {spec.id}")
     raise CallError("ACCESS_DENIED", f"{identity.id} may not call {spec.id}", {"reason": "not_allowed"})
 
 

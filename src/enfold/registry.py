@@ -17,12 +17,13 @@ from typing import (
     runtime_checkable,
 )
 
-from enfold.access import may_list
+from enfold.access import EVERYTHING, is_hidden, may_list
 from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.lifetime import Lifetime
 from enfold.log import Log
+from enfold.nearest import nearest_id
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -42,13 +43,14 @@ from enfold.runtime import PreparedOperation, drive
 if TYPE_CHECKING:
     from enfold.threads import Threads
 
-__all__ = ["OperationRegistry", "Registry"]
+__all__ = ["OperationRegistry", "Registry", "not_found"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Callable[[], Any])
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
+_EVERYBODY: Final = Identity("", frozenset({EVERYTHING}))
 
 
 class Registry:
@@ -58,6 +60,7 @@ class Registry:
         raise NotImplementedError
 
     lifetime: Lifetime
+    _names_all = True  # whether whoever asks may see every name
 
     @property
     def version(self) -> int:
@@ -102,18 +105,29 @@ class Registry:
         """The specs this caller may see: those they could call with some input."""
         return [spec for spec in self.list() if may_list(spec.access_control, identity)]
 
-    def find(self, name: str) -> OperationSpec:
-        """The spec of an id, or of a name that only one operation has."""
+    def find(self, name: str, identity: Identity | None = None) -> OperationSpec:
+        """The spec of an id, or of a name that only one operation has among those that the caller may see.
+
+        To who has no identity a guarded operation is found too, to be told that it needs a token. Where there is none, the
+        nearest that the caller may see is named.
+        """
         prepared = self._operations().get(name)
-        if prepared is not None:
+        if prepared is not None and not is_hidden(prepared.spec.access_control, identity):
             return prepared.spec
         named = [spec for spec in self.list() if spec.name == name]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            # Which they are is not said: the caller may not be allowed to see them.
+        seen = [spec for spec in named if may_list(spec.access_control, identity)]
+        found = seen or (named if identity is None else [])
+        if len(found) == 1:
+            return found[0]
+        if found:
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
-        raise not_found(name)
+        raise self.unknown(name, identity)
+
+    def unknown(self, name: str, identity: Identity | None) -> CallError:
+        """What is told of a name that is nobody's, or is hidden from the caller: the same."""
+        ids = {key: spec.id for spec in self.visible(identity) for key in (spec.name, spec.id)}
+        near = nearest_id(name, ids)
+        return not_found(name, "" if near is None else f". Did you mean {ids[near]}?")
 
     def __iter__(self) -> Iterator[Operation]:
         return iter([prepared.operation for prepared in self._operations().values()])
@@ -131,7 +145,7 @@ class Registry:
     def _find(self, operation_id: str) -> PreparedOperation:
         prepared = self._operations().get(operation_id)
         if prepared is None:
-            raise not_found(operation_id)
+            raise self.unknown(operation_id, _EVERYBODY) if self._names_all else not_found(operation_id)
         return prepared
 
     # running
@@ -181,6 +195,10 @@ class Registry:
         """The same operations, each id below a prefix."""
         operation_id(prefix, "x")  # a prefix that is not legal is told here
         return View(self, lambda spec: spec.replace(namespace=_join(prefix, spec.namespace)))
+
+    def public(self) -> View:
+        """Those of the operations that anybody may call, even where everybody else needs a token."""
+        return self.only(lambda spec: spec.access_control.public)
 
     def only(self, predicate: Callable[[OperationSpec], bool]) -> View:
         """Those of the operations for which the predicate is true."""
@@ -400,6 +418,7 @@ class View(Registry):
         self._shown = shown
         self._policy = policy
         self._is_guarded = is_guarded
+        self._names_all = base._names_all and not is_guarded
         self._seen = base.version
         self._entries = self._derive(self._refuse)
 
@@ -475,8 +494,8 @@ def _renamed(spec: OperationSpec, mapping: Mapping[str, str]) -> OperationSpec:
     return spec.replace(namespace=namespace, name=name)
 
 
-def not_found(operation_id: str) -> CallError:
-    return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}")
+def not_found(operation_id: str, hint: str = "") -> CallError:
+    return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}{hint}")
 
 
 def _no_handler(operation_id: str) -> CallError:

@@ -1,4 +1,4 @@
-"""Bearer tokens and the identities they stand for. Only hashes are kept; a file of tokens holds nothing else."""
+"""Bearer tokens and the identities they stand for. Only hashes are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Awaitable, Iterable, Mapping
 from hashlib import blake2b
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -24,7 +23,6 @@ __all__ = [
     "identify",
     "new_token",
     "tokens_from_environment",
-    "tokens_from_file",
     "verified",
 ]
 
@@ -97,15 +95,10 @@ def bearer_token(authorization: str) -> str | None:
     return token.strip() or None if scheme.lower() == "bearer" else None
 
 
-def tokens_from_file(path: str | os.PathLike[str]) -> Tokens:
-    """Tokens from a JSON file: `[{"id": "ann", "token": "sha256:…", "scopes": […], "resources": {…}}]`."""
-    return _read(Path(path).read_bytes(), str(path), in_clear=False)
-
-
 def tokens_from_environment(environ: Mapping[str, str], name: str = VARIABLE) -> Tokens | None:
-    """The same list from a variable, which may hold tokens in clear; None where there is no such variable."""
+    """Tokens from a variable, as a file lists them, which may stand there in clear; None where it is not set."""
     text = environ.get(name)
-    return _read(text.encode(), name, in_clear=True) if text else None
+    return _read(text.encode(), name) if text else None
 
 
 _HASHED: Final = "sha256:"
@@ -130,18 +123,9 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: dict[str, list[str]] | None = None
 
 
-def _read(text: bytes, where: str, *, in_clear: bool) -> Tokens:
+def _read(text: bytes, where: str) -> Tokens:
     try:
         entries = msgspec.json.decode(text, type=list[_Entry])
-        if not in_clear:
-            _refuse_clear(entries)
         return Tokens([(entry.token, Identity(entry.id, entry.scopes, entry.resources)) for entry in entries])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token
-
-
-def _refuse_clear(entries: list[_Entry]) -> None:
-    for entry in entries:
-        if not entry.token.startswith(_HASHED):
-            hashed = hash_token(entry.token)
-            raise ValueError(f"the token of {entry.id} stands in clear: give it to {entry.id}, and write {hashed} here")

@@ -166,7 +166,7 @@ FAILURES = [
     ("wrong type", ["add", "x=abc"], 2, 'VALIDATION_ERROR: Argument "x" must be integer, got string'),
     ("unknown argument", ["add", "x=1", "z=2"], 2, 'VALIDATION_ERROR: Unknown argument "z"'),
     ("unknown operation", ["t.ad", "x=1"], 3, "OPERATION_NOT_FOUND: Operation not found: t.ad. Did you mean t.add?"),
-    ("denied", ["secret"], 4, "ACCESS_DENIED: t.secret needs a caller who says who he is"),
+    ("denied", ["secret"], 4, "ACCESS_DENIED: t.secret needs a bearer token"),
     ("slow", ["slow"], 5, "TIMEOUT: t.slow took longer than it may"),
     ("failing", ["broken"], 1, "EXECUTION_ERROR: no such disk"),
     ("a code of its own", ["own"], 1, "SOLD_OUT: None left"),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enfold.commands.callers import LOCAL
 from enfold.commands.options import parse
 from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import imported, on_target
 from enfold.registry import OperationRegistry, Registry
-from enfold.surfaces.command_line import find_operation
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -30,7 +30,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _print_specs(found: Registry, options: Namespace) -> int:
-    specs = found.list() if options.operation is None else [find_operation(found, options.operation)]
+    specs = found.list() if options.operation is None else [found.find(options.operation, LOCAL)]
     print_json([spec.to_dict() for spec in specs] if options.operation is None else specs[0].to_dict())
     return 0
 
@@ -41,7 +41,7 @@ def _inspect_document(options: Namespace) -> int:
     if options.operation is not None:
         chosen = OperationRegistry()
         chosen.register_all(operations)
-        print_json(find_operation(chosen, options.operation).to_dict())
+        print_json(chosen.find(options.operation, LOCAL).to_dict())
     elif options.json:
         print_json(operations.report.to_dict())
     else:

@@ -45,7 +45,7 @@ class RequestCall:
         self._took: int | None = None
         self._adapter = adapter
         self._request: Request = read_request(wire)
-        self.spec: OperationSpec = find_by_tool_name(registry, self._request.tool)
+        self.spec: OperationSpec = find_by_tool_name(registry, self._request.tool, identity)
         if may_list(self.spec.access_control, identity):  # Who may not see it does not learn its version either.
             _check_version(self._request, self.spec)
         self.input = self._request.input

@@ -353,7 +353,8 @@ class PendingRequestMap:
             waiting = self._waiting.get(subject[len(self._prefix) :])
             if waiting is not None:
                 was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > time.monotonic()
-                waiting.fail((outcomes.nobody if was_offered else outcomes.unknown)(waiting.operation_id))
+                name = waiting.operation_id
+                waiting.fail(outcomes.nobody(name) if was_offered else outcomes.unknown(name, self._offered))
         elif signal is Signal.DENIED:
             for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
                 waiting.fail(outcomes.denied(waiting.operation_id))

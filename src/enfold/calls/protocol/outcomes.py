@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from enfold.calls.protocol.transport import (
     DeniedError,
     DisconnectedError,
@@ -10,6 +12,7 @@ from enfold.calls.protocol.transport import (
     TransportError,
 )
 from enfold.errors import CallError
+from enfold.nearest import nearest_id
 
 __all__ = [
     "aborted",
@@ -30,10 +33,12 @@ def nobody(operation_id: str) -> CallError:
     return CallError("UNAVAILABLE", f"Nobody serves {operation_id} now", {"reason": "no_responders", "started": False})
 
 
-def unknown(operation_id: str) -> CallError:
-    """Nobody serves it, and as far as we know nobody ever did."""
+def unknown(operation_id: str, known: Iterable[str] = ()) -> CallError:
+    """Nobody serves it, and as far as we know nobody ever did; of the operations we know of the nearest is named."""
+    near = nearest_id(operation_id, known)
+    hint = "" if near is None else f". Did you mean {near}?"
     details = {"reason": "no_responders", "started": False}
-    return CallError("OPERATION_NOT_FOUND", f"Operation not found: nobody offers {operation_id}", details)
+    return CallError("OPERATION_NOT_FOUND", f"Operation not found: {operation_id}{hint}", details)
 
 
 def lost(operation_id: str, *, idempotent: bool) -> CallError:

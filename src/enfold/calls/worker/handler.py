@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from enfold.access import check_access
+from enfold.access import check_access, is_hidden
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
@@ -44,7 +44,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
 from enfold.operation import Context, Identity, Recording
-from enfold.registry import Registry
+from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
 __all__ = ["CallHandler"]
@@ -184,6 +184,8 @@ class CallHandler:
             served = self._served.get(request.operation_id) or self._prepare(request.operation_id)
             deadline = self._gate.deadline(message, request, served.prepared.spec, now)
             identity = message.identity if self._verify is None else self._verify(message, request)
+            if not served.prepared.is_open and is_hidden(served.prepared.spec.access_control, identity):
+                raise not_found(request.operation_id)  # noqa: TRY301  # told below like the others
             owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
             reply = message.reply or ""
             call = ServedCall(request, served.prepared, identity, message.peer, owner, reply, deadline, now, now)

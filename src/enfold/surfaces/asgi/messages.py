@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
 
-__all__ = ["IDENTITY", "JSON", "ASGIApp", "Header", "Headers", "Receive", "Scope", "Send", "header_table", "respond"]
+__all__ = [
+    "IDENTITY",
+    "IS_CLOSED",
+    "JSON",
+    "ASGIApp",
+    "Header",
+    "Headers",
+    "Receive",
+    "Scope",
+    "Send",
+    "header_table",
+    "respond",
+]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -15,7 +27,9 @@ Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = dict[bytes, bytes]
 
 # Where an app that mounts another one says who calls.
+# What an app that mounts others tells them: who calls, and whether who has no identity is to be refused.
 IDENTITY: Final = "enfold.identity"
+IS_CLOSED: Final = "enfold.is_closed"
 JSON: Final[Header] = (b"content-type", b"application/json")
 
 

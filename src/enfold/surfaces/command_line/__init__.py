@@ -1,6 +1,6 @@
 """Operations as a command line: arguments and help from the schema, results on stdout, messages on stderr."""
 
-from enfold.surfaces.command_line.shell import find_operation, run_command_line, to_command_line
+from enfold.surfaces.command_line.shell import run_command_line, to_command_line
 from enfold.surfaces.command_line.words import USAGE, Words
 
-__all__ = ["USAGE", "Words", "find_operation", "run_command_line", "to_command_line"]
+__all__ = ["USAGE", "Words", "run_command_line", "to_command_line"]

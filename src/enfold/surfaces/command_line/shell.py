@@ -20,7 +20,6 @@ from enfold.envelope import (
 )
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.nearest import nearest
 from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
 from enfold.registry import Registry
 from enfold.runtime import drive
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
 
-__all__ = ["find_operation", "run_command_line", "to_command_line"]
+__all__ = ["run_command_line", "to_command_line"]
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
 
@@ -124,7 +123,7 @@ class Shell:
         if words.operation is None:
             print(USAGE, file=self._out)
             return 0 if words.help else code_row("VALIDATION_ERROR").exit_code
-        spec = find_operation(self._registry, words.operation)
+        spec = self._registry.find(words.operation, self._identity)
         if words.help:
             from enfold.surfaces.command_line.help import operation_help
 
@@ -296,21 +295,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char == "\n" else repr(char)[1:-1] for char in text)
-
-
-def find_operation(registry: Registry, name: str) -> OperationSpec:
-    """The spec of an id or a name; where there is none, the nearest one is told."""
-    try:
-        return registry.find(name)
-    except CallError as error:
-        near = _near(name, registry)
-        raise CallError(error.code, f"{error.message}{f'. Did you mean {near}?' if near else ''}") from None
-
-
-def _near(name: str, registry: Registry) -> str | None:
-    ids = {key: spec.id for spec in registry.list() for key in (spec.name, spec.id)}
-    found = nearest(name, ids)
-    return ids[found] if found else None
 
 
 def _opened(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:

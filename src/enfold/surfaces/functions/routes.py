@@ -7,7 +7,7 @@ from weakref import WeakMethod
 
 import msgspec
 
-from enfold.operation import OperationSpec, OperationType
+from enfold.operation import Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
 from enfold.surfaces.query_string import QueryReader, query_reader
@@ -49,13 +49,23 @@ class Routes:
     def _forget(self) -> None:
         self.known = {}
 
-    def find(self, path: str) -> Route | None:
-        """The route of a path; None where it is not that of an operation, an error where there is no such operation."""
+    def find(self, path: str, identity: Identity | None) -> Route | None:
+        """The route of a path; None where it is not that of an operation, an error where the caller knows of none."""
+        if not path.startswith(PREFIX):
+            return None
+        name = path.removeprefix(PREFIX)
+        spec = self._registry.find(name, identity)
         route = self.known.get(path)
-        if route is None and path.startswith(PREFIX):
-            spec = self._registry.find(path.removeprefix(PREFIX))
-            route = self.known[path] = self.route_to(spec)
+        if route is not None and route.spec is spec:
+            return route
+        route = self.route_to(spec)
+        if self._is_same_for_all(name):
+            self.known[path] = route
         return route
+
+    def _is_same_for_all(self, name: str) -> bool:
+        """Whether a name means the same operation whoever asks, if they find one."""
+        return sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
 
     def route_to(self, spec: OperationSpec) -> Route:
         prepared = self._registry.prepared(spec.id)

@@ -21,7 +21,7 @@ from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
 from enfold.surfaces.functions.request import Answer, Request
-from enfold.surfaces.functions.routes import PREFIX, Route, Routes
+from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
 
 if TYPE_CHECKING:
@@ -96,24 +96,16 @@ class Functions:
     def find(self, request: Request) -> Route | None:
         """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
         try:
-            route = self.routes.find(request.path)
+            route = self.routes.find(request.path, request.identity)
         except CallError as error:
             raise CallError(
                 error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
             ) from None
         if route is not None:
-            self._check_visible(route, request)
             request.operation = route.spec
             if request.method not in route.methods:
                 raise not_allowed(request.method, route.methods)
         return route
-
-    def _check_visible(self, route: Route, request: Request) -> None:
-        """To a caller whom no input would let run it, an operation is as one that is not there."""
-        if request.identity is not None and not may_list(route.spec.access_control, request.identity):
-            request.operation = None
-            name = request.path.removeprefix(PREFIX)
-            raise CallError("OPERATION_NOT_FOUND", f"{self._dialect.missing}: {name}")
 
     @property
     def has_operations(self) -> bool:
@@ -123,20 +115,13 @@ class Functions:
         """The scopes that operations ask for."""
         return scopes_of(self._registry.list())
 
-    def _look_up(self, path: str) -> Route | None:
-        try:
-            return self.routes.find(path)
-        except CallError as error:
-            raise CallError(
-                error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
-            ) from None
-
     def admit(self, route: Route, request: Request) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
         if request.identity is None:
             check_access(route.spec, None, {})
-        else:
-            self._check_visible(route, request)
+        elif not may_list(route.spec.access_control, request.identity):
+            request.operation = None
+            self.find(request)  # which says that there is no such operation
 
     # the call
 

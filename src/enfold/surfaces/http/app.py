@@ -15,7 +15,7 @@ from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
 from enfold.identities.door import Door, address_of, no_identity, refused_token
 from enfold.log import Log
-from enfold.operation import OperationSpec, Policy, new_request_id
+from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, Presence, late_body
@@ -76,13 +76,9 @@ def to_http(
     settings = Settings(format, max_body, recorder, title, version)
     functions = Functions(served.guarded(), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
-    public = Functions(served.only(_is_public).guarded(), settings, _DIALECT) if is_closed else None
+    public = Functions(served.public().guarded(), settings, _DIALECT) if is_closed else None
     carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
-
-
-def _is_public(spec: OperationSpec) -> bool:
-    return spec.access_control.public
 
 
 class Carrying(msgspec.Struct, frozen=True):
@@ -317,7 +313,7 @@ class HTTPApp:
             return
         if exchange.extra_headers:
             send = with_headers(send, exchange.extra_headers)
-        await app(below(prefix, scope, request.identity), receive, send)
+        await app(below(prefix, scope, request.identity, is_closed=self._public is not None), receive, send)
 
     async def _refuse_mounted(self, exchange: Exchange, request: Request, error: CallError, receive: Receive) -> None:
         if exchange.scope["type"] != "http":

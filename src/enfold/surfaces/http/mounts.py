@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.identities.challenges import WELL_KNOWN
 from enfold.operation import Identity
-from enfold.surfaces.asgi.messages import IDENTITY, ASGIApp, Header, Receive, Scope, Send
+from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, ASGIApp, Header, Receive, Scope, Send
 
 __all__ = ["PAGES", "Mount", "below", "close_websocket", "in_order", "mount_of", "own_path", "with_headers"]
 
@@ -50,9 +50,10 @@ def _is_ours(path: str) -> bool:
     return path.startswith(OWN_PREFIXES) or path in PAGES
 
 
-def below(prefix: str, scope: Scope, identity: Identity | None) -> Scope:
-    """The scope as a mounted app sees it: its own root, and who calls under `enfold.identity`."""
-    return {**scope, "root_path": scope.get("root_path", "") + prefix, IDENTITY: identity}
+def below(prefix: str, scope: Scope, identity: Identity | None, *, is_closed: bool) -> Scope:
+    """The scope as a mounted app sees it: its own root, who calls, and whether nobody comes in without an identity."""
+    root = scope.get("root_path", "") + prefix
+    return {**scope, "root_path": root, IDENTITY: identity, IS_CLOSED: is_closed}
 
 
 def with_headers(send: Send, headers: Sequence[Header]) -> Send:

@@ -11,7 +11,7 @@ from enfold.identities.door import Door, address_of
 from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces.asgi.messages import IDENTITY, Header, Scope
+from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, Header, Scope
 from enfold.surfaces.mcp.reply import RefusalError
 from enfold.tokens import Verifier
 
@@ -21,27 +21,34 @@ Headers: TypeAlias = Mapping[bytes, bytes]
 
 
 class Authorization:
-    """Turns a request's token into an identity; with tokens nobody calls without one."""
+    """Turns a request's token into an identity, and says whether nobody may come in without one."""
 
-    def __init__(self, registry: Registry, tokens: Verifier | None, servers: tuple[str, ...]) -> None:
+    def __init__(
+        self, registry: Registry, tokens: Verifier | None, servers: tuple[str, ...], *, allow_anonymous: bool
+    ) -> None:
         self._registry = registry
         self._door = None if tokens is None else Door(tokens)
-        self.is_needed = tokens is not None  # nobody calls without a token
+        self._allow_anonymous = allow_anonymous
+        self.has_door = tokens is not None
         self._servers = servers
 
+    def is_closed(self, scope: Scope) -> bool:
+        """Whether who has no identity gets nothing but what is public: by our own tokens, or those of who mounts us."""
+        return scope.get(IS_CLOSED, False) or (self.has_door and not self._allow_anonymous)
+
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
-        """Who calls: whom the app that mounts us has found, or who is behind the token."""
+        """Who calls: whom the app that mounts us has found, or who is behind the token; None without a token."""
         identity: Identity | None = scope.get(IDENTITY)
-        if self._door is None or identity is not None:
-            return identity
         header = headers.get(b"authorization")
-        if header is not None:
-            identity = await self._door.enter(header.decode("latin-1"), address_of(scope))
+        if self._door is None or identity is not None or header is None:
+            return identity
+        identity = await self._door.enter(header.decode("latin-1"), address_of(scope))
         if identity is None:
-            raise self._challenge(scope, headers, is_wrong=header is not None)
+            raise self.challenge(scope, headers, is_wrong=True)
         return identity
 
-    def _challenge(self, scope: Scope, headers: Headers, *, is_wrong: bool) -> RefusalError:
+    def challenge(self, scope: Scope, headers: Headers, *, is_wrong: bool = False) -> RefusalError:
+        """The refusal of a caller without a good token, which says where to get one."""
         path = quote(scope["path"], safe="/:@!$&()*+,;=~")  # as it may stand in a header
         told = challenge(
             "invalid_token" if is_wrong else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import cached_property, partial
 from typing import Any, Final
 
 from enfold.identities.door import address_of
@@ -13,11 +14,12 @@ from enfold.operation import Identity, Policy
 from enfold.registry import Registry
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Presence
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.messages import IDENTITY, JSON, Receive, Scope, Send, respond
+from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, JSON, Receive, Scope, Send, respond
 from enfold.surfaces.mcp.authorization import Authorization
 from enfold.surfaces.mcp.changes import KINDS, Listener
 from enfold.surfaces.mcp.events import event_place
 from enfold.surfaces.mcp.post import Headers, Post, Shared
+from enfold.surfaces.mcp.public import PublicServer
 from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.service import Settings
@@ -35,6 +37,7 @@ def to_mcp(
     registry: Registry,
     *,
     tokens: Verifier | None = None,
+    allow_anonymous: bool = False,
     authorization_servers: Iterable[str] = (),
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
@@ -44,12 +47,14 @@ def to_mcp(
 ) -> MCPApp:
     """Serve a registry as an ASGI app; `settings` are the fields of `Settings`.
 
-    With `tokens` every caller needs one; `authorization_servers` are where he may get it. `allowed_hosts` are the names
-    this server goes by (the loopback and its own address if none are given), `allowed_origins` whose pages may call.
+    With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
+    `authorization_servers` are where tokens come from, `allowed_hosts` the names this server goes by (the loopback and
+    its own address if none are given), `allowed_origins` whose pages may call.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     shared = Shared(Server(served, Settings(**settings)), max_body)
-    authorization = Authorization(registry, tokens, tuple(authorization_servers))
+    servers = tuple(authorization_servers)
+    authorization = Authorization(registry, tokens, servers, allow_anonymous=allow_anonymous)
     return MCPApp(shared, authorization, Hosts(allowed_hosts, allowed_origins))
 
 
@@ -69,20 +74,27 @@ class MCPApp:
         lines = scope["headers"]
         headers: Headers = dict(lines)
         reply = Reply(send, headers.get(b"accept", b""))
+        shared, identity = self._shared, scope.get(IDENTITY)
         is_mounted = IDENTITY in scope  # then its host and origin have been looked at
         try:
             is_known = is_mounted or (b"origin" not in headers and headers.get(b"host") in self._hosts.passed)
             if not is_known or len(headers) != len(lines):
                 self._check(scope, headers)
-            if scope["method"] != "POST":
-                await self._answer(scope, headers, receive, send)
+            if scope["method"] == "GET" and self._authorization.is_metadata(scope):
+                await respond(send, 200, self._authorization.metadata(scope, headers), [JSON])
                 return
-            identity = scope.get(IDENTITY)
-            if self._authorization.is_needed:
+            if self._authorization.has_door or scope.get(IS_CLOSED):
                 identity = await self._authorization.identify(scope, headers)
-            post = Post(self._shared, headers, send, identity, reply, address_of(scope))
+                if identity is None and self._authorization.is_closed(scope):
+                    shared = self._for_strangers(scope, headers)
+            if scope["method"] != "POST":
+                await self._answer(shared, scope["method"], headers, identity, receive, send)
+                return
+            post = Post(shared, headers, send, identity, reply, address_of(scope))
             await post.run(Presence(receive, BODY_TIMEOUT))
         except RefusalError as refusal:
+            if shared is not self._shared and refusal.status in (404, 405):
+                refusal = self._authorization.challenge(scope, headers)  # a token may find it
             await respond(send, refusal.status, refusal.body, refusal.headers)
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
             _log.error("The answer failed", error=fault)
@@ -93,13 +105,29 @@ class MCPApp:
 
     def stop(self) -> None:
         """End every stream and session, so that the program can end."""
-        self._shared.stop()
+        for shared in self._parts():
+            shared.stop()
+
+    def _parts(self) -> list[Shared]:
+        """What is served: everything, and what is public, once somebody without a token has come."""
+        return [self._shared, *([self._public] if "_public" in self.__dict__ else [])]
+
+    @cached_property
+    def _public(self) -> Shared:
+        server = self._shared.server
+        return Shared(PublicServer(server.registry.public(), server.settings), self._shared.max_body)
+
+    def _for_strangers(self, scope: Scope, headers: Headers) -> Shared:
+        """What callers without a token get where one is needed: what is public, if anything is."""
+        if not len(self._public.server.registry):
+            raise self._authorization.challenge(scope, headers)
+        return self._public
 
     def resource_updated(self, uri: str) -> None:
         """Tell the clients that follow a resource that it has changed; any thread may."""
-        server = self._shared.server
-        changes = server.changes
-        changes.schedule(lambda: changes.resource_updated(uri))
+        for shared in self._parts():
+            changes = shared.server.changes
+            changes.schedule(partial(changes.resource_updated, uri))
 
     async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The server's life, from its start to its end; a websocket is refused."""
@@ -117,17 +145,20 @@ class MCPApp:
         await receive()
         await send({"type": "websocket.close", "code": 1008})
 
-    async def _answer(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        """Anything but a message: metadata, a stream of news, the end of a session."""
-        method = scope["method"]
-        if method == "GET" and self._authorization.is_metadata(scope):
-            await respond(send, 200, self._authorization.metadata(scope, headers), [JSON])
-            return
-        identity = await self._authorization.identify(scope, headers)
+    async def _answer(
+        self,
+        shared: Shared,
+        method: str,
+        headers: Headers,
+        identity: Identity | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Anything but a message: a stream of news, the end of a session."""
         if method == "GET":
-            await self._get(headers, receive, send, identity)
+            await self._get(shared.server, _session(shared, headers, identity), headers, receive, send)
         elif method == "DELETE":
-            self._shared.sessions.close(self._session(headers, identity))
+            shared.sessions.close(_session(shared, headers, identity))
             await respond(send, 204)
         else:
             raise RefusalError(405, headers=[(b"allow", b"GET, POST, DELETE")])
@@ -142,8 +173,7 @@ class MCPApp:
 
     # GET: the stream of what belongs to no request, or one that is taken up again
 
-    async def _get(self, headers: Headers, receive: Receive, send: Send, identity: Identity | None) -> None:
-        session = self._session(headers, identity)
+    async def _get(self, server: Server, session: HTTPSession, headers: Headers, receive: Receive, send: Send) -> None:
         if EVENTS not in headers.get(b"accept", b""):
             raise RefusalError(406, ProtocolError(INVALID_REQUEST, "A GET is answered with text/event-stream"))
         place = event_place(headers.get(b"last-event-id", b""))
@@ -154,20 +184,13 @@ class MCPApp:
             if stream is not None and place is not None:
                 await Reply(send).carry(stream, place[1])
             else:
-                await self._tell_news(session, send)
+                await self._tell_news(server, session, send)
 
-    def _session(self, headers: Headers, identity: Identity | None) -> HTTPSession:
-        session_id = headers.get(b"mcp-session-id")
-        if session_id is None:
-            raise RefusalError(405, headers=[(b"allow", b"POST")])
-        return self._shared.session(session_id, identity)
-
-    async def _tell_news(self, session: HTTPSession, send: Send) -> None:
+    async def _tell_news(self, server: Server, session: HTTPSession, send: Send) -> None:
         stream = session.new_stream()
         if session.news is not None:
             session.news.end()  # the newest connection gets the news
         session.news = stream
-        server = self._shared.server
         changes = server.changes
         changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
         stop = changes.listen(_listener(session, server))
@@ -177,6 +200,13 @@ class MCPApp:
             stop()
             if session.news is stream:
                 session.news = None
+
+
+def _session(shared: Shared, headers: Headers, identity: Identity | None) -> HTTPSession:
+    session_id = headers.get(b"mcp-session-id")
+    if session_id is None:
+        raise RefusalError(405, headers=[(b"allow", b"POST")])
+    return shared.session(session_id, identity)
 
 
 def _listener(session: HTTPSession, server: Server) -> Listener:

@@ -33,7 +33,7 @@ async def get_prompt(service: Service, exchange: Exchange) -> Result:
 def _prompt(service: Service, exchange: Exchange, name: object) -> Prompt:
     prompt = service.catalog.prompt(name)
     if prompt is None or not may_list(prompt.spec.access_control, exchange.caller.identity):
-        raise ProtocolError(INVALID_PARAMS, f"Unknown prompt: {name!s:.200}")
+        raise service.unknown(exchange, "prompt", name, service.catalog.prompts)
     return prompt
 
 

@@ -22,6 +22,7 @@ from enfold.mcp.messages import (
     encode,
 )
 from enfold.mcp.revisions import Revision
+from enfold.nearest import nearest_id
 from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces.bounds import Bounds
@@ -144,6 +145,13 @@ class Service:
             result["nextCursor"] = rest[len(page) - 1].spec.id
         is_private = not all(offer.spec.access_control.is_open for offer in offers)
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
+
+    def unknown(self, exchange: Exchange, kind: str, name: object, offers: Iterable[Tool | Prompt]) -> ProtocolError:
+        """What is told of a name that is nobody's, or is hidden from the caller: the same, with the nearest they may use."""
+        identity = exchange.caller.identity
+        near = nearest_id(str(name), [each.name for each in offers if may_list(each.spec.access_control, identity)])
+        hint = "" if near is None else f". Did you mean {near}?"
+        return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name!s:.200}{hint}")
 
     def _page(self, offers: list[T], revision: Revision) -> list[msgspec.Raw]:
         """The first of some offers, as many as one answer may hold."""

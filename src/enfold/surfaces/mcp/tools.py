@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from enfold.access import is_hidden
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
-from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
 from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
@@ -24,9 +24,11 @@ def list_tools(service: Service, exchange: Exchange) -> Result:
 async def call_tool(service: Service, exchange: Exchange) -> Result:
     """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
     tool = service.known_tools.get(exchange.params.get("name", "")) or _find(service, exchange)
+    prepared, revision = tool.prepared, exchange.caller.revision
+    if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.caller.identity):
+        raise service.unknown(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
     if tool.mirrors and exchange.headers is not None:
         check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
-    prepared, revision = tool.prepared, exchange.caller.revision
     asked: Format | None = None
     try:
         if FORMAT_KEY in exchange.meta:
@@ -68,6 +70,6 @@ def _find(service: Service, exchange: Exchange) -> Tool:
     name = exchange.params.get("name")
     tool = service.catalog.tool(name)
     if tool is None:
-        raise ProtocolError(INVALID_PARAMS, f"Unknown tool: {name!s:.200}")
+        raise service.unknown(exchange, "tool", name, service.catalog.tools)
     service.known_tools[str(name)] = tool
     return tool

@@ -1,0 +1,33 @@
+"""What callers without a token get where one is needed: the public operations, and for everything else that they need one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from enfold.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
+from enfold.surfaces.mcp.exchange import Exchange
+from enfold.surfaces.mcp.reply import RefusalError
+from enfold.surfaces.mcp.results import ERROR_KEY
+from enfold.surfaces.mcp.server import Server
+
+__all__ = ["PublicServer"]
+
+_UNKNOWN: Final = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
+
+
+class PublicServer(Server):
+    """A server of public operations: what it does not know may be there for somebody who has a token."""
+
+    async def respond(self, exchange: Exchange) -> dict[str, Any]:
+        return _known(await super().respond(exchange))
+
+    def respond_now(self, exchange: Exchange) -> dict[str, Any]:
+        return _known(super().respond_now(exchange))
+
+
+def _known(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, unless it says that there is no such thing; that of an operation that ran names its error."""
+    error = answer.get("error")
+    if error is not None and error["code"] in _UNKNOWN and ERROR_KEY not in (error.get("data") or {}):
+        raise RefusalError(404)
+    return answer
