@@ -37,7 +37,7 @@ class Variables:
             return self._own[reference]
         name, has_default, default = reference.removeprefix("env:").partition(":-")
         if name.startswith("input:"):
-            # An editor would ask its user; a server can only look where he may have put the answer.
+            # An editor would ask its user; a server can only look where they may have put the answer.
             name = re.sub(r"[^A-Za-z0-9]", "_", name.removeprefix("input:")).upper()
         if not _NAME.match(name):
             return None

@@ -158,7 +158,7 @@ def _chunks(file: Any) -> Iterator[bytes]:
 
 
 def opened_artifact(reference: ArtifactRef, root: Path) -> Artifact:
-    """An artifact a caller on this machine refers to: a file is opened below the root and must have the digest he names."""
+    """An artifact a caller on this machine refers to: a file is opened below the root and must have the digest they name."""
     if reference.locator is UNSET or not _is_file(reference.locator):
         return referred_artifact(reference)
     media_type = "application/octet-stream" if reference.media_type is UNSET else reference.media_type
@@ -178,7 +178,7 @@ def _is_file(locator: str) -> bool:
 
 
 def referred_artifact(reference: ArtifactRef) -> Artifact:
-    """An artifact a caller refers to: recorded as he names it, never opened; his digest is kept only in proper form."""
+    """An artifact a caller refers to: recorded as they name it, never opened; their digest is kept only in proper form."""
     locator = UNSET if reference.locator is UNSET else redact_locator(reference.locator)
     named = reference.artifact_id
     return Artifact(

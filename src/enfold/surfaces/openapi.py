@@ -26,7 +26,7 @@ BEARER: Final = "bearer"
 # What each status says; the first two and 500 are written into every operation, the others are shared.
 _DESCRIPTIONS: Final = {
     400: "Invalid request",
-    401: "The caller says not who he is, or his token is not valid",
+    401: "A bearer token is missing or not valid",
     403: "The caller may not do this, or the host or the origin is not allowed",
     404: "There is no such operation",
     406: "The answer has no form that Accept allows",

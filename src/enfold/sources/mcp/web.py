@@ -257,7 +257,7 @@ class Reply:
 
 
 async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
-    """What a user gave, or what his function gives now."""
+    """What a user gave, or what their function gives now."""
     given = headers() if callable(headers) else headers
     return given if isinstance(given, Mapping) else await given
 

@@ -23,7 +23,7 @@ _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
 class ClientCredentials(msgspec.Struct, frozen=True):
-    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address himself."""
+    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address, and not the document."""
 
     token_url: str
     client_id: str

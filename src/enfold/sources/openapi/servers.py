@@ -28,7 +28,7 @@ def origin(url: str) -> Origin | None:
 
 
 class Reach:
-    """The addresses that may be contacted: the user's own, and the hosts he allowed beside it."""
+    """The addresses that may be contacted: the user's own, and the hosts they allowed beside it."""
 
     def __init__(self, home: str, allow_hosts: Iterable[str] = ()) -> None:
         self.home = origin(home)
@@ -85,7 +85,7 @@ class Servers:
         self._address = address
         self._declared = self._first_of(library.place(), version)
         self.base = (base_url or self._declared or "").rstrip("/")
-        # A document in the user's hands speaks for him; one from an address speaks for that address only.
+        # A document in the user's hands speaks for them; one from an address speaks for that address only.
         came_by_http = origin(address) is not None
         self.reach = Reach(base_url or (address if came_by_http else self.base), allow_hosts)
         self._stands_in = base_url is not None

@@ -52,7 +52,7 @@ class ImportedOperations:
         return f"<ImportedOperations {len(self)}>"
 
     async def aclose(self) -> None:
-        """Close the connections; a client the user gave stays his."""
+        """Close the connections; a client that the user gave stays open."""
         await self._client.aclose()
 
     async def __aenter__(self) -> Self:

@@ -48,7 +48,7 @@ async def next_url(response: Response) -> str:
 
 
 def moved(request: Request, url: str, status: int, *, keeps_headers: bool) -> Request:
-    """The request at another address, as the status asks for it; the user of a URL stays where he was named."""
+    """The request at another address, as the status asks for it; a user name in a URL is not carried over."""
     headers = request.headers
     becomes_get = (status == 303 and request.method != "HEAD") or (status in (301, 302) and request.method == "POST")
     if not keeps_headers:

@@ -21,7 +21,7 @@ _PREFERRED = ("none", "client_secret_post", "client_secret_basic")
 
 
 def known_client(auth: Auth, server: AuthorizationServer) -> Client | None:
-    """The client that the user has registered himself; None where he gave no id."""
+    """The client that the user registered at the server; None where they gave no id."""
     if not auth.client_id:
         return None
     if auth.private_key:

@@ -30,7 +30,7 @@ log: Final = Log("enfold.mcp")
 MARGIN: Final = 30.0  # seconds before its end that a token is renewed
 PAUSE: Final = 60.0  # seconds before a login that was refused is tried again
 TRIES: Final = 3
-FAILURES: Final = 3  # after which a user is left alone, whatever else is asked of him
+FAILURES: Final = 3  # after which a user is left alone, whatever else is asked of them
 
 
 class Login:

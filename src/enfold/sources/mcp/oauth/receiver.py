@@ -15,7 +15,7 @@ __all__ = ["Receiver", "open_receiver"]
 
 MAX_HEAD: Final = 64 * 1024
 FAREWELL: Final = 0.5  # seconds for a page to arrive
-PATIENCE: Final = 30.0  # seconds for a visitor to say what he wants
+PATIENCE: Final = 30.0  # seconds for a visitor to send its request
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 _PAGE: Final = (

@@ -1,4 +1,4 @@
-"""How a user says that we log in to an MCP server: as himself, as a program, or by what another authority says of us."""
+"""How a user says that we log in to an MCP server: as that user, as a program, or by what another authority says of us."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enfold.sources.mcp.oauth.store import Store
 
 __all__ = ["AssertionLogin", "Auth", "ClientCredentials", "EnterpriseLogin", "OpenURL", "Text", "UserLogin"]
 
-# Takes a user to an address, in his browser or otherwise; what it gives is awaited if it can be.
+# Takes a user to an address, in their browser or otherwise; what it gives is awaited if it can be.
 OpenURL: TypeAlias = Callable[[str], object]
 # A text, or a function that gives it anew each time it is needed.
 Text: TypeAlias = str | Callable[[], str | Awaitable[str]]
@@ -35,9 +35,9 @@ class _Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserLogin(_Client, frozen=True, kw_only=True):
-    """A user logs in with his browser; a client id is found where none is given.
+    """A user logs in with their browser; a client id is found where none is given.
 
-    `open_url` takes him to the login page; without it nobody can be asked, and only a stored login is used.
+    `open_url` takes them to the login page; without it nobody can be asked, and only a stored login is used.
     `client_metadata_url` is the address of a document about your program, for servers that take it as a client id.
     """
 
@@ -60,7 +60,7 @@ class AssertionLogin(_Client, frozen=True, kw_only=True):
 
 
 class EnterpriseLogin(_Client, frozen=True, kw_only=True):
-    """A user is known to his company's identity provider, which vouches for him at the server's own."""
+    """A user is known to their company's identity provider, which vouches for them at the server's own."""
 
     identity_token: Text
     provider_token_url: str
