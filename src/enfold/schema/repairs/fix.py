@@ -1,4 +1,19 @@
-"""Repair by the rules R0 to R11: what a value becomes under a schema, and a report of every change and every misfit."""
+"""Repair by the rules R0 to R11: what a value becomes under a schema, and a report of every change and every misfit.
+
+R0   A valid value with nothing to strip or fill is given back as the same object.
+R1   A root of another type, or an object with none of its required keys, stays untouched: `root_mismatch`.
+R2   Nothing is raised: what cannot be judged (`not`, `false`, a lost `$ref`, endless depth) is kept: `unrepairable`.
+R3   `format` describes, and is not checked.
+R4   The right type with a broken constraint is kept, never cut or padded: `constraint`.
+R5   Another type is converted where nothing is lost (numeric text, "true", a lone item of an array): `convert`.
+R6   An optional property with a null that is not allowed is left out: `null_dropped`.
+R7   A property that the schema does not know is left out, unless the schema is open or extras are kept: `strip`.
+R8   Of a union the variant that fits wins; else the one whose tag, share of valid parts, or type comes nearest.
+R9   An `allOf` of objects is repaired as one object; where it cannot be merged, the value is kept: `unrepairable`.
+R10  A missing property gets its declared default (`default`) or stays missing (`missing`); a type that cannot be
+     converted is kept (`type_mismatch`).
+R11  Nothing is silent: what still does not fit, and has no warning at or below it, gets `constraint`.
+"""
 
 from __future__ import annotations
 
