@@ -387,7 +387,7 @@ class PreparedOperation:
         self._finish = build(self.spec, self._policy, self.operation.signature)
         self._may_wait = not never_waits(self._handler)
         # Nobody would see the context of one that never waits and takes none.
-        self._enters = self._may_wait or self.needs_context or self.spec.timeout is not None
+        self._enters = self._may_wait or self.needs_context
         return self._finish(result)
 
     # failures

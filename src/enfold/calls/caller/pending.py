@@ -108,7 +108,7 @@ class PendingRequestMap:
             await self._open()
             now = time.monotonic()
         parent = None if context is None else context.request_id
-        ttl_ms = _milliseconds(ends_at - now)
+        ttl_ms = int((ends_at - now) * 1000) if ends_at > now else 0
         request = Requested(
             new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
         )

@@ -127,7 +127,9 @@ class WaitingCall(WaitingRequest, eq=False):
             self.result = envelope_of(payload)
         except FormatError as error:
             self.error = CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}")
-        self._end()
+        self.is_over = True
+        if self.waiter is not None:
+            self._wake()
 
 
 class WaitingStream(WaitingRequest, eq=False, kw_only=True):

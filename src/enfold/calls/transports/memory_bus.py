@@ -64,12 +64,17 @@ class MemoryTransport:
     async def publish(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        self._route(subject, data, reply, headers)
+        if self._is_closed or headers is not None or len(data) > self.capabilities.max_payload:
+            self._check(data, headers)
+        self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
 
     async def send(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        if not self._route(subject, data, reply, headers) and reply is not None:
+        if self._is_closed or headers is not None or len(data) > self.capabilities.max_payload:
+            self._check(data, headers)
+        message = Message(subject, data, reply, headers, self.name, self.identity)
+        if not self._router.route(message) and reply is not None:
             self._router.route(Message(reply, signal=self._router.without_listeners(subject)))
 
     async def subscribe(self, subject: str, receive: Receive, *, queue: str | None = None) -> MemorySubscription:
@@ -83,13 +88,12 @@ class MemoryTransport:
         for listener in list(self._listeners):
             self._forget(listener)
 
-    def _route(self, subject: str, data: bytes, reply: str | None, headers: Mapping[str, str] | None) -> int:
+    def _check(self, data: bytes, headers: Mapping[str, str] | None) -> None:
         if self._is_closed:
             raise DisconnectedError
-        size = len(data) if headers is None else len(data) + sum(len(key) + len(text) for key, text in headers.items())
+        size = len(data) + sum(len(key) + len(text) for key, text in (headers or {}).items())
         if size > self.capabilities.max_payload:
             raise PayloadTooLargeError(size, self.capabilities.max_payload)
-        return self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
 
     def _forget(self, listener: Listener) -> None:
         self._router.remove(listener)

@@ -44,8 +44,8 @@ class _Node:
         return not self.below and not self.here
 
 
-# Those who get every message, and groups of which one does.
-_Route: TypeAlias = tuple[tuple[Listener, ...], tuple[tuple[Listener, ...], ...]]
+# Those who get every message, and groups of which one does; a group of one is as good as none.
+_Route: TypeAlias = tuple[tuple[Receive, ...], tuple[tuple[Receive, ...], ...]]
 
 
 class Router:
@@ -83,10 +83,10 @@ class Router:
         everyone, groups = (
             routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
         )
-        for listener in everyone:
-            listener.receive(message)
+        for receive in everyone:
+            receive(message)
         for group in groups:
-            group[next(self._turn) % len(group)].receive(message)
+            group[next(self._turn) % len(group)](message)
         return len(everyone) + len(groups)
 
     def without_listeners(self, subject: str) -> Signal:
@@ -149,9 +149,10 @@ def _rest(nodes: list[_Node]) -> Iterator[Listener]:
 
 
 def _as_route(listeners: list[Listener]) -> _Route:
-    groups: dict[str, list[Listener]] = {}
+    groups: dict[str, list[Receive]] = {}
     for listener in listeners:
         if listener.queue is not None:
-            groups.setdefault(listener.queue, []).append(listener)
-    everyone = tuple(listener for listener in listeners if listener.queue is None)
-    return everyone, tuple(tuple(group) for group in groups.values())
+            groups.setdefault(listener.queue, []).append(listener.receive)
+    everyone = [listener.receive for listener in listeners if listener.queue is None]
+    everyone += [group[0] for group in groups.values() if len(group) == 1]
+    return tuple(everyone), tuple(tuple(group) for group in groups.values() if len(group) > 1)

@@ -199,10 +199,13 @@ class CallHandler:
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
             self._calls[request.request_id] = call
-            if self._running < self._gate.limits.running:
-                self._launch(call, in_place=not served.may_wait)
-            else:
+            if self._running >= self._gate.limits.running:
                 self._queue.append(call)
+            elif served.may_wait or request.idempotency_key is not None:
+                self._launch(call)
+            else:  # it never waits, and a task would cost more than it
+                self._running += 1
+                call.task = start(self._run(call))
             if self._clock is None and self._calls:
                 self._tick_soon()
 
@@ -219,24 +222,21 @@ class CallHandler:
 
     # a call runs
 
-    def _launch(self, call: ServedCall, *, in_place: bool = False) -> None:
-        """Run a call in a task of its own, or in place, where its handler never waits: a task would cost more than it."""
+    def _launch(self, call: ServedCall) -> None:
         self._running += 1
-        if in_place and call.request.idempotency_key is None:
-            call.task = start(self._run(call))
-        else:
-            call.task = asyncio.get_running_loop().create_task(self._run(call))
+        call.task = asyncio.get_running_loop().create_task(self._run(call))
 
     async def _run(self, call: ServedCall) -> None:
-        request_id = call.request.request_id
+        request, prepared = call.request, call.prepared
+        request_id = request.request_id
         error: CallError | None = None
         try:
-            if call.prepared.is_stream:
+            if prepared.is_stream:
                 await self._stream(call)
             else:
-                request, context = call.request, self._enter(call)
+                context = self._enter(call)
                 if request.idempotency_key is None or self._store is None:
-                    envelope = await call.prepared.execute(request.input, context)
+                    envelope = await prepared.execute(request.input, context)
                 else:
                     envelope = await self._once(call, context, self._store)
                 await self._answers.reply(call.reply, request.operation_id, departing(request_id, envelope), context)
