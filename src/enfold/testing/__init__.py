@@ -5,10 +5,10 @@ opened alike. `testing.open_client("http", registry)` takes the surface by its n
 """
 
 from enfold.testing.asgi_client import Conversation, HTTPClient, http
+from enfold.testing.by_surface import SURFACES, open_client
 from enfold.testing.cgi_client import cgi
 from enfold.testing.in_process import calls, direct
 from enfold.testing.mcp_client import MCPClient, mcp
-from enfold.testing.opening import SURFACES, open_client
 from enfold.testing.replies import Client, Reply
 from enfold.testing.shell_client import command_line
 

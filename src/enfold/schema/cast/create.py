@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from enfold.schema.cast import kinds
-from enfold.schema.cast.check import Checks, Memo
+from enfold.schema.cast.check_code import dead_reference
 from enfold.schema.cast.failure import cannot_create, too_deep, too_large
 from enfold.schema.cast.javascript import clone, spread
 from enfold.schema.cast.kinds import MISSING, Node
-from enfold.schema.cast.source import dead_reference
+from enfold.schema.cast.typebox_check import Checks, Memo
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
 _MOST_CREATED: Final = 100_000

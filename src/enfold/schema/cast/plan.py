@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.cast.check import Checks, Memo
 from enfold.schema.cast.failure import too_deep
 from enfold.schema.cast.kinds import Document
 from enfold.schema.cast.mapping import read_schema
+from enfold.schema.cast.typebox_check import Checks, Memo
 from enfold.schema.cast.visit import Caster
 from enfold.schema.nodes.budget import shared_effort
 from enfold.schema.nodes.own import own_copy

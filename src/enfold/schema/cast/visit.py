@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from enfold.schema.cast import kinds
-from enfold.schema.cast.check import Checks, Memo
 from enfold.schema.cast.create import Creator
 from enfold.schema.cast.failure import CastError, cannot_cast
 from enfold.schema.cast.javascript import as_object, clone, distinct, length
 from enfold.schema.cast.kinds import MISSING, Node
+from enfold.schema.cast.typebox_check import Checks, Memo
 
 # An object with more properties than this is rebuilt step by step: compiling so many lines takes a good part of a second.
 _WORTH_COMPILING: Final = 200

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from enfold.schema.checks.generate import CheckWriter, either
-from enfold.schema.checks.source import Function, Program
+from enfold.schema.checks.python_text import Function, Program
 from enfold.schema.nodes.graph import in_place
 from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
 from enfold.schema.nodes.traits import (

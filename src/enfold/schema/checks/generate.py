@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from enfold.schema.checks.evaluated import fits_unevaluated
-from enfold.schema.checks.source import Function, Program
+from enfold.schema.checks.python_text import Function, Program
 from enfold.schema.nodes.compare import all_differ, is_multiple, standing_for
 from enfold.schema.nodes.node import CONTAINERS, TYPES, Node
 from enfold.schema.nodes.traits import (

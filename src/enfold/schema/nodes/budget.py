@@ -6,7 +6,7 @@ from _thread import _local  # `threading` itself would make a cold start slower
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["STEPS", "WORK", "Effort", "left", "shared_effort", "sharing_effort"]
+__all__ = ["STEPS", "WORK", "PatternBudget", "left", "shared_effort", "sharing_effort"]
 
 # Steps of an automaton; these take a few tenths of a second.
 STEPS: Final = 500_000
@@ -14,7 +14,7 @@ STEPS: Final = 500_000
 WORK: Final = 10_000_000
 
 
-class Effort(_local):
+class PatternBudget(_local):
     """What the searches of this thread may still do; it is shared while a call is under way."""
 
     is_shared: bool = False
@@ -22,7 +22,7 @@ class Effort(_local):
     work: float = WORK
 
 
-left: Final = Effort()
+left: Final = PatternBudget()
 
 
 class shared_effort:  # noqa: N801  # reads like the function it is used as

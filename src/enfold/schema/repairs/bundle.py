@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import MANY
-from enfold.schema.checks.source import Function
+from enfold.schema.checks.python_text import Function
 from enfold.schema.nodes.compare import standing_for
 from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
 from enfold.schema.nodes.traits import (

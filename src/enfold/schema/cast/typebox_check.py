@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from enfold.schema.cast.check_code import TOOLS, Source
 from enfold.schema.cast.kinds import Array, Document, Intersect, Node, Object, Reference, Union, children
 from enfold.schema.cast.missing import MissingRules
-from enfold.schema.cast.source import TOOLS, Source
 
 # Answers already found in one cast, by kind and identity of the value, each with the value so that no other takes its
 # identity. None where a schema cannot ask the same question exponentially often.
