@@ -101,7 +101,7 @@ FORMATS: Final[Mapping[str, Format]] = _formats
 
 
 def find_format(name: str) -> Format:
-    """The format a caller names; one that is not there is their mistake."""
+    """The format of a name; a name that no format has is a VALIDATION_ERROR."""
     if name in FORMATS:
         return FORMATS[name]
     expected = f"one of {', '.join(FORMATS)}"

@@ -118,7 +118,7 @@ class Serving:
             await self._announcer.announce("changed")
 
     async def _offer_all(self) -> None:
-        wanted = {spec.id for spec in self._own()}
+        wanted = {spec.id for spec in self._servable()}
         for operation_id in set(self.handler.offered) - wanted:
             await self.handler.withdraw(operation_id)
         missing = [operation_id for operation_id in wanted if operation_id not in self.handler.offered]
@@ -132,12 +132,12 @@ class Serving:
             self.refused[operation_id] = str(error)
             _log.warning("%s cannot be offered: %s", operation_id, error)
 
-    def _own(self) -> Iterable[OperationSpec]:
-        """What is served here; what we have from this transport ourselves would go round in circles."""
+    def _servable(self) -> Iterable[OperationSpec]:
+        """The operations to offer; those imported from this very transport are left out, or calls would go round in circles."""
         for operation in self.handler.registry:
             if operation.handler is not None and not is_reached_over(operation, self._transport):
                 yield operation.spec
 
     def _visible(self, identity: Identity | None) -> list[OperationSpec]:
         offered = set(self.handler.offered)
-        return [spec for spec in self._own() if spec.id in offered and may_list(spec.access_control, identity)]
+        return [spec for spec in self._servable() if spec.id in offered and may_list(spec.access_control, identity)]

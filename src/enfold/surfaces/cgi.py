@@ -114,7 +114,7 @@ class _Stdin:
         self._length = length
 
     async def body(self, limit: int) -> bytes:
-        length = self._said_length()
+        length = self._content_length()
         if length is not None and length > limit:
             raise too_large(limit)
         text = self._stdin.read(limit + 1 if length is None else length)
@@ -122,7 +122,7 @@ class _Stdin:
             raise too_large(limit)
         return text
 
-    def _said_length(self) -> int | None:
+    def _content_length(self) -> int | None:
         if not self._length.strip():
             return None
         if not (self._length.isascii() and self._length.isdecimal() and len(self._length) < _MOST_DIGITS):

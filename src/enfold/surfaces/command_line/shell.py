@@ -74,7 +74,7 @@ async def run_command_line(
     stderr: TextIO | None = None,
     caller: str = "call",
 ) -> int:
-    """The same in the event loop that the registry's sources live in."""
+    """`to_command_line` for a program with an event loop of its own, such as one whose sources hold connections."""
     shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
     try:
         call = shell.prepare(arguments)

@@ -165,7 +165,7 @@ class HTTPApp:
     # one request
 
     def _answer(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
-        """What a request comes to that has been let in, of the operations that its caller may know of."""
+        """The answer to a request that was let in; `functions` are the operations that its caller may see."""
         route = functions.routes.known.get(request.path)
         if route is None or request.method not in route.methods:
             route = functions.find(request)
