@@ -40,7 +40,7 @@ demo: $(VENV)/ready
 	@echo "  curl -s localhost:8000/functions/shop.order -H 'Authorization: Bearer demo-customer' \\"
 	@echo "       -H 'Content-Type: application/json' -d '{\"item\": \"tea\", \"quantity\": 2}'"
 	@echo "  curl -sN localhost:8000/functions/shop.events"
-	$(BIN)/enfold serve examples/shop/app.py --allow-anonymous --tokens examples/shop/tokens.json --provenance
+	$(BIN)/enfold serve examples/shop/app.py --tokens examples/shop/tokens.json --provenance
 
 conformance: setup
 	$(BIN)/python tests/conformance/suite.py

@@ -82,7 +82,7 @@ NO_SUCH_ITEM = {"code": "NO_SUCH_ITEM", "description": "The shop does not sell i
 SOLD_OUT = {"code": "SOLD_OUT", "description": "There are not enough left", "http_status": 409}
 
 
-@ops.query
+@ops.query(access={"public": True})
 async def items(tag: str | None = None) -> list[Item]:
     """List what the shop sells.
 
@@ -92,7 +92,7 @@ async def items(tag: str | None = None) -> list[Item]:
     return [item for item in shop.items.values() if tag is None or tag in item.tags]
 
 
-@ops.query(error_schemas=[NO_SUCH_ITEM])
+@ops.query(access={"public": True}, error_schemas=[NO_SUCH_ITEM])
 async def price(item: str, quantity: Quantity = 1) -> float:
     """Say what a number of items costs.
 
@@ -103,7 +103,7 @@ async def price(item: str, quantity: Quantity = 1) -> float:
     return shop.find(item).price * quantity
 
 
-@ops.query
+@ops.query(access={"public": True})
 def add(x: int, y: int) -> int:
     """Add two numbers.
 
@@ -154,7 +154,7 @@ async def orders() -> list[Order]:
     return shop.orders
 
 
-@ops.subscription(resumable=True)
+@ops.subscription(access={"public": True}, resumable=True)
 async def events(context: Context, limit: Annotated[int, Meta(ge=1, le=1000)] | None = None) -> AsyncIterator[Event]:
     """Follow what happens in the shop, from the first event or the one after the last seen.
 

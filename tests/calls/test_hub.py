@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 from tests.calls.networks import PEERS, shop
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
@@ -258,3 +260,18 @@ async def _until(condition: object) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110  # registries tell of changes by being others
             await asyncio.sleep(0.01)
+
+
+async def test_a_refused_spoke_is_logged_and_slowed_down_like_any_other_caller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with WebSocketHub(Tokens(PEERS)) as hub:
+        await hub.listen()
+        url = f"ws://127.0.0.1:{hub.port}"
+        for _ in range(2):
+            with pytest.raises(InvalidStatus) as raised:
+                await connect(url, additional_headers={"Authorization": "Bearer a-guess"})
+            assert raised.value.response.status_code == 401
+    refusals = [record.getMessage() for record in caplog.records if record.name == "enfold.identities"]
+    assert refusals == ["A token from 127.0.0.1 was refused"] * 2
+    assert "a-guess" not in caplog.text

@@ -166,7 +166,6 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
         SHOP,
         "--port",
         "0",
-        "--allow-anonymous",
         "--tokens",
         str(ROOT / "examples" / "shop" / "tokens.json"),
     ]

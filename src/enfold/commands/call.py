@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, Final, TextIO
 
+from enfold.commands.callers import local_caller
 from enfold.commands.recording import make_recorder
 from enfold.commands.targets import Target, first_target, in_loop, program, split_command
 from enfold.errors import CallError, code_row
@@ -29,11 +30,23 @@ def run(words: list[str], registry: Registry | None) -> int:
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
     target, rest = _target(words, registry)
     with _output_of_results() as out:
+        tokens, rest = _without_tokens(rest)
         options: dict[str, Any] = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
+        options["identity"] = local_caller(tokens)
         if target is None or target.kind == "program":
             return to_command_line(program(target, registry), rest, **options)
         named = next((word for word in rest[:1] if not word.startswith("-")), None)
         return in_loop(target, lambda found: run_command_line(found, rest, **options), named)
+
+
+def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:
+    """The file after `--tokens`, by which the caller is known, and the other words."""
+    for place, word in enumerate(words):
+        if word == "--tokens" and place + 1 < len(words):
+            return words[place + 1], [*words[:place], *words[place + 2 :]]
+        if word.startswith("--tokens="):
+            return word.removeprefix("--tokens="), [*words[:place], *words[place + 1 :]]
+    return None, words
 
 
 def _caller(target: Target | None) -> str:

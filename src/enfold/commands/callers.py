@@ -1,17 +1,25 @@
-"""Who calls from this machine: its user, who may do everything, unless a file of tokens says who they are."""
+"""Who may come in, as options, variables and a configuration say; and who calls from this machine."""
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from enfold.access import EVERYTHING
-from enfold.commands.targets import TOKEN
+from enfold.commands.targets import TOKEN, Target
 from enfold.errors import CallError
 from enfold.operation import Identity
 
-__all__ = ["LOCAL", "local_caller"]
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
+    from enfold.identities.door import AnyOf
+    from enfold.tokens import Verifier
+
+__all__ = ["LOCAL", "add_caller_options", "find_verifiers", "local_caller", "who_may_come_in"]
+
+OWNER_TOKEN: Final = "ENFOLD_SERVE_TOKEN"  # noqa: S105  # the name of a variable
 LOCAL: Final = Identity("local", frozenset({EVERYTHING}))
 
 
@@ -23,12 +31,67 @@ def local_caller(tokens: str | None) -> Identity:
 
     try:
         identity = TokenFile(tokens).identify(os.environ.get(TOKEN, ""))
-    except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"The tokens cannot be read from {tokens}: {error.strerror}") from None
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(tokens, error) from None
     if identity is None:
-        raise CallError(
-            "ACCESS_DENIED", f"{tokens} has no token like that in {TOKEN}: set {TOKEN} to one of its tokens"
-        )
+        raise CallError("ACCESS_DENIED", f"{tokens} has no such token: set {TOKEN} to one that it lists")
     return identity
+
+
+def add_caller_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
+    parser.add_argument("--issuer", metavar="URL", help="take the tokens of this issuer, meant for --audience")
+    parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
+
+
+def who_may_come_in(options: Namespace) -> AnyOf | None:
+    """Those of the file or the variable, the owner, and the callers of an issuer; None where everybody may."""
+    from enfold.identities.door import AnyOf
+
+    found = list(find_verifiers(options))
+    return AnyOf(found) if found else None
+
+
+def find_verifiers(options: Namespace) -> Iterator[Verifier]:
+    """Everybody who can say who is behind a token; a file, a list or an issuer that is wrong is one sentence."""
+    try:
+        yield from _verifiers(options)
+    except (OSError, ValueError) as error:
+        raise _unreadable(options.tokens, error) from None
+
+
+def _verifiers(options: Namespace) -> Iterator[Verifier]:
+    from enfold.identities.token_file import TokenFile
+    from enfold.tokens import Tokens, tokens_from_environment
+
+    listed = tokens_from_environment(os.environ) if options.tokens is None else TokenFile(options.tokens)
+    if listed is not None:
+        yield listed
+    own = options.token or os.environ.get(OWNER_TOKEN)
+    if own:
+        yield Tokens([(own, Identity("owner", frozenset({EVERYTHING})))])
+    trusted = [*_configured(options.target), *_named(options)]
+    if trusted:
+        from enfold.issuers import Issuers, read_issuers
+
+        yield Issuers(read_issuers(trusted))
+
+
+def _configured(target: Target | None) -> list[Mapping[str, Any]]:
+    """The issuers of a configuration."""
+    if target is None or target.kind != "configuration":
+        return []
+    from enfold.config import read_config
+
+    return list(read_config(target.text, os.environ).issuers)
+
+
+def _named(options: Namespace) -> list[Mapping[str, Any]]:
+    return [{"issuer": options.issuer, "audiences": options.audience}] if options.issuer else []
+
+
+def _unreadable(tokens: str | None, error: OSError | ValueError) -> CallError:
+    sentence = (
+        f"The tokens cannot be read from {tokens}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    )
+    return CallError("VALIDATION_ERROR", sentence)

@@ -1,13 +1,25 @@
-"""The command `enfold doctor`: what is installed and what is missing."""
+"""The command `enfold doctor`: what is installed and what is missing; with `--token -`, what a token is, and who refuses it."""
 
 from __future__ import annotations
 
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Iterator
 from importlib.util import find_spec
 from platform import python_version
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
+from enfold.commands.callers import add_caller_options, find_verifiers
+from enfold.commands.options import parsed
 from enfold.commands.printing import version
+from enfold.commands.targets import read_target
+from enfold.errors import CallError, code_row
 from enfold.registry import Registry
+
+if TYPE_CHECKING:
+    from enfold.issuers import Issuers
+    from enfold.operation import Identity
 
 __all__ = ["run"]
 
@@ -21,12 +33,106 @@ EXTRAS: Final = {
     "otel": "opentelemetry",
     "(models)": "pydantic",
 }
+MAX_SHOWN: Final = 200  # characters of a claim
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Print a line for each extra."""
-    del words, registry
+    """Print a line for each extra, or what there is to say about a token."""
+    del registry
+    options = parsed(_parser(), words)
+    if options.token is not None:
+        return _examine(options)
     print(f"{version()}, Python {python_version()}")
     for extra, package in EXTRAS.items():
         print(f"  {extra:<10} {package:<14} {'there' if find_spec(package) else 'missing'}")
     return 0
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser("enfold doctor", description="Say what is installed, or what a token is.")
+    parser.add_argument("target", nargs="?", type=read_target, help="a configuration, whose issuers are asked")
+    parser.add_argument("--token", metavar="-", help="examine the token on standard input")
+    add_caller_options(parser)
+    return parser
+
+
+# --- a token ------------------------------------------------------------------------------------------------------
+
+
+def _examine(options: Any) -> int:
+    """Print what a token is and which check refuses it, but nothing of the token itself."""
+    if options.token != "-":  # noqa: S105  # the sign for standard input
+        raise CallError(
+            "VALIDATION_ERROR", "A token on a command line is seen by others: write --token - and pipe it in"
+        )
+    token = sys.stdin.readline().strip()
+    options.token = None
+    print("\n".join(_described(token)))
+    found = list(_verdicts(token, options))
+    for identity, sentence in found:
+        print(sentence if identity is None else f"accepted: {_named(identity)}")
+    if not found:
+        print("nobody was asked: give --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]")
+    is_good = not found or any(identity is not None for identity, _ in found)
+    return 0 if is_good else code_row("ACCESS_DENIED").exit_code
+
+
+def _described(token: str) -> Iterator[str]:
+    from enfold.issuers.verifier import RefusedTokenError, read_unproven
+
+    try:
+        header, claims = read_unproven(token)
+    except (RefusedTokenError, ModuleNotFoundError):
+        yield f"a token of {len(token)} characters that is no JWT"
+        return
+    yield "a JWT, of which nothing is proven yet"
+    for name in ("alg", "kid", "typ"):
+        if name in header:
+            yield f"  {name:<6} {_shown(header[name])}"
+    for name in ("iss", "aud", "sub", "scope", "scp", "roles", "nbf", "exp"):
+        if name in claims:
+            yield f"  {name:<6} {_shown(claims[name])}{_time(name, claims[name])}"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
+
+
+def _time(name: str, value: Any) -> str:
+    """How far away a time is, where a claim is one."""
+    if name not in ("nbf", "exp") or isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    seconds = value - time.time()
+    return f" ({abs(seconds):.0f} seconds {'from now' if seconds > 0 else 'ago'})"
+
+
+def _verdicts(token: str, options: Any) -> Iterator[tuple[Identity | None, str]]:
+    """What everybody who is configured says about the token."""
+    from enfold.identities.token_file import TokenFile
+    from enfold.issuers import Issuers
+
+    for verifier in find_verifiers(options):
+        if isinstance(verifier, TokenFile):
+            yield verifier.examine(token)
+        elif isinstance(verifier, Issuers):
+            yield _asked(verifier, token)
+        else:
+            identity: Any = verifier.identify(token)
+            yield identity, "refused by the list of tokens: it is not in it"
+
+
+def _asked(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
+    import asyncio
+
+    from enfold.issuers import RefusedTokenError
+
+    try:
+        return asyncio.run(issuers.check(token)), ""
+    except RefusedTokenError as refused:
+        return None, f"refused by the check {refused.check!r} of issuers: {refused.sentence}"
+
+
+def _named(identity: Identity) -> str:
+    resources = [f"{name}={','.join(actions)}" for name, actions in (identity.resources or {}).items()]
+    return " ".join([_shown(identity.id), *sorted(identity.scopes), *resources])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from enfold.commands.callers import local_caller
 from enfold.commands.options import parse
 from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import on_target
@@ -21,13 +22,14 @@ def run(words: list[str], registry: Registry | None) -> int:
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
+        parser.add_argument("--tokens", metavar="FILE", help="list what ENFOLD_TOKEN, of this file, may call")
 
     options = parse("list", words, registry, "List the operations.", add)
     return on_target(options.target, registry, lambda found: _print_list(found, options))
 
 
 def _print_list(registry: Registry, options: Namespace) -> int:
-    specs = registry.list()
+    specs = registry.visible(local_caller(options.tokens))
     if not specs:
         raise CallError("OPERATION_NOT_FOUND", "There are no operations")
     if options.json:

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enfold.commands.callers import LOCAL, local_caller
 from enfold.commands.options import parse
 from enfold.commands.printing import print_json
+from enfold.commands.recording import add_recording_options, recorder_of
 from enfold.commands.targets import Target, first_target, opened, program
 from enfold.errors import CallError
 from enfold.registry import Registry
@@ -24,17 +26,19 @@ def run(words: list[str], registry: Registry | None) -> int:
     if any(word.startswith("-") for word in words):
         return _by_options(words, registry)
     target, rest = first_target(words, registry, "mcp")
+    if target is not None and target.kind == "configuration":
+        return _by_options(words, registry)
     if rest:
         raise CallError("VALIDATION_ERROR", f"mcp does not know {rest[0]!r}: it takes a target and --install-json")
-    return _serve(target, registry)
+    return _serve(target, registry, identity=LOCAL)
 
 
-def _serve(target: Target | None, registry: Registry | None) -> int:
+def _serve(target: Target | None, registry: Registry | None, **settings: Any) -> int:
     if target is not None and target.kind != "program":
-        return _serve_sources(target)
+        return _serve_sources(target, settings)
     from enfold.surfaces.mcp import serve_stdio
 
-    serve_stdio(program(target, registry))
+    serve_stdio(program(target, registry), **settings)
     return 0
 
 
@@ -42,14 +46,17 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
 
+        parser.add_argument("--tokens", metavar="FILE", help="who calls is whom ENFOLD_TOKEN stands for in this file")
+        add_recording_options(parser)
+
     options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
     if not options.install_json:
-        return _serve(options.target, registry)
+        return _serve(options.target, registry, identity=local_caller(options.tokens), recorder=recorder_of(options))
     print_json(_editor_entry(options.target) if registry is None else _entry_of_script())
     return 0
 
 
-def _serve_sources(target: Target) -> int:
+def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
     import asyncio
 
     from enfold.commands.bounds import bounds_of
@@ -57,7 +64,7 @@ def _serve_sources(target: Target) -> int:
 
     async def serve() -> None:
         async with opened(target) as registry:
-            await run_stdio(registry, bounds=bounds_of(target))
+            await run_stdio(registry, bounds=bounds_of(target), **settings)
 
     asyncio.run(serve())
     return 0

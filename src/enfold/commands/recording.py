@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from enfold.commands.targets import Target
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from enfold.provenance import Recorder
 
-__all__ = ["make_recorder"]
+__all__ = ["add_recording_options", "make_recorder", "recorder_of"]
+
+
+def add_recording_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
+    parser.add_argument("--record", choices=["mutations", "all"], help="record these calls without being asked")
+    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
+    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+
+
+def recorder_of(options: Namespace) -> Recorder | None:
+    """What records for a server, as its options and its configuration say; None where nothing is recorded."""
+    record = options.record or _configured(options.target)
+    if not options.provenance and record is None:
+        return None
+    named = {"--store": options.store, "--key": options.key}
+    recorder = make_recorder({name: value for name, value in named.items() if value is not None})
+    if record is not None:
+        recorder.record = record
+    if not options.provenance:
+        recorder.modes = frozenset()
+    return recorder
+
+
+def _configured(target: Target | None) -> Literal["mutations", "all"] | None:
+    if target is None or target.kind != "configuration":
+        return None
+    from enfold.config import read_config
+
+    return read_config(target.text, os.environ).record
 
 
 def make_recorder(options: Mapping[str, str]) -> Recorder:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.access import EVERYTHING
 from enfold.commands.bounds import bounds_of
+from enfold.commands.callers import add_caller_options, who_may_come_in
 from enfold.commands.options import parse
-from enfold.commands.recording import make_recorder
+from enfold.commands.recording import add_recording_options, recorder_of
 from enfold.commands.targets import TOKEN, opened
 from enfold.errors import CallError
-from enfold.operation import INHERIT, CallLimits, Identity, Policy
+from enfold.operation import INHERIT, CallLimits, OperationSpec, Policy
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds
 
@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from enfold.config import SourceState
     from enfold.identities.door import AnyOf
     from enfold.surfaces.http import HTTPApp
-    from enfold.tokens import Verifier
 
 __all__ = ["run"]
 
-
-OWNER_TOKEN: Final = "ENFOLD_SERVE_TOKEN"  # noqa: S105  # the name of a variable
+SHOWN: Final = 8  # operations that the start names
 
 
 class _Terms(msgspec.Struct, frozen=True):
@@ -75,30 +73,22 @@ def _peers(options: Namespace) -> str | None:
 
 
 def _terms(options: Namespace) -> _Terms:
-    tokens = _tokens(options)
+    tokens = who_may_come_in(options)
     is_local = _is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
-    recorder = make_recorder(_given(options)) if options.provenance else None
-    return _Terms(options, tokens, recorder, is_local, bounds_of(options.target, options.bound))
-
-
-def _given(options: Namespace) -> dict[str, str]:
-    named = {"--store": options.store, "--key": options.key}
-    return {name: value for name, value in named.items() if value is not None}
+    return _Terms(options, tokens, recorder_of(options), is_local, bounds_of(options.target, options.bound))
 
 
 def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default 8000)")
     parser.add_argument("--format", default="result", help="the format of answers unless a request chooses another")
-    parser.add_argument("--tokens", metavar="FILE", help="bearer tokens and identities; else ENFOLD_TOKENS, if set")
+    add_caller_options(parser)
     parser.add_argument("--token", help="one token for all, of the owner; better in ENFOLD_SERVE_TOKEN")
-    parser.add_argument("--issuer", metavar="URL", help="take the tokens of this issuer, meant for --audience")
-    parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
     parser.add_argument("--allow-anonymous", action="store_true", help="let strangers call what has no rules")
     parser.add_argument("--insecure", action="store_true", help="serve beyond this machine without tokens")
     parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name this server goes by")
@@ -111,9 +101,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         metavar="NAME=NUMBER",
         help="another bound than the default: docs/bounds.md",
     )
-    parser.add_argument("--provenance", action="store_true", help="record runs for callers who ask for it")
-    parser.add_argument("--store", metavar="FILE", help="keep the records of provenance in this SQLite file")
-    parser.add_argument("--key", metavar="FILE", help="sign the records with this private key (PEM)")
+    add_recording_options(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
@@ -124,36 +112,6 @@ def _add_serve_options(parser: ArgumentParser) -> None:
 
 def _own_command(registry: Registry | None) -> list[str]:
     return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
-
-
-def _tokens(options: Namespace) -> AnyOf | None:
-    """Who may come in: those of the file or the variable, the owner, and the callers of an issuer."""
-    from enfold.identities.door import AnyOf
-
-    path = options.tokens
-    try:
-        found = list(_verifiers(options, path))
-    except OSError as error:
-        raise CallError("VALIDATION_ERROR", f"The tokens cannot be read from {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise CallError("VALIDATION_ERROR", str(error)) from None
-    return AnyOf(found) if found else None
-
-
-def _verifiers(options: Namespace, path: str | None) -> Iterator[Verifier]:
-    from enfold.identities.token_file import TokenFile
-    from enfold.tokens import Tokens, tokens_from_environment
-
-    listed = tokens_from_environment(os.environ) if path is None else TokenFile(path)
-    if listed is not None:
-        yield listed
-    own = options.token or os.environ.get(OWNER_TOKEN)
-    if own:
-        yield Tokens([(own, Identity("owner", frozenset({EVERYTHING})))])
-    if options.issuer:
-        from enfold.issuers import Issuers, read_issuers
-
-        yield Issuers(read_issuers({"issuer": options.issuer, "audiences": options.audience}))
 
 
 def _is_loopback(host: str) -> bool:
@@ -232,6 +190,7 @@ class _Serving:
         shared: dict[str, Any] = {
             "format": options.format,
             "tokens": tokens,
+            "allow_anonymous": options.allow_anonymous,
             "allowed_hosts": options.allow_host,
             "allowed_origins": options.allow_origin,
             "max_body": options.max_body,
@@ -241,7 +200,7 @@ class _Serving:
         mounts = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
-        self._http = to_http(self._registry, mounts=mounts, allow_anonymous=options.allow_anonymous, **shared)
+        self._http = to_http(self._registry, mounts=mounts, **shared)
         return self._http
 
     def run(self, serving: Coroutine[Any, Any, None]) -> int:
@@ -292,7 +251,6 @@ def _bind(host: str, port: int) -> socket:
 
 def _say_where(registry: Registry, terms: _Terms, port: int) -> None:
     host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
-    tokens = terms.tokens
     base = f"http://{host}:{port}"
     lines = [
         f"Enfold serves {len(registry)} operations",
@@ -300,7 +258,31 @@ def _say_where(registry: Registry, terms: _Terms, port: int) -> None:
         f"  document  {base}/openapi.json",
         f"  MCP       {base}/mcp",
         f"  health    {base}/healthz",
-        f"  tokens    {f'{len(tokens)} identities' if tokens else 'none: whoever reaches this address may call'}",
+        *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
         "Press Ctrl-C to stop.",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _who(specs: list[OperationSpec], terms: _Terms) -> Iterator[tuple[str, str]]:
+    """Who may come in, what is open to everybody, and what nobody may call."""
+    tokens = terms.tokens
+    if tokens is None:
+        yield "tokens", "none: whoever reaches this address may call"
+    else:
+        yield "tokens", f"{len(tokens)} identities{_from_issuers(tokens)}"
+    is_closed = tokens is not None and not terms.options.allow_anonymous
+    free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
+    yield "open", _some(free) if free else "nothing without a token" if is_closed else "nothing"
+    guarded = [] if tokens is not None else [spec.id for spec in specs if not spec.access_control.is_open]
+    if guarded:
+        yield "nobody", f"may call {_some(guarded)}: they have rules, and nobody has an identity. Give --tokens FILE"
+
+
+def _from_issuers(tokens: AnyOf) -> str:
+    return f", and whoever has a token of {_some([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

@@ -43,6 +43,8 @@ class Config(msgspec.Struct, frozen=True):
     policy: dict[str, Any] = {}
     logins: Logins = Logins()
     bounds: dict[str, Any] = {}  # of the server, by their names
+    issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
+    record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
 
     def with_only(self, operation: str) -> Config:
         """The file with the sources that may have an operation; a program's functions have namespaces of their own."""
@@ -267,7 +269,7 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TABLES: Final = ("sources", "policy", "bounds")
+_TABLES: Final = ("sources", "policy", "bounds", "auth", "record")
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
@@ -296,7 +298,34 @@ class _Reader:
         for key in policy:
             self._check_key(policy, key, {name: _COMMON[name] for name in _POLICIES}, ("policy", key))
         config = self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
-        return msgspec.structs.replace(config, bounds=self._bounds(document))
+        return msgspec.structs.replace(
+            config, bounds=self._bounds(document), issuers=self._issuers(document), record=self._record(document)
+        )
+
+    def _issuers(self, document: Entry) -> tuple[Entry, ...]:
+        """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""
+        if "auth" not in document:
+            return ()
+        from enfold.issuers import read_issuers
+
+        auth = self._filled(document["auth"], ("auth",))
+        tables = auth.get("issuers", [auth]) if isinstance(auth, dict) else auth
+        try:
+            read_issuers(tables)
+        except (ValueError, AttributeError, TypeError) as error:
+            sentence = str(error) if isinstance(error, ValueError) else '"auth" must be a table, or a list of tables'
+            raise self._wrong(("auth",), sentence) from None
+        return tuple(self._with_keys_beside(table) for table in tables)
+
+    def _with_keys_beside(self, table: Entry) -> Entry:
+        keys = table.get("jwks", "")
+        return table if not keys or "://" in keys else {**table, "jwks": str(FilePath(self._folder, keys))}
+
+    def _record(self, document: Entry) -> Any:
+        record = document.get("record")
+        if record not in (None, "mutations", "all"):
+            raise self._wrong(("record",), '"record" must be mutations or all')
+        return record
 
     def _bounds(self, document: Entry) -> Entry:
         from enfold.surfaces.bounds import read_bounds

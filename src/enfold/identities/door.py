@@ -53,8 +53,12 @@ class AnyOf:
         return None
 
     def __len__(self) -> int:
-        """How many identities there are, an issuer counting as one."""
-        return sum(len(each) if isinstance(each, Sized) else 1 for each in self._verifiers)
+        """How many identities are known by name; those of an issuer are not."""
+        return sum(len(each) for each in self._verifiers if isinstance(each, Sized))
+
+    def __bool__(self) -> bool:
+        """Whether anybody can come in at all."""
+        return len(self) > 0 or any(not isinstance(each, Sized) for each in self._verifiers)
 
 
 def address_of(scope: Mapping[str, Any]) -> str:

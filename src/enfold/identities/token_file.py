@@ -182,6 +182,14 @@ class TokenFile:
             self._sort_out()
         return self._tokens.identify(token)
 
+    def examine(self, token: str) -> tuple[Identity | None, str]:
+        """The identity a token stands for, or the sentence that says why it stands for none."""
+        identity = self.identify(token)
+        known = [entry for entry in self._entries if entry.token == hash_token(token)]
+        if identity is None and known:
+            return None, f"refused by {self._path}: the token of {known[0].id} expired at {known[0].expires}"
+        return identity, f"refused by {self._path}: it is not in it"
+
     def _seen(self) -> Any:
         try:
             found = self._path.stat()

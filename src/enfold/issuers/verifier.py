@@ -17,7 +17,7 @@ from enfold.provenance.canonical import read_json
 if TYPE_CHECKING:
     from joserfc.jwk import Key
 
-__all__ = ["Issuers", "RefusedTokenError"]
+__all__ = ["Issuers", "RefusedTokenError", "read_unproven"]
 
 MAX_TOKEN: Final = 16 * 1024
 MAX_TRIED: Final = 10  # keys, for a token that names none
@@ -58,7 +58,7 @@ class Issuers:
 
     async def check(self, token: str) -> Identity:
         """The identity a token stands for; RefusedTokenError names the check it fails."""
-        header, unproven = _read_unproven(token)
+        header, unproven = read_unproven(token)
         issuer, ring = self._ring_of(unproven.get("iss"))
         algorithm, kid = _algorithm(header, issuer), _key_id(header)
         keys = await ring.find(kid, algorithm)
@@ -94,7 +94,7 @@ def _need_joserfc() -> None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _read_unproven(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def read_unproven(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """The header and the claims as they stand there; nothing is believed of them yet."""
     parts = token.split(".") if len(token) <= MAX_TOKEN else []
     if len(parts) != 3 or not all(parts):

@@ -57,10 +57,13 @@ def serve_calls(
     return Serving(handler, transport, service, version)
 
 
-def _begin(recorder: Recorder, asked: dict[str, Any], identity: Identity | None) -> Recording | None:
+def _begin(
+    recorder: Recorder, spec: OperationSpec, asked: dict[str, Any] | None, identity: Identity | None
+) -> Recording | None:
     from enfold.provenance import options_from_call
 
-    return recorder.begin(options_from_call(asked), adapter="calls", identity=identity.id if identity else "")
+    caller = identity.id if identity else ""
+    return recorder.begin(options_from_call(asked), operation=spec, adapter="calls", identity=caller)
 
 
 class Serving:

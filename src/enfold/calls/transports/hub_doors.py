@@ -14,6 +14,7 @@ from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, list
 from enfold.calls.transports.memory_bus import MAX_PAYLOAD
 from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
+from enfold.identities.door import Door, address_of
 from enfold.operation import Identity
 from enfold.tokens import Verifier, bearer_token, verified
 
@@ -60,6 +61,7 @@ class WebSocketHub:
         self.transport = self.hub.transport
         self.port = 0
         self._tokens = tokens
+        self._door = None if tokens is None else Door(tokens)
         self._origins = frozenset(allowed_origins)
         self._recheck = recheck
         self._connections = connections
@@ -113,7 +115,8 @@ class WebSocketHub:
         origin = request.headers.get("Origin")
         if origin is not None and origin not in self._origins:
             return connection.respond(403, "This origin may not connect\n")
-        identity = await self._identity(bearer_token(request.headers.get("Authorization", "")))
+        address = connection.remote_address
+        identity = await self._enter(request.headers.get("Authorization"), str(address[0]) if address else "")
         if self._tokens is not None and identity is None:
             return connection.respond(401, "A token is needed\n")
         if self._is_full(identity):
@@ -125,6 +128,10 @@ class WebSocketHub:
         hub = self.hub
         is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
         return is_too_many or len(hub.spokes) >= self._connections
+
+    async def _enter(self, authorization: str | None, address: str) -> Identity | None:
+        """Who connects; a token that is refused is logged, and whoever guesses waits."""
+        return None if self._door is None or authorization is None else await self._door.enter(authorization, address)
 
     async def _identity(self, token: str | None) -> Identity | None:
         return None if self._tokens is None or token is None else await verified(self._tokens, token)
@@ -166,7 +173,7 @@ class WebSocketHub:
         await receive()  # websocket.connect
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = bearer_token(headers.get("authorization", ""))
-        identity = await self._identity(token)
+        identity = await self._enter(headers.get("authorization"), address_of(scope))
         is_strange = "origin" in headers and headers["origin"] not in self._origins
         if is_strange or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})

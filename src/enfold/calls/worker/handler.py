@@ -43,7 +43,7 @@ from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCa
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.operation import Context, Identity, Recording
+from enfold.operation import Context, Identity, OperationSpec, Recording
 from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
@@ -55,7 +55,7 @@ MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their la
 _log: Final = Log("enfold.calls")
 
 
-Record: TypeAlias = Callable[[dict[str, Any], Identity | None], Recording | None]
+Record: TypeAlias = Callable[[OperationSpec, dict[str, Any] | None, Identity | None], Recording | None]
 
 
 class CallHandler:
@@ -279,8 +279,8 @@ class CallHandler:
         context.last_event_id = request.last_event_id
         if request.provenance is not None:
             context.meta = {"provenance": request.provenance}
-            if self._record is not None and not call.prepared.is_stream:
-                context.recording = self._record(request.provenance, call.identity)
+        if self._record is not None and not call.prepared.is_stream:
+            context.recording = self._record(call.prepared.spec, request.provenance, call.identity)
         return context
 
     async def _stream(self, call: ServedCall) -> None:
