@@ -13,7 +13,7 @@ from enfold.nearest import nearest
 from enfold.schema import wording
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.inputs.coercion import Coercion
-from enfold.schema.inputs.faults import Fault, TooMuchWorkError, Walk
+from enfold.schema.inputs.faults import MAX_STEPS, Fault, TooMuchWorkError, Walk
 from enfold.schema.nodes.budget import shared_effort
 from enfold.schema.nodes.node import Node, read_nodes
 from enfold.schema.nodes.own import own_copy
@@ -30,7 +30,7 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
     """The value with every text that stands for its type without loss converted; the same object if there is none."""
     try:
         with shared_effort():
-            return Coercion(Walk()).convert(_root(schema), value)
+            return Coercion(Walk(2 * MAX_STEPS)).convert(_root(schema), value)
     except (TooMuchWorkError, RecursionError):
         return value
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, Place, Walk, item_node
+from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, Place, TooMuchWorkError, Walk, item_node
 from enfold.schema.nodes.node import Node
 
 __all__ = ["Coercion"]
@@ -16,6 +16,7 @@ __all__ = ["Coercion"]
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: Final[dict[str, bool]] = {"true": True, "false": False}
 _MOST_DIGITS: Final = 4_000  # Python reads no longer ones
+_MOST_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
 _EXACT: Final = 2**53  # up to here a float holds every integer
 
 
@@ -24,6 +25,7 @@ class Coercion:
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
+        self._wrong = 0  # texts that stand for nothing
         # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
         self._answers: dict[tuple[int, int], tuple[Any, Any]] = {}
 
@@ -48,6 +50,9 @@ class Coercion:
         for reading in readings:
             if self._walk.fits(node, reading, place):
                 return reading
+        self._wrong += 1
+        if self._wrong > _MOST_WRONG:
+            raise TooMuchWorkError
         # Of the right type but wrong in another way: that is then the fault to be told of.
         return readings[0] if readings and "string" not in types else text
 

@@ -21,7 +21,7 @@ __all__ = ["ROOT", "Fault", "Place", "TooMuchWorkError", "Walk"]
 Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
 
 MAX_DEPTH: Final = 96
-MAX_STEPS: Final = 200_000
+MAX_STEPS: Final = 50_000
 _MOST_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
 _ALL: Final = frozenset(TYPES)
 _NUMBERS: Final = frozenset({"number", "integer"})

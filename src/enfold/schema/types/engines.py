@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -103,7 +103,7 @@ def _taking_whole_numbers(read: Callable[[Any], Any], made_whole: Callable[[Any]
 
     def again(data: Any, refused: DecodeError) -> Any:
         try:
-            whole = made_whole(data)
+            whole = made_whole(data) if _may_hold_fractions(data) else data
             if whole is data:
                 raise refused
             return read(whole)
@@ -111,6 +111,27 @@ def _taking_whole_numbers(read: Callable[[Any], Any], made_whole: Callable[[Any]
             raise _too_deep() from None
 
     return decode
+
+
+_PLAIN: Final = frozenset({str, int, bool, type(None), dict, list})
+_DEEP: Final = 200
+
+
+def _may_hold_fractions(data: Any) -> bool:
+    """Whether a value has a float anywhere, or is not plain JSON: a quick look, since strangers send large values."""
+    level = [[data]]
+    for _ in range(_DEEP):
+        inner: list[Any] = []
+        for items in level:
+            kinds = set(map(type, items))
+            if not kinds <= _PLAIN:
+                return True
+            if dict in kinds or list in kinds:
+                inner += [each.values() if type(each) is dict else each for each in items if type(each) in (dict, list)]
+        if not inner:
+            return False
+        level = inner
+    return True
 
 
 def _too_deep() -> DecodeError:
