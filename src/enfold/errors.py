@@ -154,5 +154,5 @@ def _readable(output: Any) -> str:
 def _text(exception: BaseException) -> str:
     try:
         return str(exception) or type(exception).__name__
-    except Exception:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
+    except BaseException:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
         return type(exception).__name__

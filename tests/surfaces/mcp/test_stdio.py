@@ -311,3 +311,38 @@ def test_a_line_that_is_too_long_is_told_and_passed_over(start: Start) -> None:
     program.write(b"y" * 500_000)
     assert "passed over" in program.read()["error"]["message"]
     assert program.call("shop_add", x=1, y=2)["structuredContent"] == {"result": 3}
+
+
+def test_whatever_a_handler_raises_the_server_goes_on(start: Start) -> None:
+    odd = """
+    import asyncio
+    from enfold import OperationRegistry
+    from enfold.surfaces.mcp import serve_stdio
+
+    ops = OperationRegistry("odd")
+
+    class Silent(Exception):
+        def __str__(self):
+            raise SystemExit(3)
+
+    def register(number, kind):
+        async def waiting() -> int:
+            raise kind
+        def plain() -> int:
+            raise kind
+        ops.query(name=f"a{number}")(waiting)
+        ops.query(name=f"t{number}")(plain)
+        ops.query(name=f"i{number}", inline=True)(plain)
+
+    kinds = (KeyboardInterrupt, GeneratorExit, SystemExit, StopIteration, asyncio.CancelledError, MemoryError, Silent)
+    for number, kind in enumerate(kinds):
+        register(number, kind)
+
+    serve_stdio(ops)
+    """
+    program = start(source=odd)
+    program.initialize()
+    for number in range(7):
+        for kind in "ati":
+            assert program.call(f"odd_{kind}{number}")["isError"] is True
+    assert program.ask("ping")["result"] == {}

@@ -142,7 +142,7 @@ class HTTPApp:
                 answer = await self._answer_stranger(exchange, request, self._public)
             else:
                 answer = await self._answer(self._functions, exchange, request)
-        except (Exception, CancelledError) as error:  # noqa: BLE001  # it is told, and logged, in one place
+        except BaseException as error:  # noqa: BLE001  # it is told, and logged, in one place
             failed = error
         finally:
             ended = presence.end()
@@ -155,6 +155,8 @@ class HTTPApp:
             start, body = exchange.messages(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
             await send(start)
             await send(body)
+        if failed is not None and not isinstance(failed, Exception) and ended is None:
+            raise failed  # the client has its answer; whoever runs us has to know
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
@@ -213,11 +215,13 @@ class HTTPApp:
     def _failure(
         self, exchange: Exchange, request: Request, error: BaseException, ended: Ended | None
     ) -> Answer | None:
-        """The answer that tells of a failure; None for a client who has gone. What ends the server is raised again."""
+        """The answer that tells of a failure; None for a client who has gone."""
         if isinstance(error, CancelledError):
-            if ended is None:
-                raise error
-            return self._functions.failure(request, late_body()) if ended == "late" else None
+            if ended == "late":
+                return self._functions.failure(request, late_body())
+            if ended is not None:
+                return None
+            error = CallError("ABORTED", "The call was cancelled")  # by whoever runs us, or by itself
         if not isinstance(error, CallError):
             _log.error("The answer failed (request %s)", request.known_id(), error=error)
             error = CallError("UNKNOWN_ERROR", "The server failed to answer")

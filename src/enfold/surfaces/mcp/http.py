@@ -96,12 +96,14 @@ class MCPApp:
             if shared is not self._shared and refusal.status in (404, 405):
                 refusal = self._authorization.challenge(scope, headers)  # a token may find it
             await respond(send, refusal.status, refusal.body, refusal.headers)
-        except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the client gets an answer and no stack
-            _log.error("The answer failed", error=fault)
-            if reply.is_begun:  # only the connection can tell of it
-                return
-            error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
-            await respond(send, 500, encode(error_message(None, error)), [JSON])
+        except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
+            if not isinstance(fault, asyncio.CancelledError):
+                _log.error("The answer failed", error=fault)
+            if not reply.is_begun:  # else only the connection can tell of it
+                error = ProtocolError(INTERNAL_ERROR, "The server failed to answer")
+                await respond(send, 500, encode(error_message(None, error)), [JSON])
+            if not isinstance(fault, Exception):
+                raise
 
     def stop(self) -> None:
         """End every stream and session, so that the program can end."""
