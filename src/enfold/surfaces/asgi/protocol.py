@@ -165,7 +165,9 @@ class _BoundedProtocol(HttpToolsProtocol):
             return
         if self._held or len(self.pipeline) >= self.bounds.pipelined:
             self._hold(data)
-        elif len(data) > _SLICE and data.count(b"HTTP/1.") > self.bounds.pipelined:
+        elif len(data) > _SLICE and (
+            data.count(b"HTTP/1.") > self.bounds.pipelined or data.count(b"\n") > self.bounds.headers
+        ):
             self._feed_slowly(data)
         else:
             self._feed(data)
@@ -193,13 +195,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
         if self._is_in_head and self._head_bytes > self.bounds.header_bytes:
             self._refuse_head("header_bytes")
+        elif self._is_in_head and self.headers is not None and len(self.headers) > self.bounds.headers:
+            self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
             self._lose_patience()  # whoever answers it waits for the body
         elif self._patience is None:
             self._be_patient()
 
     def _feed_slowly(self, data: bytes | bytearray) -> None:
-        """Parse as many requests as may wait, and keep the rest as it came."""
+        """Parse piece by piece, so that a bound is met early; of requests only as many as may wait, the rest is kept."""
         for start in range(0, len(data), _SLICE):
             if len(self.pipeline) >= self.bounds.pipelined:
                 self._hold(data[start:])
