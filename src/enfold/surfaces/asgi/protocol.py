@@ -119,6 +119,7 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self.headers = []
         self.has_asked = False  # a whole head has come
         self._address = ""
         self._is_in_head = True
@@ -195,7 +196,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
         if self._is_in_head and self._head_bytes > self.bounds.header_bytes:
             self._refuse_head("header_bytes")
-        elif self._is_in_head and self.headers is not None and len(self.headers) > self.bounds.headers:
+        elif self._is_in_head and len(self.headers) > self.bounds.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
             self._lose_patience()  # whoever answers it waits for the body

@@ -157,6 +157,7 @@ class HTTPApp:
             await send(body)
         if failed is not None and not isinstance(failed, Exception) and ended is None:
             raise failed  # the client has its answer; whoever runs us has to know
+        failed = None  # it knows this frame: together they would keep the input until the collector comes
 
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
