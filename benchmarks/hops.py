@@ -21,10 +21,10 @@ import enfold
 from enfold import Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 Call: TypeAlias = Callable[[], Awaitable[Any]]
 Headers: TypeAlias = list[tuple[bytes, bytes]]

@@ -179,8 +179,8 @@ def _enfold() -> Any:
 
 def _enfold_guarded() -> Any:
     from enfold import Identity, OperationRegistry
+    from enfold.identities.tokens import Tokens
     from enfold.surfaces.http import to_http
-    from enfold.tokens import Tokens
 
     ops = OperationRegistry()
     ops.query(access={"required_scopes": [SCOPE]})(work.add)

@@ -8,8 +8,8 @@ from threading import Thread
 import uvicorn
 
 from enfold import Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.http import to_http
-from enfold.tokens import Tokens
 
 ops = OperationRegistry("notes")
 notes: list[str] = ["buy tea"]

@@ -10,11 +10,11 @@ from tests.serving import serve
 from tests.surfaces.mcp.conftest import Client
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.operation import CallLimits, Policy
 from enfold.registry import Registry
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 ANN, BOB = Context(identity=Identity("ann")), Context(identity=Identity("bob"))
 TOKENS = Tokens({"ann-token": Identity("ann"), "bob-token": Identity("bob")})

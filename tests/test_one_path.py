@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from enfold import Context, Identity, OperationRegistry, testing
 from enfold.formats import find_format
+from enfold.identities.tokens import Tokens
 from enfold.provenance import Recorder
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.timekeeping import SOON
-from enfold.tokens import Tokens
 
 TOKEN: Final = "a token of this test alone"
 ANN: Final = Identity("ann", frozenset({"row:read"}))

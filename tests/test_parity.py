@@ -24,11 +24,11 @@ from enfold import CallError, Identity, testing
 from enfold.calls.transports.addresses import open_transport
 from enfold.calls.websocket import WebSocketHub
 from enfold.formats import find_format
+from enfold.identities.tokens import Tokens
 from enfold.operation import OperationSpec, OperationType
 from enfold.testing.cgi_client import CGIClient
 from enfold.testing.replies import Envelopes, Input, Reply, read_answer
 from enfold.testing.shell_client import ShellClient
-from enfold.tokens import Tokens
 
 ROOT = Path(__file__).parent.parent
 ANN = Identity("ann", frozenset({"parity"}))

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from enfold.identities.token_file import TokenFile
+from enfold.identities.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment
 from enfold.operation import Identity
-from enfold.tokens import Tokens, bearer_token, hash_token, new_token, tokens_from_environment
 
 ANN = Identity("ann", frozenset({"task:write"}))
 

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import uvicorn
 
 from enfold import Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 ops = OperationRegistry()
 

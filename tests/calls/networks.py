@@ -22,7 +22,7 @@ from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.tokens import Tokens
+from enfold.identities.tokens import Tokens
 
 PASSWORD = "secret"
 

@@ -23,10 +23,10 @@ from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.announcer import Announcer
 from enfold.envelope import local_envelope
+from enfold.identities.tokens import Tokens
 from enfold.operation import new_request_id
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import Serving, serve_calls
-from enfold.tokens import Tokens
 
 
 @pytest.fixture

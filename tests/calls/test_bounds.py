@@ -23,9 +23,9 @@ from enfold.calls.protocol.discovery import WorkerListing
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.calls.worker.once_store import EntryKey, MemoryOnceStore
+from enfold.identities.tokens import Tokens
 from enfold.operation import OperationSpec
 from enfold.surfaces.calls import serve_calls
-from enfold.tokens import Tokens
 
 # --- slots --------------------------------------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ from enfold.calls.protocol.transport import OverloadedError
 from enfold.calls.transports.frames import SUBPROTOCOL, Frame, Op, read_frame, write_frame
 from enfold.calls.transports.hub import Hub
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
+from enfold.identities.tokens import Tokens
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.http import to_http
-from enfold.tokens import Tokens
 
 DAY = timedelta(days=1)
 

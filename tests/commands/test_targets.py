@@ -14,8 +14,8 @@ from tests.serving import serve
 
 from enfold import Identity, OperationRegistry
 from enfold.commands.targets import read_target
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 ROOT = Path(__file__).parents[2]
 LITTLE = str(ROOT / "tests" / "sources" / "mcp" / "little_server.py")

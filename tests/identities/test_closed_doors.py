@@ -9,10 +9,10 @@ import pytest
 from tests.serving import Answer, Client, serve
 
 from enfold import Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.openapi import to_openapi
-from enfold.tokens import Tokens
 
 TOKENS = Tokens(
     {

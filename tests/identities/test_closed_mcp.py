@@ -10,10 +10,10 @@ import pytest
 from tests.serving import Answer, Client, serve
 
 from enfold import Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.mcp import prompt, resource
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 TOKENS = Tokens({"ann-token": Identity("ann", frozenset({"write"})), "bob-token": Identity("bob")})
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"

@@ -10,11 +10,11 @@ from tests.serving import serve
 from enfold import CallError, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
+from enfold.identities.tokens import Tokens
 from enfold.surfaces.calls import serve_calls
 from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http
-from enfold.tokens import Tokens
 
 ANN, BOB = Identity("ann", frozenset({"write"})), Identity("bob")
 TOKENS = Tokens({"ann-token": ANN, "bob-token": BOB})

@@ -20,10 +20,10 @@ from enfold import (
     http_envelope,
     mcp_envelope,
 )
+from enfold.identities.tokens import Tokens
 from enfold.provenance import Recorder
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 ANN = Identity("ann", frozenset({"task:write"}), {"project:1": ["read"]})
 TOKENS = Tokens({"token-of-ann": ANN, "token-of-bob": Identity("bob")})

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
-from enfold.tokens import Tokens
+from enfold.identities.tokens import Tokens
 
 Open: TypeAlias = Callable[..., AbstractAsyncContextManager[testing.Client]]
 

@@ -14,8 +14,7 @@ from enfold.operation import Identity
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from enfold.identities.door import AnyOf
-    from enfold.tokens import Verifier
+    from enfold.identities.tokens import AnyOf, Verifier
 
 __all__ = ["LOCAL", "add_caller_options", "find_verifiers", "local_caller", "who_may_come_in"]
 
@@ -46,7 +45,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
 
 def who_may_come_in(options: Namespace) -> AnyOf | None:
     """Those of the file or the variable, the owner, and the callers of an issuer; None where everybody may."""
-    from enfold.identities.door import AnyOf
+    from enfold.identities.tokens import AnyOf
 
     found = list(find_verifiers(options))
     return AnyOf(found) if found else None
@@ -62,7 +61,7 @@ def find_verifiers(options: Namespace) -> Iterator[Verifier]:
 
 def _verifiers(options: Namespace) -> Iterator[Verifier]:
     from enfold.identities.token_file import TokenFile
-    from enfold.tokens import Tokens, tokens_from_environment
+    from enfold.identities.tokens import Tokens, tokens_from_environment
 
     listed = tokens_from_environment(os.environ) if options.tokens is None else TokenFile(options.tokens)
     if listed is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from enfold.config import SourceState
-    from enfold.identities.door import AnyOf
+    from enfold.identities.tokens import AnyOf
     from enfold.surfaces.http import HTTPApp
 
 __all__ = ["run"]

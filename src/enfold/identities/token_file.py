@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.identities.tokens import Tokens, hash_token, new_token
 from enfold.log import Log
 from enfold.operation import Identity
-from enfold.tokens import Tokens, hash_token, new_token
 
 __all__ = ["Entry", "TokenFile", "add_token", "list_tokens", "read_duration", "read_resources", "revoke_tokens"]
 
 SHOWN: Final = 8  # digits of its hash by which a token is named
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-_log: Final = Log("enfold.tokens")
+_log: Final = Log("enfold.identities.tokens")
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from enfold.identities.tokens import Verifier, new_token
 from enfold.operation import Identity
-from enfold.tokens import Verifier, new_token
 
 __all__ = ["NamedCallers"]
 

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from enfold import Identity, OperationRegistry, testing
+from enfold.identities.tokens import Tokens
 from enfold.registry import Registry
 from enfold.surfaces.mcp import MCPApp, to_mcp
-from enfold.tokens import Tokens
 
 STATELESS = "2026-07-28"
 HANDSHAKE = "2025-11-25"

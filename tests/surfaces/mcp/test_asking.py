@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import CallError, Context, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.mcp import ask, elicit, elicitation, list_roots, remember, sample, sampling
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient

@@ -21,7 +21,7 @@ from enfold.surfaces.mcp.reply import Reply
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
 
-    from enfold.tokens import Tokens
+    from enfold.identities.tokens import Tokens
 
 SMALL = Bounds(
     sessions=6,

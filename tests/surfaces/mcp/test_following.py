@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import CallError, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.mcp import resource
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient

@@ -10,11 +10,11 @@ import pytest
 from tests.surfaces.mcp.conftest import Conversation
 
 from enfold import Context, Identity, OperationRegistry, OperationSpec
+from enfold.identities.tokens import Tokens
 from enfold.mcp import close_stream
 from enfold.mcp.asking import InputRequired, Question
 from enfold.operation import Operation
 from enfold.surfaces.mcp import to_mcp
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient

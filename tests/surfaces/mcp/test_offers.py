@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from enfold import CallError, EmbeddedResource, ImageContent, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.mcp import PromptMessage, completion, prompt, resource
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
 from enfold.mcp import completion, resource
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import Client, MakeClient

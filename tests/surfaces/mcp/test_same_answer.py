@@ -13,10 +13,10 @@ import pytest
 from tests.surfaces.mcp.conftest import STATELESS, Client, Conversation, MakeClient
 
 from enfold import CallError, Context, Identity, OperationRegistry, OperationSpec
+from enfold.identities.tokens import Tokens
 from enfold.mcp.asking import InputRequired, MissingCapability, Question
 from enfold.operation import Operation
 from enfold.provenance import Recorder
-from enfold.tokens import Tokens
 
 META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
 ADD = {"name": "shop_add", "arguments": {"x": 1, "y": 2}}

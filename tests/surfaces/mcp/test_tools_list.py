@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import ImageContent, OperationRegistry, OperationSpec, TextContent
+from enfold.identities.tokens import Tokens
 from enfold.operation import Operation
 from enfold.surfaces.openapi import to_openapi
-from enfold.tokens import Tokens
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient

@@ -14,9 +14,8 @@ from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, list
 from enfold.calls.transports.memory_bus import MAX_PAYLOAD
 from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
-from enfold.identities.door import Door, address_of
+from enfold.identities.tokens import Client, Door, Verifier, bearer_token, verified
 from enfold.operation import Identity
-from enfold.tokens import Verifier, bearer_token, verified
 
 if TYPE_CHECKING:
     import ssl
@@ -129,9 +128,9 @@ class WebSocketHub:
         is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
         return is_too_many or len(hub.spokes) >= self._connections
 
-    async def _enter(self, authorization: str | None, address: str) -> Identity | None:
+    async def _enter(self, authorization: str | None, client: Client) -> Identity | None:
         """Who connects; a token that is refused is logged, and whoever guesses waits."""
-        return None if self._door is None or authorization is None else await self._door.enter(authorization, address)
+        return None if self._door is None or authorization is None else await self._door.enter(authorization, client)
 
     async def _identity(self, token: str | None) -> Identity | None:
         return None if self._tokens is None or token is None else await verified(self._tokens, token)
@@ -173,7 +172,7 @@ class WebSocketHub:
         await receive()  # websocket.connect
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         token = bearer_token(headers.get("authorization", ""))
-        identity = await self._enter(headers.get("authorization"), address_of(scope))
+        identity = await self._enter(headers.get("authorization"), scope.get("client"))
         is_strange = "origin" in headers and headers["origin"] not in self._origins
         if is_strange or (self._tokens is not None and identity is None):
             await send({"type": "websocket.close", "code": EXPIRED})

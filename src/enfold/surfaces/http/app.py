@@ -13,7 +13,7 @@ from enfold.access import check_access
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
-from enfold.identities.door import Door, address_of, no_identity, refused_token
+from enfold.identities.tokens import Door, Verifier, no_identity, refused_token
 from enfold.log import Log
 from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
@@ -27,7 +27,6 @@ from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Sett
 from enfold.surfaces.http.lifespan import run_lifespan
 from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.stream import Stream
-from enfold.tokens import Verifier
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -209,7 +208,7 @@ class HTTPApp:
         header = request.headers.get(b"authorization")
         if header is None or self._door is None:
             return
-        request.identity = await self._door.enter(header.decode("latin-1"), address_of(exchange.scope))
+        request.identity = await self._door.enter(header.decode("latin-1"), exchange.scope.get("client"))
         if request.identity is None:
             raise refused_token()
 

@@ -7,13 +7,12 @@ from typing import TypeAlias
 from urllib.parse import quote
 
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource, scopes_of
-from enfold.identities.door import Door, address_of
+from enfold.identities.tokens import Door, Verifier
 from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, Header, Scope
 from enfold.surfaces.mcp.reply import RefusalError
-from enfold.tokens import Verifier
 
 __all__ = ["Authorization"]
 
@@ -42,7 +41,7 @@ class Authorization:
         header = headers.get(b"authorization")
         if self._door is None or identity is not None or header is None:
             return identity
-        identity = await self._door.enter(header.decode("latin-1"), address_of(scope))
+        identity = await self._door.enter(header.decode("latin-1"), scope.get("client"))
         if identity is None:
             raise self.challenge(scope, headers, is_wrong=True)
         return identity

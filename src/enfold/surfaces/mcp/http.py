@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, Final
 
-from enfold.identities.door import address_of
+from enfold.identities.tokens import Verifier
 from enfold.log import Log
 from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
@@ -24,7 +24,6 @@ from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
 from enfold.surfaces.mcp.service import Settings
 from enfold.surfaces.mcp.sessions import HTTPSession
-from enfold.tokens import Verifier
 
 __all__ = ["MCPApp", "to_mcp"]
 
@@ -90,7 +89,7 @@ class MCPApp:
             if scope["method"] != "POST":
                 await self._answer(shared, scope["method"], headers, identity, receive, send)
                 return
-            post = Post(shared, headers, send, identity, reply, address_of(scope))
+            post = Post(shared, headers, send, identity, reply, scope.get("client"))
             await post.run(Presence(receive, BODY_TIMEOUT))
         except RefusalError as refusal:
             if shared is not self._shared and refusal.status in (404, 405):

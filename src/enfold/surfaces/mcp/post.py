@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
+from enfold.identities.tokens import Client, address_of
 from enfold.mcp.headers import check_headers
 from enfold.mcp.messages import (
     CAPABILITIES_KEY,
@@ -94,7 +95,7 @@ class Post(msgspec.Struct, eq=False):
     _send: Send
     _identity: Identity | None
     _reply: Reply
-    _address: str = ""
+    _client: Client = None  # its address, as the server names it
     _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
 
@@ -219,7 +220,7 @@ class Post(msgspec.Struct, eq=False):
     # with a handshake
 
     async def _initialize(self, message: Message) -> None:
-        session = self._shared.sessions.open(self._identity, self._address)
+        session = self._shared.sessions.open(self._identity, address_of(self._client))
         answer = self._shared.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 

@@ -1,32 +1,42 @@
-"""Bearer tokens and the identities they stand for. Only hashes are kept."""
+"""Bearer tokens and the identities they stand for: the one place where a token is verified. Only hashes are kept."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sized
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from enfold.errors import CallError
+from enfold.identities.attempts import Attempts
 from enfold.log import Log
 from enfold.operation import Identity
 
 __all__ = [
+    "AnyOf",
+    "Client",
+    "Door",
     "Tokens",
     "Verifier",
+    "address_of",
     "bearer_token",
     "hash_token",
-    "identify",
     "new_token",
+    "no_identity",
+    "refused_token",
     "tokens_from_environment",
     "verified",
 ]
 
 VARIABLE: Final = "ENFOLD_TOKENS"
+
+Client: TypeAlias = str | tuple[str, int] | None  # an address, alone or with its port
+
+_log: Final = Log("enfold.identities")
 
 
 class Verifier(Protocol):
@@ -36,23 +46,77 @@ class Verifier(Protocol):
         """The identity a token stands for, or None; an `async def` may look it up elsewhere."""
 
 
-async def identify(tokens: Verifier, authorization: str) -> Identity:
-    """Who is behind an `Authorization` header; a token that stands for nobody is refused even where none is needed."""
-    token = bearer_token(authorization)
-    identity = None if token is None else await verified(tokens, token)
-    if identity is None:
-        raise CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
-    return identity
-
-
 async def verified(tokens: Verifier, token: str) -> Identity | None:
     """Who a verifier says is behind a token; whatever it raises is a refusal."""
     try:
         found = tokens.identify(token)
         return found if found is None or isinstance(found, Identity) else await found
     except Exception as error:  # noqa: BLE001  # a verifier of the user's own may fail in any way, and must not let in
-        Log("enfold.tokens").warning("A token was refused, because its verifier failed: %s", type(error).__name__)
+        Log("enfold.identities.tokens").warning(
+            "A token was refused, because its verifier failed: %s", type(error).__name__
+        )
         return None
+
+
+class Door:
+    """Who may come in by which token; `issuers` are the URLs of those who give them."""
+
+    def __init__(self, verifier: Verifier, attempts: Attempts | None = None) -> None:
+        self._verifier = verifier
+        self._attempts = attempts or Attempts()
+
+    @property
+    def issuers(self) -> list[str]:
+        return [each.issuer for each in getattr(self._verifier, "issuers", ())]
+
+    async def enter(self, authorization: str, client: Client) -> Identity | None:
+        """The identity behind an `Authorization` header; None, after a while, where there is none."""
+        token = bearer_token(authorization)
+        identity = None if token is None else await verified(self._verifier, token)
+        if identity is None:
+            address = address_of(client)
+            _log.warning("A token from %s was refused", address or "an unknown address")
+            from asyncio import sleep  # loaded by then; the commands start faster without it
+
+            await sleep(self._attempts.failed(address))
+        return identity
+
+
+class AnyOf:
+    """Several verifiers as one: a token is asked of each in turn."""
+
+    def __init__(self, verifiers: Iterable[Verifier]) -> None:
+        self._verifiers = tuple(verifiers)
+        self.issuers = [each for verifier in self._verifiers for each in getattr(verifier, "issuers", ())]
+
+    async def identify(self, token: str) -> Identity | None:
+        for verifier in self._verifiers:
+            identity = await verified(verifier, token)
+            if identity is not None:
+                return identity
+        return None
+
+    def __len__(self) -> int:
+        """How many identities are known by name; those of an issuer are not."""
+        return sum(len(each) for each in self._verifiers if isinstance(each, Sized))
+
+    def __bool__(self) -> bool:
+        """Whether anybody can come in at all."""
+        return len(self) > 0 or any(not isinstance(each, Sized) for each in self._verifiers)
+
+
+def address_of(client: Client) -> str:
+    """The address of a client, as a server names it: alone, or with the port."""
+    return client if isinstance(client, str) else str(client[0]) if client else ""
+
+
+def no_identity() -> CallError:
+    """What a caller without a token is told, whatever they asked for."""
+    return CallError("ACCESS_DENIED", "This server needs a bearer token", {"reason": "no_identity"})
+
+
+def refused_token() -> CallError:
+    return CallError("ACCESS_DENIED", "The token is not valid", {"reason": "invalid_token"})
 
 
 class Tokens:
