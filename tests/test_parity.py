@@ -240,7 +240,10 @@ LEGS: dict[str, Leg] = {
     "calls around a hub": Leg(calls_around_a_hub, lambda call: not _is_denied(call), FORMATS[:2]),
     # A process for each call: two formats are enough to see that the surface writes in the one it was asked for.
     "cgi program": Leg(partial(program, CGIProgram), _is_open, FORMATS[:2]),
-    "command line program": Leg(partial(program, ShellProgram), _is_open, FORMATS[:2]),
+    # The user of this machine is `local`, who may do everything.
+    "command line program": Leg(
+        partial(program, ShellProgram), lambda call: _is_open(call) and not _is_denied(call), FORMATS[:2]
+    ),
 }
 
 

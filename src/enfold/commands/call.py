@@ -19,13 +19,16 @@ from enfold.surfaces.command_line import USAGE, Words, run_command_line, to_comm
 
 __all__ = ["run"]
 
+_OURS: Final = (
+    "  --tokens FILE the caller is whoever ENFOLD_TOKEN stands for in this file; else local, who may do everything"
+)
 _ARGUMENT: Final = re.compile(r"@|[A-Za-z_][\w.-]*:?=")
 
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Run the operation that the words name, with the arguments they give."""
     if registry is None and (not words or words[0] in ("-h", "--help")):
-        print(USAGE.replace("usage: call ", "usage: enfold call TARGET "))
+        print(f"{USAGE.replace('usage: call ', 'usage: enfold call TARGET ')}\n{_OURS}")
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
     target, rest = _target(words, registry)
