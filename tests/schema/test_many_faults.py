@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -58,3 +61,19 @@ def test_texts_that_stand_for_nothing_are_given_up_after_some() -> None:
 
 async def test_whole_numbers_are_still_taken_where_a_float_stands_deep_inside() -> None:
     assert (await ops.execute("shop.mixed", {"items": [1, [2.0], {"a": 3.0}, 4.0]})).data == 4
+
+
+async def test_a_refused_input_is_let_go_at_once() -> None:
+    class Watched(dict[str, Any]):
+        """An input of which one can see whether it is still there."""
+
+    given = Watched(items=["x"] * 10)
+    still_there = weakref.ref(given)
+    gc.disable()
+    try:
+        with contextlib.suppress(CallError):
+            await ops.execute("shop.total", given)
+        del given
+        assert still_there() is None
+    finally:
+        gc.enable()

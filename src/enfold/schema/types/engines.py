@@ -109,6 +109,8 @@ def _taking_whole_numbers(read: Callable[[Any], Any], made_whole: Callable[[Any]
             return read(whole)
         except RecursionError:
             raise _too_deep() from None
+        finally:
+            del refused  # it knows this frame: together they would keep the input until the collector comes
 
     return decode
 
