@@ -107,9 +107,12 @@ def posted(app: Any, path: str, body: Any, headers: Headers) -> Call:
 
     async def call() -> bytes:
         sent: list[dict[str, Any]] = []
+        messages = [{"type": "http.request", "body": text, "more_body": False}]
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": text, "more_body": False}
+            if not messages:
+                await asyncio.get_running_loop().create_future()  # the client stays
+            return messages.pop()
 
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)

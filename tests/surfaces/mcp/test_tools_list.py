@@ -202,3 +202,15 @@ async def test_a_page_holds_only_so_many_bytes(make_client: MakeClient, ops: Ope
         if cursor is None:
             break
     assert pages == [["shop_small"], ["shop_huge"], ["shop_large", "shop_middle"], ["shop_last"]]
+
+
+async def test_an_operation_without_a_handler_is_not_there(make_client: MakeClient) -> None:
+    ops = OperationRegistry("shop")
+    ops.register_spec(OperationSpec(name="later", namespace="shop"))
+    ops.register(lambda: 1, name="now")
+    client = make_client(ops)
+    assert [tool["name"] for tool in await listed(make_client, ops, "2026-07-28")] == ["shop_now"]
+    answer = await client.begin("tools/call", {"name": "shop_later"}).json()
+    assert answer["error"]["code"] == -32602
+    ops.register_handler("shop.later", lambda input, context: 2)
+    assert (await client.call("shop_later", {}))["structuredContent"] == {"result": 2}

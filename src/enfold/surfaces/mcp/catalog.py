@@ -42,7 +42,8 @@ class Catalog:
         names = {own: own for own in safe} if tool_names == "id" else safe
         self.version = registry.version
         self._operations = operations
-        tools = [operation for operation in operations if kind_of(operation.spec) == "tool"]
+        # An operation without a handler is not there for a caller.
+        tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
         advertising = Advertising()
         self.tools = [Tool(operation, names[operation.spec.id], format, registry, advertising) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
