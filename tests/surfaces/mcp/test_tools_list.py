@@ -212,5 +212,5 @@ async def test_an_operation_without_a_handler_is_not_there(make_client: MakeClie
     assert [tool["name"] for tool in await listed(make_client, ops, "2026-07-28")] == ["shop_now"]
     answer = await client.begin("tools/call", {"name": "shop_later"}).json()
     assert answer["error"]["code"] == -32602
-    ops.register_handler("shop.later", lambda input, context: 2)
+    ops.register_handler("shop.later", lambda *_: 2)
     assert (await client.call("shop_later", {}))["structuredContent"] == {"result": 2}
