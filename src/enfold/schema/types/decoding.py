@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import Any, Final, TypeAlias
 
 from enfold.schema import wording
@@ -101,7 +102,7 @@ def whole_numbers(shape: Shape, value: Any, definitions: Definitions) -> Any:
         case shapes.Named(), dict() | list():
             return _whole_in_named(definitions[shape.key], value, definitions)
         case shapes.Items(), list():
-            return _changed_list(value, [whole_numbers(shape.item, item, definitions) for item in value])
+            return _whole_in_items(shape.item, value, definitions)
         case shapes.Row(), list():
             return _whole_in_row(shape.items, value, definitions)
         case shapes.Table(), dict():
@@ -140,6 +141,17 @@ def _whole_in_named(definition: Record | shapes.Alias, value: Any, definitions: 
     return whole_numbers_of_fields(definition, value, definitions)
 
 
+def _whole_in_items(shape: Shape, value: list[Any], definitions: Definitions) -> Any:
+    """The same for the items of a list, which may be very many."""
+    if isinstance(shape, shapes.Scalar):
+        if shape.type != "integer":
+            return value
+        return _changed_list(
+            value, [int(item) if type(item) is float and item.is_integer() else item for item in value]
+        )
+    return _changed_list(value, [whole_numbers(shape, item, definitions) for item in value])
+
+
 def _whole_in_row(shapes: tuple[Shape, ...], value: list[Any], definitions: Definitions) -> Any:
     pairs = zip(shapes, value, strict=False)
     changed = [whole_numbers(shape, item, definitions) for shape, item in pairs]
@@ -147,7 +159,7 @@ def _whole_in_row(shapes: tuple[Shape, ...], value: list[Any], definitions: Defi
 
 
 def _changed_list(old: list[Any], new: list[Any]) -> list[Any]:
-    return old if all(one is other for one, other in zip(old, new, strict=True)) else new
+    return old if all(map(is_, old, new)) else new
 
 
 def _changed_dict(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
