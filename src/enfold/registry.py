@@ -23,7 +23,6 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.lifetime import Lifetime
 from enfold.log import Log
-from enfold.nearest import nearest_id
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -31,7 +30,6 @@ from enfold.operation import (
     Identity,
     Normalize,
     Operation,
-    OperationOptions,
     OperationSpec,
     OperationType,
     Policy,
@@ -41,6 +39,7 @@ from enfold.operation import (
 from enfold.runtime import PreparedOperation, drive
 
 if TYPE_CHECKING:
+    from enfold.operation.options import OperationOptions
     from enfold.threads import Threads
 
 __all__ = ["OperationRegistry", "Registry", "not_found"]
@@ -126,6 +125,8 @@ class Registry:
     def unknown(self, name: str, identity: Identity | None) -> CallError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same."""
         ids = {key: spec.id for spec in self.visible(identity) for key in (spec.name, spec.id)}
+        from enfold.nearest import nearest_id  # which starting a program does not need
+
         near = nearest_id(name, ids)
         return not_found(name, "" if near is None else f". Did you mean {ids[near]}?")
 
@@ -349,12 +350,15 @@ class OperationRegistry(Registry):
 
     def _from_function(self, function: Callable[..., Any], options: OperationOptions) -> Operation:
         chosen: dict[str, Any] = dict(options)
-        _refuse_unknown(chosen, function)
         policy = Policy(**{name: chosen.pop(name) for name in Policy.__struct_fields__ if name in chosen})
         if "access" in chosen:
             chosen["access_control"] = chosen.pop("access")
         chosen.setdefault("namespace", self.namespace)
-        return operation_from_function(function, policy=policy, **chosen)
+        try:
+            return operation_from_function(function, policy=policy, **chosen)
+        except TypeError:
+            _refuse_unknown(options, function)
+            raise
 
     def on_start(self, hook: H) -> H:
         """Run a function before the first call, on whatever surface: it opens what the operations need."""
@@ -463,6 +467,8 @@ class View(Registry):
 
 def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Tell of an option that there is not, with the nearest that there is."""
+    from enfold.operation.options import OperationOptions  # which starting a program does not need
+
     known = OperationOptions.__optional_keys__
     for name in options:
         if name not in known:

@@ -13,7 +13,6 @@ from enfold.operation.names import (
     with_hash,
 )
 from enfold.operation.operation import Operation, function_name, is_coroutine_function, operation_from_function
-from enfold.operation.options import OperationOptions
 from enfold.operation.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
 from enfold.operation.spec import DEFAULT_TIMEOUT, ErrorSchema, LazySchema, OperationSpec, OperationType, Schema
 
@@ -36,7 +35,6 @@ __all__ = [
     "Normalize",
     "Notify",
     "Operation",
-    "OperationOptions",
     "OperationSpec",
     "OperationType",
     "Policy",
