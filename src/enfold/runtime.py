@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 _STRAY: Final = "what the handler waited for was cancelled"
 
-_CO_COROUTINE: Final = 0x0080  # of inspect, which is slow to import
-
 
 class PreparedOperation:
     """One operation made ready to run: all that is known before a call, made once and held by every surface.
@@ -67,6 +65,7 @@ class PreparedOperation:
         "_limits",
         "_make_env",
         "_may_wait",
+        "_plain",
         "_policy",
         "_takes_input",
         "_threads",
@@ -114,6 +113,7 @@ class PreparedOperation:
         self.needs_context = self._takes_input or self._context_parameter is not None
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
+        self._plain: PreparedOperation | None = None  # the same for results that are looked into, once it is needed
         self._may_wait = self._enters = True  # as far as we know before its first result
         self._finish: Finish = self._first_finish
         self._limit: Callable[[float], Limit] = self._first_limit
@@ -375,9 +375,9 @@ class PreparedOperation:
         """Finish a result that is looked into before it is written, as a record does."""
         if not self._for_writing:
             return self._finish(result)
-        from enfold.pipeline import build_pipeline
-
-        return build_pipeline(self.spec, self._policy, self.operation.signature)(result)
+        if self._plain is None:
+            self._plain = self.variant(for_writing=False)
+        return self._plain._finish(result)
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""
@@ -510,7 +510,7 @@ def never_waits(handler: Any) -> bool:
     Not to set one saves a fifth of a small call in process.
     """
     code = getattr(handler, "__code__", None)
-    if not isinstance(code, types.CodeType) or not code.co_flags & _CO_COROUTINE:
+    if not isinstance(code, types.CodeType) or not is_coroutine_function(handler):
         return False
     from opcode import opmap  # which asyncio has loaded already
 

@@ -87,11 +87,15 @@ class Limit(msgspec.Struct, eq=False):
         self._task.cancel()
 
     def end(self) -> bool:
-        """Forget the deadline, because the work is over; True where it has passed and alone cancelled the task."""
+        """Forget the deadline, because the work is over; True where it has passed and alone cancelled the task.
+
+        A second time it does nothing: a cancellation of somebody else's is not taken back.
+        """
         self._keeper.running.discard(self)
-        if self._timer is None:
+        timer, self._timer = self._timer, None
+        if timer is None:
             return False
-        self._timer.cancel()
+        timer.cancel()
         return self._has_passed and self._task.uncancel() <= self._cancelling
 
 

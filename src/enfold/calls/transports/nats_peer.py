@@ -158,7 +158,7 @@ class NATSTransport:
         if self._rebuilding is not None:
             self._rebuilding.cancel()
         if self._client is not None and not self._client.is_closed:
-            await self._client.close()
+            await _closed(self._client)
 
     # connecting
 
@@ -442,3 +442,13 @@ def _reason(error: Exception) -> str:
 def _shown(servers: Sequence[str]) -> str:
     """Addresses without the credentials in them."""
     return ", ".join(re.sub(r"//[^@/]*@", "//", server) for server in servers)
+
+
+async def _closed(client: Client) -> None:
+    """Close a client; one whose server has sent it away waits for a connection that nats-py has cancelled by itself."""
+    try:
+        await client.close()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # somebody gave up on the closing

@@ -54,10 +54,6 @@ class Hosts:
         """Whether pages of an origin were allowed to call by name."""
         return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
-    def admits_at_once(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request needs no closer look: its host passed before, and no page of any origin sent it."""
-        return b"origin" not in headers and headers.get(b"host", b"") in self.passed
-
     def cors_headers(self, headers: Mapping[bytes, bytes]) -> list[Header]:
         """What lets a page of a listed origin read the answer."""
         if not self.has_origins:

@@ -1,0 +1,80 @@
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from enfold import CallError, OperationRegistry
+from enfold.timekeeping import SOON, limit_running_task, timekeeper
+
+
+async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None:
+    async def work() -> int:
+        limit = limit_running_task(0.0)  # which has passed long ago
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            task.cancel()  # somebody else gives up at the same moment
+            assert [limit.end(), limit.end()] == [False, False]
+            return task.cancelling()
+        return -1
+
+    task = asyncio.ensure_future(work())
+    await asyncio.wait([task])
+    assert task.cancelled() or task.result() == 1
+
+
+async def test_a_stream_that_is_given_up_at_its_deadline_stays_cancelled() -> None:
+    ops = OperationRegistry("t")
+    counts: list[int] = []
+
+    @ops.subscription(timeout=0.01)
+    async def slow() -> AsyncIterator[int]:
+        try:
+            await asyncio.sleep(60)
+            yield 1
+        except asyncio.CancelledError:
+            following.cancel()
+            raise
+
+    async def follow() -> None:
+        try:
+            async for _ in ops.subscribe("t.slow"):
+                pass
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            counts.append(0 if task is None else task.cancelling())
+            raise
+
+    following = asyncio.ensure_future(follow())
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert counts == [1]
+
+
+async def test_what_is_over_soon_leaves_nothing_behind() -> None:
+    ops = OperationRegistry("t")
+
+    @ops.query
+    async def waiting() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    await asyncio.gather(*(ops.execute("t.waiting") for _ in range(100)))
+    assert timekeeper().running == set()
+    await asyncio.sleep(3 * SOON)
+    assert timekeeper().is_stopped
+
+
+async def test_a_deadline_shorter_than_a_tick_is_kept() -> None:
+    ops = OperationRegistry("t")
+
+    @ops.query(timeout=SOON / 10)
+    async def waiting() -> int:
+        await asyncio.sleep(60)
+        return 1
+
+    with pytest.raises(CallError) as caught:
+        await ops.execute("t.waiting")
+    assert caught.value.code == "TIMEOUT"
