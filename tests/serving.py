@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import uvicorn
 
-from enfold.surfaces.asgi.protocol import bounded_protocol
+from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
 from enfold.surfaces.bounds import Bounds
 
 T = TypeVar("T")

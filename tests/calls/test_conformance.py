@@ -12,7 +12,7 @@ from tests.calls.networks import PEERS, Network, shop
 
 from enfold import CallError, Context, OperationRegistry, ResponseEnvelope, http_envelope, mcp_envelope, to_wire
 from enfold.calls import PendingRequestMap
-from enfold.calls.caller.peers import find_peers
+from enfold.calls.caller.peer_stats import find_peers
 from enfold.calls.protocol.call_settings import NEVER, CallSettings, WorkerLimits
 from enfold.sources.calls import CallOperations, from_calls
 from enfold.surfaces.calls import Serving, serve_calls

@@ -17,7 +17,7 @@ from enfold.mcp.headers import (
     read_value,
     write_value,
 )
-from enfold.mcp.messages import Message, ProtocolError
+from enfold.mcp.json_rpc import Message, ProtocolError
 
 # The examples of the specification.
 WRITTEN = {

@@ -38,7 +38,7 @@ from enfold.provenance import (
     verify_run,
     verify_value,
 )
-from enfold.surfaces.requests import RequestCall
+from enfold.surfaces.tool_requests import RequestCall
 
 Wire = dict[str, Any]
 

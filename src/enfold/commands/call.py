@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any, Final, TextIO
 
 from enfold.commands.callers import local_caller
-from enfold.commands.recording import make_recorder
+from enfold.commands.recorder_options import make_recorder
 from enfold.commands.targets import Target, first_target, in_loop, program, split_command
 from enfold.errors import CallError, code_row
 from enfold.log import silence

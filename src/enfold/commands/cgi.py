@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from enfold.commands.recording import make_recorder
+from enfold.commands.recorder_options import make_recorder
 from enfold.commands.targets import first_target, program
 from enfold.errors import CallError
 from enfold.registry import Registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from enfold.commands.options import parsed
+from enfold.commands.command_options import parsed
 from enfold.errors import FormatError
 from enfold.formats import FORMATS
 from enfold.formats.conversion import convert

@@ -11,7 +11,7 @@ from platform import python_version
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import add_caller_options, find_verifiers
-from enfold.commands.options import parsed
+from enfold.commands.command_options import parsed
 from enfold.commands.printing import version
 from enfold.commands.targets import read_target
 from enfold.errors import CallError, code_row

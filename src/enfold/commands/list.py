@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.callers import local_caller
-from enfold.commands.options import parse
+from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import on_target
 from enfold.errors import CallError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final, NoReturn
 
-from enfold.commands.options import ToldError
+from enfold.commands.command_options import ToldError
 from enfold.commands.printing import version
 from enfold.errors import CallError, code_row
 from enfold.nearest import nearest

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enfold.commands.callers import LOCAL, local_caller
-from enfold.commands.options import parse
+from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
-from enfold.commands.recording import add_recording_options, recorder_of
+from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.targets import Target, first_target, opened, program
 from enfold.errors import CallError
 from enfold.registry import Registry
@@ -59,7 +59,7 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
     import asyncio
 
-    from enfold.commands.bounds import bounds_of
+    from enfold.commands.bound_options import bounds_of
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users
-from enfold.commands.options import parse
+from enfold.commands.command_options import parse
 from enfold.commands.targets import on_target
 from enfold.errors import CallError
 from enfold.registry import Registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.options import parse
+from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
 from enfold.commands.targets import on_target
 from enfold.registry import Registry

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from enfold.calls.caller.peers import PATIENCE, RunningPeer, find_peers
+from enfold.calls.caller.peer_stats import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.options import parsed
+from enfold.commands.command_options import parsed
 from enfold.commands.targets import TOKEN
 from enfold.errors import CallError
 from enfold.registry import Registry

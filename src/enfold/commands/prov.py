@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.commands.options import parsed
+from enfold.commands.command_options import parsed
 from enfold.provenance.canonical import read_json
 from enfold.provenance.drawing import to_mermaid, to_svg
 from enfold.provenance.lineage import build_graph, verify_run, verify_value

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.bounds import bounds_of
+from enfold.commands.bound_options import bounds_of
 from enfold.commands.callers import add_caller_options, who_may_come_in
-from enfold.commands.options import parse
-from enfold.commands.recording import add_recording_options, recorder_of
+from enfold.commands.command_options import parse
+from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.targets import TOKEN, opened
 from enfold.errors import CallError
 from enfold.operation import INHERIT, CallLimits, OperationSpec, Policy
@@ -171,7 +171,7 @@ class _Serving:
             import uvicorn
         except ImportError:
             raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
-        from enfold.surfaces.asgi.protocol import bounded_protocol
+        from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
 
         self._config = uvicorn.Config(
             self._app(),

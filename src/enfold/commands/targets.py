@@ -168,7 +168,7 @@ def in_loop(
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
     import asyncio
 
-    from enfold.commands.logins import LOGIN_PATIENCE
+    from enfold.commands.browser_login import LOGIN_PATIENCE
 
     async def run() -> int:
         async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
@@ -187,7 +187,7 @@ def opened(
     if target.kind == "program":
         return nullcontext(load(target.text))
     if target.kind == "configuration":
-        from enfold.commands.logins import logins
+        from enfold.commands.browser_login import logins
         from enfold.config import open_config
 
         return open_config(target.text, os.environ, logins=logins(login_patience), operation=operation)
@@ -224,7 +224,7 @@ async def _server(target: Target) -> AsyncIterator[Registry]:
 
 
 def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
-    from enfold.commands.logins import logins
+    from enfold.commands.browser_login import logins
     from enfold.config.logins import auth_of
     from enfold.sources.mcp import from_mcp
 

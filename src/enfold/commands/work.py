@@ -16,8 +16,8 @@ from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport
 from enfold.calls.transports.addresses import reached
+from enfold.commands.command_options import parse
 from enfold.commands.nats import users_in
-from enfold.commands.options import parse
 from enfold.commands.peers import add_address_options
 from enfold.commands.targets import TOKEN, opened
 from enfold.operation import Identity

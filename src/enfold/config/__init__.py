@@ -1,8 +1,8 @@
 """Configuration files, `enfold.toml` and the `mcpServers` JSON of editors, and the registry of all their sources."""
 
+from enfold.config.config_file import Config, SourceEntry, is_config, read_config
 from enfold.config.logins import Logins
 from enfold.config.opening import ConfiguredRegistry, SourceState, open_config, open_sources
-from enfold.config.reading import Config, SourceEntry, is_config, read_config
 
 __all__ = [
     "Config",

@@ -13,7 +13,7 @@ from enfold.errors import CallError
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
-    from enfold.sources.mcp.oauth.settings import OpenURL
+    from enfold.sources.mcp.oauth.login_settings import OpenURL
 
 __all__ = ["Logins", "auth_of"]
 

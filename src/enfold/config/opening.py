@@ -11,8 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from enfold.config.config_file import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.config.logins import Logins, auth_of
-from enfold.config.reading import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import Operation
@@ -214,7 +214,7 @@ async def _opened(source: SourceEntry, config: Config, registry: OperationRegist
 @asynccontextmanager
 async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
     from enfold.sources.mcp import Limits, from_mcp
-    from enfold.sources.mcp.targets import Command, server_from_entry
+    from enfold.sources.mcp.mcp_targets import Command, server_from_entry
 
     entry = source.entry
     server = server_from_entry(entry)
@@ -251,7 +251,7 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
 @asynccontextmanager
 async def _open_openapi(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
     from enfold.sources.openapi import from_openapi
-    from enfold.sources.openapi.client import Limits
+    from enfold.sources.openapi.service_client import Limits
 
     entry = source.entry
     taken = ("base_url", "credentials", "headers", "include", "exclude", "rename", "normalize", "server_variables")

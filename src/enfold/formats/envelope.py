@@ -79,7 +79,7 @@ def _is_error(error: Mapping[str, Any]) -> bool:
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
     """The schema of `{"data", "meta"}`."""
-    from enfold.formats.schemas import around  # which a start without lists and documents can do without
+    from enfold.formats.wrapper_schemas import around  # which a start without lists and documents can do without
 
     schema = around("data", operation.output_schema)
     definitions: dict[str, Any] = schema.setdefault("$defs", {})

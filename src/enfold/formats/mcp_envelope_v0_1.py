@@ -127,7 +127,7 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
     """The schema of the envelope around a result that fits."""
-    from enfold.formats.schemas import around  # which a start without lists and documents can do without
+    from enfold.formats.wrapper_schemas import around  # which a start without lists and documents can do without
 
     schema = around("result", operation.output_schema)
     schema["properties"] = {**ERROR_SCHEMA["properties"], **schema["properties"]}

@@ -16,7 +16,7 @@ from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
 from enfold.operation.context import Preferences
 from enfold.operation.spec import OperationSpec
-from enfold.provenance.options import CaptureOptions, options_from_meta
+from enfold.provenance.capture_options import CaptureOptions, options_from_meta
 from enfold.provenance.records import ArtifactRef
 
 __all__ = ["ANSWER_FORMAT", "VERSION", "Request", "fit", "read_request", "write_answer"]

@@ -63,7 +63,10 @@ def _several(wire: Mapping[str, Any]) -> list[Any]:
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
     """The schema of `{"result": v}`, of numbered values, or of `{}`."""
-    from enfold.formats.schemas import around, object_schema  # which a start without lists and documents can do without
+    from enfold.formats.wrapper_schemas import (
+        around,
+        object_schema,
+    )  # which a start without lists and documents can do without
 
     output = operation.output_schema
     if operation.values == 0:

@@ -167,7 +167,7 @@ class _Web:
 
     async def get(self, url: str) -> bytes:
         from enfold.sources.web import Request, open_client
-        from enfold.sources.web.addresses import split_url
+        from enfold.sources.web.urls import split_url
 
         client = open_client()
         try:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.mcp.messages import HEADER_MISMATCH, Message, ProtocolError
+from enfold.mcp.json_rpc import HEADER_MISMATCH, Message, ProtocolError
 
 __all__ = [
     "Mirror",

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     )
     from enfold.provenance.building import build_record, seal
     from enfold.provenance.canonical import canonical_json, read_json
+    from enfold.provenance.capture_options import (
+        CaptureOptions,
+        options_from_call,
+        options_from_meta,
+        options_from_mode,
+    )
     from enfold.provenance.digests import digest_bytes, digest_json
     from enfold.provenance.drawing import to_mermaid, to_svg
     from enfold.provenance.evidence import coerce_evidence, json_pointer_evidence, text_line_evidence
     from enfold.provenance.lineage import CycleError, Graph, build_graph, verify_lineage, verify_run, verify_value
     from enfold.provenance.manifest import LEVEL, capabilities
     from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
-    from enfold.provenance.options import (
-        CaptureOptions,
-        options_from_call,
-        options_from_meta,
-        options_from_mode,
-    )
     from enfold.provenance.recording import Recorder, Recording, recorded_run_id
     from enfold.provenance.records import Artifact, Digest, Evidence, Record, Tool, read_record
     from enfold.provenance.redaction import redact
@@ -104,7 +104,7 @@ _HOMES: Final = {
         "evidence": ("coerce_evidence", "json_pointer_evidence", "text_line_evidence"),
         "lineage": ("CycleError", "Graph", "build_graph", "verify_lineage", "verify_run", "verify_value"),
         "methods": ("CATALOGUE", "ClaimError", "method_id_fault", "read_catalogue"),
-        "options": ("CaptureOptions", "options_from_call", "options_from_meta", "options_from_mode"),
+        "capture_options": ("CaptureOptions", "options_from_call", "options_from_meta", "options_from_mode"),
         "recording": ("Recorder", "Recording", "recorded_run_id"),
         "records": ("Artifact", "Digest", "Evidence", "Record", "Tool", "read_record"),
         "redaction": ("redact",),

@@ -17,11 +17,11 @@ from enfold.errors import FormatError
 from enfold.log import Log
 from enfold.provenance.artifacts import ROLE_LABEL, caller_artifact, json_artifact, referred_artifact
 from enfold.provenance.building import build_record, seal
+from enfold.provenance.capture_options import CaptureOptions, Mode, Unasked
 from enfold.provenance.endings import Answer, Ending, Writer, failure, same_content, success
 from enfold.provenance.evidence import JSON_POINTER_METHOD, anchor_fault, coerce_evidence, json_pointer_evidence
 from enfold.provenance.lineage import RECORD_LABEL, RUN_LABEL
 from enfold.provenance.methods import Claims, check_claims
-from enfold.provenance.options import CaptureOptions, Mode, Unasked
 from enfold.provenance.records import (
     ARTIFACT_VERSION,
     EVIDENCE_VERSION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from enfold.envelope import ResultWarning
-from enfold.schema.repairs.report import Path, Report
+from enfold.schema.repairs.repair_report import Path, Report
 
 __all__ = ["differences"]
 

@@ -16,11 +16,11 @@ from enfold.schema.types.callables import Declaration, read_callable
 from enfold.schema.types.describe import describe_record, describe_shape
 from enfold.schema.types.docstring import parse_docstring
 from enfold.schema.types.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
-from enfold.schema.types.parameters import read_arguments, read_shape
+from enfold.schema.types.function_parameters import read_arguments, read_shape
 from enfold.schema.types.shapes import Definitions, Scalar, Shape
 
 if TYPE_CHECKING:
-    from enfold.schema.types.results import Converter
+    from enfold.schema.types.typed_results import Converter
 
 __all__ = ["DecodeError", "Signature", "as_type", "read_signature"]
 
@@ -127,7 +127,7 @@ def _read_result(declaration: Declaration) -> _Result:
 
 
 def _make_converter(result: _Result) -> Converter | None:
-    from enfold.schema.types.results import result_converter
+    from enfold.schema.types.typed_results import result_converter
 
     return result_converter(result.annotation, result.shape, result.definitions)
 

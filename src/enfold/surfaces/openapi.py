@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.formats.schemas import with_references
+from enfold.formats.wrapper_schemas import with_references
 from enfold.mcp.tool_names import tool_names
 from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry

@@ -12,14 +12,14 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
-from enfold.mcp.messages import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, VERSION_KEY
+from enfold.mcp.json_rpc import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, VERSION_KEY
 from enfold.mcp.revisions import KNOWN, LATEST, LATEST_HANDSHAKE
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.messages import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.results import ERROR_KEY
+from enfold.surfaces.mcp.tool_results import ERROR_KEY
 from enfold.testing.asgi_client import Conversation, living
 from enfold.testing.named_callers import NamedCallers
 from enfold.testing.replies import WRITTEN, Envelopes, Input, Reply, items_of

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from enfold.sources.mcp.askers import MAX_LEFT, Askers
-from enfold.sources.mcp.call import Call
+from enfold.sources.mcp.outgoing_call import Call
 
 
 class Person:

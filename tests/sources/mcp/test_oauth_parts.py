@@ -15,16 +15,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from enfold import CallError
 from enfold.sources.mcp.oauth import Client, FileStore, Saved, Tokens, UserLogin
-from enfold.sources.mcp.oauth.addresses import Reach, authorization_server_urls, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
+from enfold.sources.mcp.oauth.login_reach import Reach, authorization_server_urls, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
 from enfold.sources.mcp.oauth.wire import open_wire
-from enfold.sources.mcp.web import Refusal
-from enfold.sources.web.addresses import read_endpoint
-from enfold.sources.web.grants import RefusedError
+from enfold.sources.mcp.web_requests import Refusal
+from enfold.sources.web.token_endpoint import RefusedError
+from enfold.sources.web.urls import read_endpoint
 
 # --- challenges ---------------------------------------------------------------------------------------------------
 

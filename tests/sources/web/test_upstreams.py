@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from enfold.sources.web import Request, WebError
 from enfold.sources.web.client import Client
 from enfold.sources.web.connection import Exchange
-from enfold.sources.web.decoding import PIECE, decoder_for
+from enfold.sources.web.decompression import PIECE, decoder_for
 
 LIMIT = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\n"

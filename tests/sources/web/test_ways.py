@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from enfold.sources.web import Request, WebError, open_client
-from enfold.sources.web.addresses import Endpoint, network_of, read_endpoint
 from enfold.sources.web.client import Client
 from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import dial
 from enfold.sources.web.pool import Pool
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.surroundings import proxy_for
+from enfold.sources.web.urls import Endpoint, network_of, read_endpoint
 
 
 def only_public(_endpoint: Endpoint, address: str) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from enfold.sources.web import Request, WebError
-from enfold.sources.web.addresses import read_endpoint, split_url
 from enfold.sources.web.client import Client
+from enfold.sources.web.urls import read_endpoint, split_url
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from tests.surfaces.mcp.conftest import BOTH, HANDSHAKE, Client
 
 from enfold import Context, OperationRegistry
 from enfold.mcp import resource
-from enfold.mcp.messages import ProtocolError, parse_batch
+from enfold.mcp.json_rpc import ProtocolError, parse_batch
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.kept import Kept
 from enfold.surfaces.mcp.reply import Reply
 

@@ -444,7 +444,7 @@ async def test_a_client_that_goes_in_the_middle_of_its_body_runs_nothing(make_cl
 
 
 async def test_a_body_that_does_not_come_in_time_is_a_timeout(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("enfold.surfaces.mcp.http.BODY_TIMEOUT", 0.01)
+    monkeypatch.setattr("enfold.surfaces.mcp.http_app.BODY_TIMEOUT", 0.01)
     conversation = Conversation(
         client.app, "POST", "/mcp", client.headers("tools/call", "shop_add"), b"", is_silent=True
     )

@@ -11,7 +11,7 @@ from enfold.schema.nodes.compare import standing_for
 from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import kinds_of, outer_types, types_of_values
 from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending
-from enfold.schema.repairs.convert import lossless
+from enfold.schema.repairs.conversions import lossless
 
 __all__ = ["Choice", "choose", "unmapped_tag"]
 

@@ -29,8 +29,8 @@ from enfold.schema.nodes.node import MISSING, Node
 from enfold.schema.nodes.traits import ALL_TYPES, kinds_of
 from enfold.schema.repairs.bundle import Bundle, Bundles, Pending
 from enfold.schema.repairs.choose import choose, unmapped_tag
-from enfold.schema.repairs.convert import lossless
-from enfold.schema.repairs.report import Entry, Path, Report
+from enfold.schema.repairs.conversions import lossless
+from enfold.schema.repairs.repair_report import Entry, Path, Report
 
 __all__ = ["Repaired", "misfits", "repaired", "unchanged"]
 

@@ -17,9 +17,9 @@ from enfold.envelope import ContentBlock, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema.plain import to_plain
 from enfold.schema.types import shapes
-from enfold.schema.types.limits import is_pydantic_metadata, limit, read_metadata
-from enfold.schema.types.records import is_record, names_of_module, read_record, resolve
+from enfold.schema.types.record_classes import is_record, names_of_module, read_record, resolve
 from enfold.schema.types.shapes import Definitions, Record, Shape
+from enfold.schema.types.value_limits import is_pydantic_metadata, limit, read_metadata
 
 __all__ = ["TypeReader", "spelled"]
 

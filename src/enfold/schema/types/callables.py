@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.types.records import resolve
+from enfold.schema.types.record_classes import resolve
 
 __all__ = ["Declaration", "Kind", "Parameter", "read_callable"]
 

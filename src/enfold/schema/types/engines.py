@@ -13,7 +13,7 @@ from enfold.schema.types import engine_msgspec
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.decoding import whole_numbers, whole_numbers_of_fields
 from enfold.schema.types.describe import describe_shape
-from enfold.schema.types.parameters import Arguments
+from enfold.schema.types.function_parameters import Arguments
 from enfold.schema.types.shapes import Shape
 
 __all__ = ["Decode", "Engine", "EngineChoice", "MakeSchema", "as_type", "choose_engine", "make_once"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from enfold.sources.mcp.call import Call, Listener
+from enfold.sources.mcp.outgoing_call import Call, Listener
 
 __all__ = ["Askers"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, Peer
-from enfold.mcp.messages import INTERNAL_ERROR, ProtocolError
+from enfold.mcp.json_rpc import INTERNAL_ERROR, ProtocolError
 from enfold.sources.mcp.recipients import PutQuestions, Recipient
 
 __all__ = ["Held"]

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
@@ -28,9 +28,9 @@ from enfold.mcp.messages import (
     result_message,
 )
 from enfold.sources.mcp.askers import Askers
-from enfold.sources.mcp.call import Call, Listener
-from enfold.sources.mcp.failures import LostError, read_rpc_error
-from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.outgoing_call import Call, Listener
+from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
 
 __all__ = ["UNCANCELLED", "Call", "Inbox", "Notice", "Send"]
 

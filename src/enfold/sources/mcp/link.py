@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.sources.mcp.call import Listener
 from enfold.sources.mcp.inbox import Notice
+from enfold.sources.mcp.outgoing_call import Listener
 from enfold.sources.mcp.session import ServerSettings, Session, open_session
 
 __all__ = ["Link"]

@@ -27,7 +27,7 @@ from enfold.operation import (
     with_hash,
 )
 from enfold.sources.choosing import Choice, choosing
-from enfold.sources.mcp.results import Reads, Shape, read_shape, to_envelope
+from enfold.sources.mcp.result_envelopes import Reads, Shape, read_shape, to_envelope
 from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
 from enfold.sources.mcp.upstream import Listing, Upstream

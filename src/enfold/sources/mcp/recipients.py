@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from enfold.mcp.asking import MissingCapability, Peer, Question
-from enfold.mcp.messages import METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
+from enfold.mcp.json_rpc import METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
 from enfold.operation import Context
-from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.mcp_limits import Limits
 
 __all__ = ["Answers", "PutQuestions", "Recipient", "peer_of", "with_defaults"]
 

@@ -14,14 +14,14 @@ from enfold.mcp.offers import facts_of, kind_of
 from enfold.operation import AccessControl, Normalize, Operation, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
-from enfold.sources.mcp.limits import Limits
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.recipients import Answers
-from enfold.sources.mcp.results import Reads
+from enfold.sources.mcp.result_envelopes import Reads
 from enfold.sources.mcp.session import Dialect, ServerSettings
-from enfold.sources.mcp.targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.upstream import Upstream
-from enfold.sources.mcp.web import GivenHeaders, given_headers
+from enfold.sources.mcp.web_requests import GivenHeaders, given_headers
 from enfold.sources.report import ImportReport, Problem
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.levels import place_of
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
     LOG_LEVEL_KEY,
@@ -22,13 +21,14 @@ from enfold.mcp.messages import (
     VERSION_KEY,
     ProtocolError,
 )
+from enfold.mcp.levels import place_of
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
-from enfold.sources.mcp.call import LISTEN, Call, Listener
-from enfold.sources.mcp.failures import LostError, protocol_failure
 from enfold.sources.mcp.inbox import Inbox, Notice
-from enfold.sources.mcp.limits import Limits
-from enfold.sources.mcp.targets import Address, Command, Server
-from enfold.sources.mcp.web import Headers
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_targets import Address, Command, Server
+from enfold.sources.mcp.outgoing_call import LISTEN, Call, Listener
+from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
+from enfold.sources.mcp.web_requests import Headers
 
 __all__ = ["Connection", "Dialect", "ServerSettings", "Session", "open_session"]
 
@@ -267,7 +267,7 @@ async def _open_process(settings: ServerSettings, command: Command, notice: Noti
 async def _begin_process(
     settings: ServerSettings, command: Command, notice: Notice, source: Listener, protocol: Dialect
 ) -> Session:
-    from enfold.sources.mcp.stdio import start_process
+    from enfold.sources.mcp.server_process import start_process
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
     connection = await start_process(command, inbox, settings.limits)
@@ -290,8 +290,8 @@ async def _open_address(settings: ServerSettings, address: Address, notice: Noti
 
 
 async def _begin_http(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
-    from enfold.sources.mcp.http import HTTPConnection
-    from enfold.sources.mcp.web import Web
+    from enfold.sources.mcp.streamable_http import HTTPConnection
+    from enfold.sources.mcp.web_requests import Web
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
     web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
@@ -299,8 +299,8 @@ async def _begin_http(settings: ServerSettings, address: Address, notice: Notice
 
 
 async def _begin_event_stream(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
-    from enfold.sources.mcp.sse import open_event_stream
-    from enfold.sources.mcp.web import Web
+    from enfold.sources.mcp.legacy_sse import open_event_stream
+    from enfold.sources.mcp.web_requests import Web
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
     web = Web(address, settings.name, settings.limits, settings.headers, settings.client)

@@ -9,7 +9,7 @@ from typing import Any
 
 from enfold.errors import CallError
 from enfold.operation import Context
-from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.mcp_limits import Limits
 from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream import Upstream
 

@@ -10,16 +10,16 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.asking import Peer
-from enfold.mcp.messages import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
+from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.operation import Context
-from enfold.sources.mcp.failures import LostError, protocol_failure
-from enfold.sources.mcp.following import Following
 from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
+from enfold.sources.mcp.mcp_targets import Command
 from enfold.sources.mcp.recipients import Answers, Recipient, peer_of
+from enfold.sources.mcp.resource_followers import Following
 from enfold.sources.mcp.session import ServerSettings, Session
-from enfold.sources.mcp.targets import Command
+from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 from enfold.sources.report import Problem
 
 __all__ = ["Listing", "Upstream"]

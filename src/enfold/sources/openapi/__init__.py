@@ -1,6 +1,6 @@
 """OpenAPI services as operations: every version from 2.0 to 3.2, JSON and YAML, streams included."""
 
-from enfold.sources.openapi.client import Limits
+from enfold.sources.openapi.service_client import Limits
 from enfold.sources.openapi.source import ImportedOperations, from_openapi
 from enfold.sources.report import ImportReport
 

@@ -16,11 +16,11 @@ import msgspec
 from enfold.sources.openapi.document import BrokenReferenceError, read_document
 from enfold.sources.openapi.files import Folders, referred_file
 from enfold.sources.openapi.security import Credential
-from enfold.sources.openapi.servers import Reach, origin
+from enfold.sources.openapi.server_urls import Reach, origin
 from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.addresses import shown, split_url
-from enfold.sources.web.messages import Headers
+from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
+from enfold.sources.web.urls import shown, split_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient

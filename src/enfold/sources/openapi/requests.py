@@ -13,7 +13,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.openapi import media, parameters, segments
 from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
-from enfold.sources.openapi.inputs import Inputs, Kind
+from enfold.sources.openapi.operation_input import Inputs, Kind
 from enfold.sources.openapi.parameters import Parameter
 from enfold.sources.openapi.styles import join_pairs
 

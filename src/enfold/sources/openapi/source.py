@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, Self
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
 from enfold.sources.choosing import Choice, Filter, choosing
-from enfold.sources.openapi.calls import Blueprint, Call, Shared, read_blueprint
-from enfold.sources.openapi.client import IDEMPOTENT, HTTPClient, Limits
+from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
+from enfold.sources.openapi.endpoint import Blueprint, Call, Shared, read_blueprint
 from enfold.sources.openapi.files import Folders
 from enfold.sources.openapi.loading import Loader, Login
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
@@ -26,8 +26,8 @@ from enfold.sources.openapi.security import (
     read_schemes,
     unknown_credentials,
 )
-from enfold.sources.openapi.servers import Servers
-from enfold.sources.openapi.tokens import TokenStore
+from enfold.sources.openapi.server_urls import Servers
+from enfold.sources.openapi.service_client import IDEMPOTENT, HTTPClient, Limits
 from enfold.sources.report import ImportReport, Problem
 
 _log: Final = Log("enfold.openapi")

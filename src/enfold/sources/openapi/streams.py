@@ -13,9 +13,9 @@ from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.sources.openapi import media
-from enfold.sources.openapi.client import HTTPClient
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import Answer, to_envelope, to_error
+from enfold.sources.openapi.service_client import HTTPClient
 from enfold.sources.sse import EventDecoder, EventTooLargeError
 from enfold.sources.web import Response, WebError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from enfold.errors import CallError
-from enfold.sources.web.failures import WebError
-from enfold.sources.web.messages import Request, Response
+from enfold.sources.web.http_messages import Request, Response
+from enfold.sources.web.web_error import WebError
 
 if TYPE_CHECKING:
     from enfold.sources.web.client import Client

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from enfold.sources.web.addresses import read_endpoint
 from enfold.sources.web.connection import Connection, Exchange
 from enfold.sources.web.dialing import Allows
-from enfold.sources.web.failures import SAFE_TO_REPEAT, WebError
-from enfold.sources.web.messages import Headers, Request, Response, write
+from enfold.sources.web.http_messages import Headers, Request, Response, write
 from enfold.sources.web.pool import Key, Pool
 from enfold.sources.web.surroundings import proxy_for
+from enfold.sources.web.urls import read_endpoint
+from enfold.sources.web.web_error import SAFE_TO_REPEAT, WebError
 
 __all__ = ["Client"]
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import httptools
 
-from enfold.sources.web.failures import WebError
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["Connection", "Exchange"]
 

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
-from enfold.sources.web.addresses import Endpoint, literal_address
 from enfold.sources.web.connection import Connection, Exchange
-from enfold.sources.web.failures import WebError
 from enfold.sources.web.surroundings import Proxy, tls_context
+from enfold.sources.web.urls import Endpoint, literal_address
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["Allows", "dial"]
 

@@ -6,9 +6,9 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from enfold.sources.web.failures import WebError
-from enfold.sources.web.messages import DEFAULTS, Headers, Request, Response
+from enfold.sources.web.http_messages import DEFAULTS, Headers, Request, Response
 from enfold.sources.web.pool import CONNECT
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["GivenClient"]
 

@@ -6,10 +6,10 @@ import select
 import time
 from typing import Final, TypeAlias
 
-from enfold.sources.web.addresses import Endpoint
 from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import Allows, dial
 from enfold.sources.web.surroundings import Proxy
+from enfold.sources.web.urls import Endpoint
 
 __all__ = ["Key", "Pool"]
 

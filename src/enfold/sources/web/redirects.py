@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Container
 from typing import Final
 
-from enfold.sources.web.addresses import joined, split_url
-from enfold.sources.web.failures import WebError
-from enfold.sources.web.messages import Request, Response
+from enfold.sources.web.http_messages import Request, Response
+from enfold.sources.web.urls import joined, split_url
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["REDIRECTS", "follow", "moved", "next_url"]
 

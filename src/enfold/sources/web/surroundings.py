@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from enfold.sources.web.addresses import Endpoint, literal_address, read_endpoint
-from enfold.sources.web.failures import WebError
+from enfold.sources.web.urls import Endpoint, literal_address, read_endpoint
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["Proxy", "proxy_for", "tls_context"]
 

@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.operation import OperationSpec
 from enfold.surfaces.command_line.samples import example_words
-from enfold.surfaces.command_line.schemas import fields_of, limits_of, opened, type_text
+from enfold.surfaces.command_line.schema_words import fields_of, limits_of, opened, type_text
 
 __all__ = ["operation_help"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.surfaces.command_line.schemas import fields_of, opened
+from enfold.surfaces.command_line.schema_words import fields_of, opened
 
 __all__ = ["example_words"]
 

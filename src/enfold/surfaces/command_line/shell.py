@@ -170,7 +170,7 @@ class Shell:
     def _prepare_request(self, words: Words) -> PreparedCall:
         """An `mcp.request.v0.1`; its answer is always in the format that goes with it."""
         from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
-        from enfold.surfaces.requests import RequestCall
+        from enfold.surfaces.tool_requests import RequestCall
 
         try:
             asked = RequestCall(

@@ -235,7 +235,7 @@ class Functions:
     async def call_request(self, request: Request) -> Answer:
         """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""
         from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
-        from enfold.surfaces.requests import RequestCall
+        from enfold.surfaces.tool_requests import RequestCall
 
         if request.method != "POST":
             raise not_allowed(request.method, ("POST", "OPTIONS"))

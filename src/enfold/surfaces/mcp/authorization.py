@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource, scopes_of
 from enfold.identities.tokens import Door, Verifier
-from enfold.mcp.messages import INVALID_REQUEST, ProtocolError, encode
+from enfold.mcp.json_rpc import INVALID_REQUEST, ProtocolError, encode
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, Header, Scope

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
-from enfold.formats.schemas import with_references
+from enfold.formats.wrapper_schemas import with_references
 from enfold.mcp.headers import Mirror, mirrors_of
-from enfold.mcp.messages import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
 from enfold.mcp.uri_template import is_template
@@ -19,7 +19,7 @@ from enfold.operation import Operation, OperationSpec, OperationType, legal_name
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
 from enfold.schema.advertised import Advertising
-from enfold.surfaces.mcp.addresses import Addresses
+from enfold.surfaces.mcp.resource_uris import Addresses
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
 

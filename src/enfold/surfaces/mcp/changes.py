@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from enfold.mcp.messages import SUBSCRIPTION_KEY, RequestId, notification
+from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, RequestId, notification
 from enfold.surfaces.mcp.catalog import Lists
 
 __all__ = ["KINDS", "Changes", "Listener"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from enfold.surfaces.bounds import Bounds
 
 if TYPE_CHECKING:
-    from enfold.surfaces.mcp.events import EventStream
+    from enfold.surfaces.mcp.event_stream import EventStream
 
 __all__ = ["Kept"]
 

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from enfold.errors import CallError
 from enfold.identities.tokens import Client, address_of
 from enfold.mcp.headers import check_headers
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -35,11 +35,11 @@ from enfold.operation import Identity, new_request_id
 from enfold.surfaces.asgi.exchange import Presence, late_body
 from enfold.surfaces.asgi.messages import JSON, Send, respond
 from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.events import EventStream
-from enfold.surfaces.mcp.exchange import Caller, Exchange, read_caller
+from enfold.surfaces.mcp.event_stream import EventStream
+from enfold.surfaces.mcp.mcp_service import protocol_error
 from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
+from enfold.surfaces.mcp.running_request import Caller, Exchange, read_caller
 from enfold.surfaces.mcp.server import Server
-from enfold.surfaces.mcp.service import protocol_error
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
 
 __all__ = ["Headers", "Post", "Shared"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from enfold.access import may_list
-from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
+from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
 from enfold.mcp.offers import prompt_messages
 from enfold.operation import OperationSpec
 from enfold.surfaces.mcp.catalog import Prompt
-from enfold.surfaces.mcp.exchange import Exchange
-from enfold.surfaces.mcp.service import Result, Service, arguments_of
+from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
+from enfold.surfaces.mcp.running_request import Exchange
 
 __all__ = ["complete", "get_prompt", "list_prompts"]
 

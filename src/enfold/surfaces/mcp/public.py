@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from enfold.mcp.messages import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
-from enfold.surfaces.mcp.exchange import Exchange
+from enfold.mcp.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
 from enfold.surfaces.mcp.reply import RefusalError
-from enfold.surfaces.mcp.results import ERROR_KEY
+from enfold.surfaces.mcp.running_request import Exchange
 from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.tool_results import ERROR_KEY
 
 __all__ = ["PublicServer"]
 

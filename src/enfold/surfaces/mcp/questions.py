@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import UNSET
 
-from enfold.mcp.messages import Message, ProtocolError, RequestId, request
+from enfold.mcp.json_rpc import Message, ProtocolError, RequestId, request
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.messages import ProtocolError, RequestId, encode, error_message
+from enfold.mcp.json_rpc import ProtocolError, RequestId, encode, error_message
 from enfold.surfaces.asgi.messages import JSON, Header, Send, respond
-from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.sessions import HTTPSession
 
 __all__ = ["EVENTS", "RefusalError", "Reply"]

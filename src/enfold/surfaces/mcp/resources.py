@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enfold.envelope import MCPResponseMeta
 from enfold.mcp.offers import resource_contents
-from enfold.surfaces.mcp.exchange import Exchange
-from enfold.surfaces.mcp.service import Result, Service, Session, cacheable, uri_of
+from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable, uri_of
+from enfold.surfaces.mcp.running_request import Exchange
 
 __all__ = ["list_resources", "list_templates", "read_resource", "subscribe", "unsubscribe"]
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from enfold.mcp.asking import InputRequired
-from enfold.mcp.messages import INVALID_PARAMS, ProtocolError
-from enfold.surfaces.mcp.exchange import Exchange
+from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
+from enfold.surfaces.mcp.running_request import Exchange
 
 __all__ = ["Rounds"]
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.log import Log
 from enfold.mcp.asking import InputRequired, MissingCapability
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -23,10 +23,10 @@ from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
 from enfold.surfaces.mcp.changes import KINDS, Listener
-from enfold.surfaces.mcp.exchange import Exchange, check_level
 from enfold.surfaces.mcp.following import Release
+from enfold.surfaces.mcp.mcp_service import Result, Service, Session, Settings, cacheable
 from enfold.surfaces.mcp.rounds import Rounds
-from enfold.surfaces.mcp.service import Result, Service, Session, Settings, cacheable
+from enfold.surfaces.mcp.running_request import Exchange, check_level
 
 __all__ = ["Server"]
 

@@ -13,14 +13,14 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.messages import RequestId
+from enfold.mcp.json_rpc import RequestId
 from enfold.operation import Identity
 from enfold.surfaces.asgi.exchange import Presence
 from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.events import EventStream
+from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.kept import Kept
+from enfold.surfaces.mcp.mcp_service import Session
 from enfold.surfaces.mcp.questions import Questions
-from enfold.surfaces.mcp.service import Session
 
 __all__ = ["HTTPSession", "Sessions"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     INVALID_REQUEST,
     VERSION_KEY,
     Message,
@@ -24,11 +24,11 @@ from enfold.mcp.messages import (
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.mcp.changes import KINDS, Listener
-from enfold.surfaces.mcp.exchange import Exchange, read_caller
+from enfold.surfaces.mcp.mcp_service import Session, Settings
 from enfold.surfaces.mcp.questions import Questions
+from enfold.surfaces.mcp.running_request import Exchange, read_caller
 from enfold.surfaces.mcp.server import Server
-from enfold.surfaces.mcp.service import Session, Settings
-from enfold.surfaces.mcp.streams import Reading, Streams, let_go, take_streams
+from enfold.surfaces.mcp.standard_streams import Reading, Streams, let_go, take_streams
 
 if TYPE_CHECKING:
     import asyncio

@@ -10,9 +10,9 @@ from enfold.mcp.headers import check_argument_headers
 from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
-from enfold.surfaces.mcp.exchange import Exchange
-from enfold.surfaces.mcp.results import FORMAT_KEY, failure, success, with_run_id
-from enfold.surfaces.mcp.service import Result, Service, arguments_of
+from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
+from enfold.surfaces.mcp.running_request import Exchange
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success, with_run_id
 
 __all__ = ["call_tool", "list_tools"]
 

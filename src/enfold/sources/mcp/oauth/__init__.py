@@ -1,7 +1,7 @@
 """OAuth for MCP servers: `from_mcp(url, auth=UserLogin(open_url=…))`, or one of the logins without a user."""
 
-from enfold.sources.mcp.oauth.settings import AssertionLogin, Auth, ClientCredentials, EnterpriseLogin, UserLogin
-from enfold.sources.mcp.oauth.store import Client, FileStore, MemoryStore, Saved, Store, Tokens
+from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, ClientCredentials, EnterpriseLogin, UserLogin
+from enfold.sources.mcp.oauth.login_store import Client, FileStore, MemoryStore, Saved, Store, Tokens
 
 __all__ = [
     "AssertionLogin",

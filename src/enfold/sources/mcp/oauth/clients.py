@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.login_settings import Auth, UserLogin
+from enfold.sources.mcp.oauth.login_store import Client, Saved
 from enfold.sources.mcp.oauth.metadata import AuthorizationServer, Place
-from enfold.sources.mcp.oauth.settings import Auth, UserLogin
-from enfold.sources.mcp.oauth.store import Client, Saved
 from enfold.sources.mcp.oauth.wire import Wire
-from enfold.sources.web.grants import RefusedError
+from enfold.sources.web.token_endpoint import RefusedError
 
 __all__ = ["find_client", "known_client"]
 

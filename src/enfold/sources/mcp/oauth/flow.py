@@ -9,18 +9,18 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from enfold.sources.mcp.oauth.addresses import Reach
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.clients import find_client, known_client
 from enfold.sources.mcp.oauth.consent import Question, ask, read_answer
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.grants import JWT_BEARER, exchange_identity, request_tokens, text_of
+from enfold.sources.mcp.oauth.login_reach import Reach
+from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
+from enfold.sources.mcp.oauth.login_store import Client, Saved, Tokens
 from enfold.sources.mcp.oauth.metadata import Place, find_place
 from enfold.sources.mcp.oauth.receiver import Receiver, open_receiver
-from enfold.sources.mcp.oauth.settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
-from enfold.sources.mcp.oauth.store import Client, Saved, Tokens
 from enfold.sources.mcp.oauth.wire import Wire, open_wire
-from enfold.sources.web.grants import RefusedError
+from enfold.sources.web.token_endpoint import RefusedError
 
 __all__ = ["Tried", "log_in", "refresh"]
 

@@ -10,15 +10,15 @@ from uuid import uuid4
 
 import msgspec
 
-from enfold.sources.mcp.oauth.addresses import Reach
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
+from enfold.sources.mcp.oauth.login_reach import Reach
+from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin, Text
+from enfold.sources.mcp.oauth.login_store import Client, Tokens
 from enfold.sources.mcp.oauth.metadata import Place
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
-from enfold.sources.mcp.oauth.settings import Auth, EnterpriseLogin, Text
-from enfold.sources.mcp.oauth.store import Client, Tokens
 from enfold.sources.mcp.oauth.wire import Wire
-from enfold.sources.web.grants import Method, RefusedError, TokenAnswer, identify
+from enfold.sources.web.token_endpoint import Method, RefusedError, TokenAnswer, identify
 
 __all__ = ["JWT_BEARER", "exchange_identity", "request_tokens", "text_of"]
 

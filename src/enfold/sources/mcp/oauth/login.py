@@ -15,11 +15,11 @@ from enfold.log import Log
 from enfold.sources.mcp.oauth.challenge import Challenge, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
+from enfold.sources.mcp.oauth.login_settings import Auth
+from enfold.sources.mcp.oauth.login_store import MemoryStore, Saved
 from enfold.sources.mcp.oauth.proof import ProofKey
-from enfold.sources.mcp.oauth.settings import Auth
-from enfold.sources.mcp.oauth.store import MemoryStore, Saved
 from enfold.sources.mcp.secrets import secrets_in, without_secrets
-from enfold.sources.mcp.web import GivenHeaders, Refusal, given_headers
+from enfold.sources.mcp.web_requests import GivenHeaders, Refusal, given_headers
 
 __all__ = ["Login"]
 

@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.oauth.addresses import (
+from enfold.sources.mcp.oauth.challenge import Challenge
+from enfold.sources.mcp.oauth.denial import denied
+from enfold.sources.mcp.oauth.login_reach import (
     Reach,
     authorization_server_urls,
     covers,
     origin,
     resource_metadata_urls,
 )
-from enfold.sources.mcp.oauth.challenge import Challenge
-from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.wire import Wire
 
 __all__ = ["AuthorizationServer", "Place", "find_place"]

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.oauth.addresses import Reach
+from enfold.sources.mcp.oauth.login_reach import Reach
 from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.addresses import same_place
-from enfold.sources.web.grants import Send, TokenAnswer, decoded, exchange, post, post_form
 from enfold.sources.web.redirects import follow
+from enfold.sources.web.token_endpoint import Send, TokenAnswer, decoded, exchange, post, post_form
+from enfold.sources.web.urls import same_place
 
 __all__ = ["Wire", "open_wire"]
 

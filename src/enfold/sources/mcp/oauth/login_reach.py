@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.web.addresses import PORTS, Endpoint, Network, literal_address, network_of, place_of
+from enfold.sources.web.urls import PORTS, Endpoint, Network, literal_address, network_of, place_of
 
 __all__ = ["Reach", "authorization_server_urls", "covers", "origin", "resource_metadata_urls"]
 

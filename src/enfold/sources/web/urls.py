@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
 
-from enfold.sources.web.failures import WebError
+from enfold.sources.web.web_error import WebError
 
 __all__ = [
     "Endpoint",

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.mcp.headers import write_value
-from enfold.mcp.messages import ProtocolError, encode, notification, parse, request
+from enfold.mcp.json_rpc import ProtocolError, encode, notification, parse, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.failures import LostError, read_rpc_error
 from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
-from enfold.sources.mcp.limits import Limits
-from enfold.sources.mcp.web import DRAIN, Reply, Web, too_large
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
+from enfold.sources.mcp.web_requests import DRAIN, Reply, Web, too_large
 from enfold.sources.sse import Event, EventDecoder, EventTooLargeError
 
 __all__ = ["HTTPConnection"]

@@ -7,12 +7,12 @@ from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from enfold.errors import CallError
-from enfold.mcp.messages import ProtocolError, encode, notification, request
+from enfold.mcp.json_rpc import ProtocolError, encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.failures import LostError
 from enfold.sources.mcp.inbox import Call, Inbox
-from enfold.sources.mcp.limits import Limits
-from enfold.sources.mcp.web import Reply, Web
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.upstream_failures import LostError
+from enfold.sources.mcp.web_requests import Reply, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError
 
 __all__ = ["SSEConnection", "open_event_stream"]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from enfold.sources.mcp.oauth.store import Store
+from enfold.sources.mcp.oauth.login_store import Store
 
 __all__ = ["AssertionLogin", "Auth", "ClientCredentials", "EnterpriseLogin", "OpenURL", "Text", "UserLogin"]
 

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope, json_text
 from enfold.errors import CallError
 from enfold.formats import Format
-from enfold.mcp.messages import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.mcp.revisions import Revision
 from enfold.operation import Recording
 from enfold.surfaces.mcp.catalog import Tool

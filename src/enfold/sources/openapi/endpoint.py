@@ -13,10 +13,10 @@ from enfold.errors import CallError
 from enfold.operation import Context, ErrorSchema
 from enfold.schema.check import compile_schema
 from enfold.sources.openapi import media, outputs
+from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.bodies import Body, read_body
-from enfold.sources.openapi.client import HTTPClient
 from enfold.sources.openapi.document import Library
-from enfold.sources.openapi.inputs import Inputs, is_stream_field, plan_inputs
+from enfold.sources.openapi.operation_input import Inputs, is_stream_field, plan_inputs
 from enfold.sources.openapi.operations import Found
 from enfold.sources.openapi.outputs import Response
 from enfold.sources.openapi.parameters import Parameter, read_parameters
@@ -24,9 +24,9 @@ from enfold.sources.openapi.requests import Outgoing, RequestBuilder
 from enfold.sources.openapi.responses import Answer, to_envelope, to_error
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import Carried, Requirements, Security, read_requirements
-from enfold.sources.openapi.servers import Servers
+from enfold.sources.openapi.server_urls import Servers
+from enfold.sources.openapi.service_client import HTTPClient
 from enfold.sources.openapi.streams import Stream
-from enfold.sources.openapi.tokens import TokenStore
 from enfold.sources.report import Problem
 
 

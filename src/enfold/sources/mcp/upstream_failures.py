@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from enfold.errors import CallError
 from enfold.mcp.asking import MissingCapability
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,

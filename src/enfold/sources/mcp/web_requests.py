@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.failures import LostError, http_failure
-from enfold.sources.mcp.limits import Limits
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_targets import Address
 from enfold.sources.mcp.secrets import secrets_in, without_secrets
-from enfold.sources.mcp.targets import Address
+from enfold.sources.mcp.upstream_failures import LostError, http_failure
 from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.addresses import same_place, split_url
 from enfold.sources.web.redirects import next_url
+from enfold.sources.web.urls import same_place, split_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient

@@ -9,9 +9,9 @@ from typing import Final
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.messages import ProtocolError
-from enfold.sources.mcp.failures import LostError, protocol_failure
+from enfold.mcp.json_rpc import ProtocolError
 from enfold.sources.mcp.session import Session
+from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 
 __all__ = ["Following"]
 

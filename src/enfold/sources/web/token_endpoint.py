@@ -10,9 +10,9 @@ from urllib.parse import quote, quote_plus, urlencode, urlsplit
 
 import msgspec
 
-from enfold.sources.web.addresses import split_url
-from enfold.sources.web.failures import WebError
-from enfold.sources.web.messages import Request, Response
+from enfold.sources.web.http_messages import Request, Response
+from enfold.sources.web.urls import split_url
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["Method", "RefusedError", "Send", "TokenAnswer", "decoded", "exchange", "identify", "post", "post_form"]
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from enfold.mcp.messages import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
+from enfold.mcp.json_rpc import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 
 if TYPE_CHECKING:
     import asyncio

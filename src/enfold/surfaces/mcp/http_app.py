@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from enfold.identities.tokens import Verifier
 from enfold.log import Log
-from enfold.mcp.messages import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
+from enfold.mcp.json_rpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Presence
@@ -17,12 +17,12 @@ from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, JSON, Receive, Scope, Send, respond
 from enfold.surfaces.mcp.authorization import Authorization
 from enfold.surfaces.mcp.changes import KINDS, Listener
-from enfold.surfaces.mcp.events import event_place
+from enfold.surfaces.mcp.event_stream import event_place
+from enfold.surfaces.mcp.mcp_service import Settings
 from enfold.surfaces.mcp.post import Headers, Post, Shared
 from enfold.surfaces.mcp.public import PublicServer
 from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
 from enfold.surfaces.mcp.server import Server
-from enfold.surfaces.mcp.service import Settings
 from enfold.surfaces.mcp.sessions import HTTPSession
 
 __all__ = ["MCPApp", "to_mcp"]

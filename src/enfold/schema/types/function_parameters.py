@@ -13,8 +13,8 @@ from msgspec import UNSET
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, Parameter
 from enfold.schema.types.docstring import Docstring
-from enfold.schema.types.limits import field_alias, field_default, is_field, known_default
 from enfold.schema.types.shapes import Anything, Definitions, Either, Field, Noted, Record, Scalar, Shape
+from enfold.schema.types.value_limits import field_alias, field_default, is_field, known_default
 
 __all__ = ["Arguments", "read_arguments", "read_shape"]
 

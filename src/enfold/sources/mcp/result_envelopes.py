@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, mcp_envelope
 from enfold.errors import FormatError
-from enfold.mcp.messages import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.self_named import is_encoded_block, names_itself
 
 __all__ = ["PARSED_TEXT", "Reads", "Shape", "read_shape", "to_envelope"]

@@ -9,8 +9,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, Question
-from enfold.mcp.levels import LEVELS, place_of
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
     INVALID_PARAMS,
     LOG_LEVEL_KEY,
@@ -20,6 +19,7 @@ from enfold.mcp.messages import (
     RequestId,
     notification,
 )
+from enfold.mcp.levels import LEVELS, place_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
 from enfold.operation import Identity, LogMessage, Progress, Recording
 from enfold.surfaces.mcp.changes import Changes

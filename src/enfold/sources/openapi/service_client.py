@@ -12,11 +12,11 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import Answer, read_retry_after
-from enfold.sources.openapi.servers import Reach
+from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.failures import SAFE_TO_REPEAT
-from enfold.sources.web.messages import Headers
+from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
+from enfold.sources.web.web_error import SAFE_TO_REPEAT
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient

@@ -9,7 +9,7 @@ import pytest
 from enfold import CallError, MCPResponseMeta
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1, tool_envelope_v1
-from enfold.sources.mcp.results import PARSED_TEXT, read_shape, to_envelope
+from enfold.sources.mcp.result_envelopes import PARSED_TEXT, read_shape, to_envelope
 
 SUM = {"type": "object", "properties": {"sum": {"type": "integer"}}}
 ENVELOPE = {"schema_version": "mcp.envelope.v0.1", "result": {"sum": 3}, "provenance": None}

@@ -10,10 +10,10 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from enfold.sources.web.addresses import Endpoint, is_sendable
-from enfold.sources.web.decoding import ACCEPTED, decoder_for
-from enfold.sources.web.failures import WebError, too_large
+from enfold.sources.web.decompression import ACCEPTED, decoder_for
 from enfold.sources.web.surroundings import Proxy
+from enfold.sources.web.urls import Endpoint, is_sendable
+from enfold.sources.web.web_error import WebError, too_large
 
 __all__ = ["DEFAULTS", "Headers", "Raw", "Request", "Response", "write"]
 

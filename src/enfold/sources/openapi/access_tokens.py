@@ -8,11 +8,11 @@ from typing import Final
 from urllib.parse import urljoin
 
 from enfold.errors import CallError
-from enfold.sources.openapi.client import HTTPClient
 from enfold.sources.openapi.security import ClientCredentials
-from enfold.sources.openapi.servers import Reach
-from enfold.sources.web.failures import WebError
-from enfold.sources.web.grants import Method, RefusedError, TokenAnswer, identify, post_form
+from enfold.sources.openapi.server_urls import Reach
+from enfold.sources.openapi.service_client import HTTPClient
+from enfold.sources.web.token_endpoint import Method, RefusedError, TokenAnswer, identify, post_form
+from enfold.sources.web.web_error import WebError
 
 MARGIN: Final = 30.0  # a token this near to its end is as good as ended
 _UNKNOWN_LIFE: Final = 300.0

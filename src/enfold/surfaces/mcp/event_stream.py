@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from enfold.mcp.messages import encode
+from enfold.mcp.json_rpc import encode
 from enfold.surfaces.mcp.kept import Kept
 
 __all__ = ["EventStream", "Put", "event_place"]

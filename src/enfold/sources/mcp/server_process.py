@@ -11,12 +11,12 @@ from typing import Any, Final, cast
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.messages import encode, notification, request
+from enfold.mcp.json_rpc import encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.failures import LostError
 from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
-from enfold.sources.mcp.limits import Limits
-from enfold.sources.mcp.targets import Command
+from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_targets import Command
+from enfold.sources.mcp.upstream_failures import LostError
 
 __all__ = ["StdioConnection", "start_process"]
 

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-from enfold.sources.web.failures import WebError
+from enfold.sources.web.web_error import WebError
 
 __all__ = ["ACCEPTED", "Decoder", "decoder_for"]
 

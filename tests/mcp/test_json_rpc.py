@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     ProtocolError,
     encode,
     error_message,

@@ -13,7 +13,7 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired, MissingCapability
-from enfold.mcp.messages import (
+from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -26,12 +26,12 @@ from enfold.nearest import nearest_id
 from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.addresses import Place
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
-from enfold.surfaces.mcp.exchange import Caller, Exchange
 from enfold.surfaces.mcp.following import Following, Release
-from enfold.surfaces.mcp.results import ERROR_KEY, FORMAT_KEY
+from enfold.surfaces.mcp.resource_uris import Place
+from enfold.surfaces.mcp.running_request import Caller, Exchange
+from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
