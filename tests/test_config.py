@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from enfold import CallError
-from enfold.config import ConfiguredRegistry, SourceState, open_config, read_config
+from enfold.config import ConfiguredRegistry, open_config, read_config
 
 LITTLE = Path(__file__).parent / "sources/mcp/little_server.py"
 
@@ -265,9 +265,10 @@ async def test_a_files_policies_and_access_rules_stand_in_the_specs(everything: 
 
 
 async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(everything: ConfiguredRegistry) -> None:
-    states = {state.name: state for state in everything.states}
-    assert states["little"] == SourceState("little", "up", "", 3)
-    assert states["shop"] == SourceState("shop", "up", "", 1)
+    states = {state.name: state for state in everything.sources}
+    found = {name: (each.kind, each.state, each.operations, each.required) for name, each in states.items()}
+    assert found["little"] == ("mcp", "up", 3, False)
+    assert found["shop"] == ("functions", "up", 1, True)
     assert states["gone"].state == "down"
     assert states["gone"].why == "gone cannot be started: there is no command no-such-program"
 
@@ -275,14 +276,14 @@ async def test_a_source_that_is_down_is_shown_and_does_not_stop_the_others(every
 async def test_a_source_that_was_down_comes_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '{"mcpServers": {"late": {"command": "PYTHON", "args": ["late.py"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}) as registry:
-        assert [state.state for state in registry.states] == ["down"]
+        assert [state.state for state in registry.sources] == ["down"]
         changed = asyncio.Event()
         stop = registry.watch(changed.set)
         write(tmp_path, "late.py", LITTLE.read_text())
         await asyncio.wait_for(changed.wait(), 20)
         stop()
         assert (await registry.execute("late.add", {"x": 1, "y": 2})).data == {"sum": 3}
-        assert [state.state for state in registry.states] == ["up"]
+        assert [state.state for state in registry.sources] == ["up"]
 
 
 async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
@@ -301,7 +302,7 @@ async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
 async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     text = '{"mcpServers": {"slow": {"command": "sleep", "args": ["600"]}}}'
     async with open_config(write(tmp_path, "mcp.json", text), {}, patience=0.1) as registry:
-        assert registry.states == [SourceState("slow", "starting")]
+        assert [(each.name, each.state, each.kind) for each in registry.sources] == [("slow", "starting", "mcp")]
     assert caplog.messages == ["slow has not answered yet"]
 
 

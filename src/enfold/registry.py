@@ -37,6 +37,7 @@ from enfold.operation import (
     operation_id,
 )
 from enfold.runtime import PreparedOperation, drive
+from enfold.source_states import SourceTable
 
 if TYPE_CHECKING:
     from enfold.operation.options import OperationOptions
@@ -59,6 +60,7 @@ class Registry:
         raise NotImplementedError
 
     lifetime: Lifetime
+    sources: SourceTable  # where the operations come from, and how each source is at this moment
     _names_all = True  # whether whoever asks may see every name
 
     @property
@@ -243,6 +245,7 @@ class OperationRegistry(Registry):
             operation_id(namespace, "x")
         self.namespace = namespace
         self.lifetime = Lifetime()
+        self.sources = SourceTable()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
         self._policy = chosen.over(DEFAULT_POLICY)
         self._thread_limit = threads
@@ -419,6 +422,7 @@ class View(Registry):
     ) -> None:
         self._base = base
         self.lifetime = base.lifetime
+        self.sources = base.sources
         self._shown = shown
         self._policy = policy
         self._is_guarded = is_guarded

@@ -22,7 +22,7 @@ TOKENS = Tokens(
     }
 )
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"]
-OPEN = ("/healthz", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp")
+OPEN = ("/healthz", "/readyz", "/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp")
 
 
 def shop(*, public: bool = False) -> OperationRegistry:
@@ -69,7 +69,7 @@ def paths() -> list[str]:
         "/metrics",
     ]
     odd = ["/functions/shop.price/", "//functions/shop.price", "/functions/%73hop.price", "/../functions/shop.price"]
-    return [*described, *short, *others, *odd, "/readyz?x", "/tasks", "/console", "/healthz/x", "/.well-known/x"]
+    return [*described, *short, *others, *odd, "/readyz/x", "/tasks", "/console", "/healthz/x", "/.well-known/x"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -89,10 +89,10 @@ def test_what_stays_open_says_nothing_but_where_to_get_a_token() -> None:
     with serve(gateway(shop())) as client:
         answers = [client.get(path) for path in OPEN]
         refused = client.get("/functions/price")
-    assert [answer.status for answer in answers] == [200, 200, 200]
-    assert answers[0].json == {"status": "ok"}
-    assert answers[1].json["scopes_supported"] == ["write"]
-    assert answers[2].json["resource"].endswith("/mcp")
+    assert [answer.status for answer in answers] == [200, 200, 200, 200]
+    assert [answer.json for answer in answers[:2]] == [{"status": "ok"}, {"status": "ready"}]
+    assert answers[2].json["scopes_supported"] == ["write"]
+    assert answers[3].json["resource"].endswith("/mcp")
     assert "resource_metadata=" in refused.headers["www-authenticate"]
 
 

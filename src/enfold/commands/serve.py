@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from errno import EADDRINUSE
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ from enfold.commands.bound_options import bounds_of
 from enfold.commands.callers import add_caller_options, who_may_come_in
 from enfold.commands.command_options import parse
 from enfold.commands.recorder_options import add_recording_options, recorder_of
-from enfold.commands.targets import TOKEN, opened
+from enfold.commands.targets import TOKEN, opened, served_program
 from enfold.errors import CallError
 from enfold.operation import INHERIT, CallLimits, OperationSpec, Policy
 from enfold.registry import OperationRegistry, Registry
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
-    from enfold.config import SourceState
     from enfold.identities.tokens import AnyOf
+    from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
 
 __all__ = ["run"]
@@ -63,7 +64,9 @@ def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextM
         raise CallError(
             "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
         )
-    return nullcontext(registry or OperationRegistry())
+    if registry is None:
+        return nullcontext(OperationRegistry())
+    return nullcontext(served_program(registry, Path(sys.argv[0]).name or "program"))
 
 
 def _peers(options: Namespace) -> str | None:
@@ -125,8 +128,9 @@ def _is_loopback(host: str) -> bool:
 
 async def _serve(own: AbstractAsyncContextManager[Registry], terms: _Terms) -> None:
     async with own as registry:
-        for state in getattr(registry, "states", ()):
-            print(_how(state), file=sys.stderr)
+        target = terms.options.target
+        for source in registry.sources if target is not None and target.kind == "configuration" else ():
+            print(_how(source), file=sys.stderr)
         async with _with_peers(registry, terms.options) as everything:
             await _Serving(everything, terms).serve()
 
@@ -147,14 +151,20 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
     if address is None:
         yield own
         return
-    from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.addresses import address_name, reached
     from enfold.sources.calls import from_calls
 
     registry = own if isinstance(own, OperationRegistry) else OperationRegistry()
     if registry is not own:
         registry.register_all(own)
+        registry.sources = own.sources
     token = os.environ.get(TOKEN)
-    async with reached(address, token=token, insecure=options.insecure) as transport, from_calls(transport) as found:
+    name = address_name(address)
+    registry.sources.enter(name, "calls", required=True)  # without it there is nothing behind this server
+    async with (
+        reached(address, token=token, insecure=options.insecure) as transport,
+        from_calls(transport, name=name) as found,
+    ):
         found.keep(registry)
         yield registry
 
@@ -257,7 +267,7 @@ def _say_where(registry: Registry, terms: _Terms, port: int) -> None:
         f"  calls     {base}/functions/{{id}}",
         f"  document  {base}/openapi.json",
         f"  MCP       {base}/mcp",
-        f"  health    {base}/healthz",
+        f"  health    {base}/healthz and {base}/readyz",
         *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
         "Press Ctrl-C to stop.",
     ]

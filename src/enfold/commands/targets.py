@@ -26,6 +26,7 @@ __all__ = [
     "opened",
     "program",
     "read_target",
+    "served_program",
     "split_command",
 ]
 
@@ -114,6 +115,12 @@ def program(target: Target | None, registry: Registry | None) -> Registry:
     return load(target.text) if target is not None else registry or OperationRegistry()
 
 
+def served_program(registry: Registry, name: str) -> Registry:
+    """The registry of a program, which is shown among its own sources."""
+    registry.sources.enter(name, "functions", "up", operations=len(registry))
+    return registry
+
+
 def load(target: str) -> Registry:
     """The registry of a program; whatever is wrong with it becomes one sentence."""
     from enfold.sources.functions import TargetError, load_target
@@ -172,8 +179,7 @@ def in_loop(
 
     async def run() -> int:
         async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
-            states = getattr(registry, "states", ())
-            if states and all(state.state != "up" for state in states):
+            if len(registry.sources) and all(source.state != "up" for source in registry.sources):
                 raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
             return await command(registry)
 
@@ -185,7 +191,7 @@ def opened(
 ) -> AbstractAsyncContextManager[Registry]:
     """The registry of a target, with its sources open; with `operation`, those that may have it."""
     if target.kind == "program":
-        return nullcontext(load(target.text))
+        return nullcontext(served_program(load(target.text), target.text))
     if target.kind == "configuration":
         from enfold.commands.browser_login import logins
         from enfold.config import open_config
@@ -238,11 +244,15 @@ def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
 
 @asynccontextmanager
 async def _peers(target: Target) -> AsyncIterator[Registry]:
-    from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.addresses import address_name, reached
     from enfold.sources.calls import from_calls
 
     registry = OperationRegistry()
-    async with reached(target.text, token=os.environ.get(TOKEN)) as transport, from_calls(transport) as found:
+    name = address_name(target.text)
+    async with (
+        reached(target.text, token=os.environ.get(TOKEN)) as transport,
+        from_calls(transport, name=name) as found,
+    ):
         found.keep(registry)
         yield registry
 

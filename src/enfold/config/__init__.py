@@ -2,14 +2,13 @@
 
 from enfold.config.config_file import Config, SourceEntry, is_config, read_config
 from enfold.config.logins import Logins
-from enfold.config.opening import ConfiguredRegistry, SourceState, open_config, open_sources
+from enfold.config.opening import ConfiguredRegistry, open_config, open_sources
 
 __all__ = [
     "Config",
     "ConfiguredRegistry",
     "Logins",
     "SourceEntry",
-    "SourceState",
     "is_config",
     "open_config",
     "open_sources",

@@ -169,6 +169,7 @@ _COMMON: Final[dict[str, Rule]] = {
     "detect": (_is_one_of("all", "instances"), "all or instances"),
     "timeout": _SECONDS,
     "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
+    "required": _FLAG,
     "disabled": _FLAG,
     "enabled": _FLAG,
 }

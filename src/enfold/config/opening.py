@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ from enfold.log import Log
 from enfold.operation import Operation
 from enfold.registry import OperationRegistry
 
-__all__ = ["ConfiguredRegistry", "SourceState", "open_config", "open_sources"]
+__all__ = ["ConfiguredRegistry", "open_config", "open_sources"]
 
 log: Final = Log("enfold.config")
 
@@ -30,26 +30,13 @@ LOGIN_WAIT: Final = 600.0  # seconds before a user is asked again to log in
 LOOK: Final = 2.0  # seconds between two looks at a source that was up
 
 
-class SourceState(msgspec.Struct, frozen=True):
-    """How a source is at this moment."""
-
-    name: str
-    state: Literal["starting", "up", "down"]
-    why: str = ""
-    operations: int = 0
-
-
 class ConfiguredRegistry(OperationRegistry):
-    """The operations of all sources of a file, as they come and go; `states` shows how each source is."""
+    """The operations of all sources of a file, as they come and go; `sources` shows how each source is."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(**config.policy)
         self.config = config
         self._keepers = [_Keeper(source, config, self) for source in config.sources]
-
-    @property
-    def states(self) -> list[SourceState]:
-        return [keeper.state for keeper in self._keepers]
 
 
 def open_config(
@@ -109,38 +96,29 @@ class _Keeper:
         self._source = source
         self._config = config
         self._registry = registry
-        self._opened: Any = None
         self._why = ""
         self.is_late = False  # so late that the start did not wait for it
         self.tried = asyncio.Event()
+        registry.sources.enter(source.name, source.kind, required=source.entry.get("required"))
 
     @property
     def name(self) -> str:
         return self._source.name
-
-    @property
-    def state(self) -> SourceState:
-        name = self.name
-        if self._opened is not None and getattr(self._opened, "is_up", True):
-            return SourceState(name, "up", "", len(self._opened))
-        if not self.tried.is_set():
-            return SourceState(name, "starting")
-        return SourceState(name, "down", self._why or "the connection was lost")
 
     async def keep(self) -> None:
         wait = FIRST_WAIT
         while True:
             try:
                 async with _opened(self._source, self._config, self._registry) as operations:
-                    self._opened, wait = operations, FIRST_WAIT
+                    wait = FIRST_WAIT
                     self._tell_misses(operations)
                     self.tried.set()
                     await self._watch(operations)
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
                 self._tell(error)
+                self._registry.sources.enter(self.name, self._source.kind, "down", why=self._why)
                 wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
             finally:
-                self._opened = None
                 self.tried.set()
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)
@@ -229,6 +207,7 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
     async with from_mcp(
         server,
         namespace=source.namespace,
+        name=source.name,
         kinds=entry.get("kinds", ("tool", "resource", "prompt")),
         include=entry.get("include"),
         exclude=entry.get("exclude"),
@@ -272,6 +251,8 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
     async with imported:
         operations = [_governed(operation, entry) for operation in imported]
         registry.register_all(operations)
+        skipped = imported.report.skipped
+        registry.sources.enter(source.name, "openapi", "up", operations=len(operations), skipped=skipped)
         yield operations
 
 
@@ -288,6 +269,7 @@ async def _open_functions(source: SourceEntry, config: Config, registry: Operati
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, entry) for operation in placed]
     registry.register_all(operations)
+    registry.sources.enter(source.name, "functions", "up", operations=len(operations))
     yield operations
 
 

@@ -23,6 +23,7 @@ def from_calls(
     transport: Transport,
     *,
     namespace: str = "",
+    name: str = "peers",
     include: Filter | None = None,
     exclude: Filter | None = None,
     rename: Mapping[str, str] | None = None,
@@ -36,14 +37,14 @@ def from_calls(
 ) -> CallOperations:
     """The operations of running peers, as `async with from_calls(transport) as operations:`.
 
-    `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
+    `name` is what `registry.sources` calls them. `include` and `exclude` are patterns over ids or names (`shop.*`), or functions of the spec; `rename` maps ids to ids,
     `namespace` goes before them all. `timeout` is how long a call may take, and how long a subscription may give no item.
     Peers are asked every `refresh` seconds and whenever one speaks up; `patience` is how long one may take, `limits` how
     much one peer may make us keep.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
     names = _Names(namespace, choosing(include, exclude, rename), timeout)
-    return CallOperations(transport, pending, names, refresh, patience, timeout, limits)
+    return CallOperations(transport, pending, names, refresh, patience, timeout, limits, name)
 
 
 class _Names:
@@ -79,16 +80,20 @@ class CallOperations:
         patience: float,
         idle: float | None,
         limits: LookoutLimits | None,
+        name: str,
     ) -> None:
+        self.name = name
         self.pending = pending
         self._idle = idle
         self._transport = transport
         self._names = names
-        self._lookout = Lookout(transport, self._changed, refresh=refresh, patience=patience, limits=limits)
+        self._lookout = Lookout(transport, self._changed, self._tell, refresh=refresh, patience=patience, limits=limits)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
         self._registries: list[tuple[OperationRegistry, set[str]]] = []
         self._watchers: list[Callable[[], None]] = []
+        self._entries: list[Callable[[], None]] = []  # each ends an entry in a table of sources
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         await self._lookout.start()
@@ -101,6 +106,10 @@ class CallOperations:
     async def aclose(self) -> None:
         await self._lookout.close()
         await self.pending.close()
+        self._is_closed = True
+        self._tell()
+        for leave in self._entries:
+            leave()
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(list(self._operations.values()))
@@ -117,6 +126,19 @@ class CallOperations:
         return ImportReport(self._operations, self._skipped)
 
     @property
+    def skipped(self) -> list[Problem]:
+        return self._skipped
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection to where the peers are; it is tried again until there is."""
+        return not self._is_closed and self._lookout.is_connected
+
+    @property
+    def why(self) -> str:
+        return "it has been closed" if self._is_closed else ""
+
+    @property
     def workers(self) -> list[Listing]:
         return self._lookout.workers
 
@@ -124,19 +146,24 @@ class CallOperations:
         """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
         self._registries.append((registry, set()))
         self._update(*self._registries[-1])
+        self._entries.append(registry.sources.follow(self.name, "calls", self))
 
     def keep_current(self, registry: OperationRegistry) -> None:
         """Keep a registry up to date that has just taken all of these: `register_all` asks for it."""
         self._registries.append((registry, set(self._operations)))
+        self._entries.append(registry.sources.follow(self.name, "calls", self))
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the operations are others."""
+        """Call back whenever the operations are others, or the connection was lost or is back."""
         self._watchers.append(callback)
 
     def _changed(self) -> None:
         self._read()
         for registry, ours in self._registries:
             self._update(registry, ours)
+        self._tell()
+
+    def _tell(self) -> None:
         for callback in list(self._watchers):
             callback()
 

@@ -7,16 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.source_states import Problem
+
 __all__ = ["ImportReport", "Problem", "SchemeNeed"]
 
 MAX_LISTED: Final = 50
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A place that could not be honoured, and why."""
-
-    where: str
-    why: str
 
 
 class SchemeNeed(msgspec.Struct, frozen=True):

@@ -74,6 +74,7 @@ class Lookout:
         self,
         transport: Transport,
         changed: Callable[[], None],
+        on_connection: Callable[[], None] | None = None,
         *,
         refresh: float,
         patience: float,
@@ -84,6 +85,8 @@ class Lookout:
         self._gone: dict[str, tuple[OperationSpec, float]] = {}  # what workers served that are gone, and until when
         self._transport = transport
         self._changed = changed
+        self._on_connection = on_connection
+        self.is_connected = True
         self._refresh = refresh
         self._patience = patience
         self._prefix = ""
@@ -194,14 +197,21 @@ class Lookout:
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
-            if message.signal is Signal.RESTORED:
-                self._wanted.set()
+            self._hear_connection(message.signal)
             return
         try:
             self._take(msgspec.json.decode(message.data, type=WorkerListing), message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
             return
         self._heard.set()
+
+    def _hear_connection(self, signal: Signal) -> None:
+        if signal is Signal.RESTORED:
+            self._wanted.set()
+        if signal in (Signal.RESTORED, Signal.LOST) and self.is_connected != (signal is Signal.RESTORED):
+            self.is_connected = signal is Signal.RESTORED
+            if self._on_connection is not None:
+                self._on_connection()
 
     def _take(self, answer: WorkerListing, message: Message) -> None:
         peer = (

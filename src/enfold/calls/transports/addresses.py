@@ -15,7 +15,7 @@ from enfold.calls.transports.spoke import WebSocketTransport
 from enfold.errors import CallError
 from enfold.operation import Identity
 
-__all__ = ["SCHEMES", "AddressOptions", "OpenAddress", "open_transport", "reached"]
+__all__ = ["SCHEMES", "AddressOptions", "OpenAddress", "address_name", "open_transport", "reached"]
 
 FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by itself
 
@@ -90,8 +90,12 @@ async def _connect(transport: Transport, address: str) -> None:
         async with asyncio.timeout(FIRST_PATIENCE):
             await transport.connect()
     except TimeoutError:
-        places = ", ".join(_without_secrets(place) for place in address.split(","))
-        raise CallError("UNAVAILABLE", f"{places} cannot be reached, or does not let us in") from None
+        raise CallError("UNAVAILABLE", f"{address_name(address)} cannot be reached, or does not let us in") from None
+
+
+def address_name(address: str) -> str:
+    """An address as it may be shown: without users and passwords."""
+    return ", ".join(_without_secrets(place) for place in address.split(","))
 
 
 def _without_secrets(address: str) -> str:

@@ -75,6 +75,7 @@ class Inbox:
         self._questions: dict[asyncio.Task[Any], _Question] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
+        self.on_loss: Callable[[str], None] = _ignore_loss  # called with the reason when the server is gone
 
     # --- calls
 
@@ -106,6 +107,7 @@ class Inbox:
         for call in list(self._waiting.values()):
             if not call.answer.done():
                 call.answer.set_exception(LostError(error, may_have_run=may_have_run, words=words))
+        self.on_loss(error.message)
 
     # --- tasks
 
@@ -298,6 +300,10 @@ class Inbox:
         call = self._waiting.get(request_id)
         if call is not None and not call.answer.done():
             call.answer.set_exception(error)
+
+
+def _ignore_loss(why: str) -> None:
+    """Nobody wants to know yet."""
 
 
 async def _sent(sending: Any) -> None:

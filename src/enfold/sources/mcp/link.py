@@ -27,15 +27,18 @@ class Link:
         log_level: str,
         notice: Notice,
         on_return: Callable[[Session], Awaitable[None]],
+        on_state: Callable[[], None],
         *,
         is_first: bool,
     ) -> None:
-        """`is_first` says that whoever opens the source opens it, and may see what a process prints that fails."""
+        """`on_state` is called when the session may have been lost, or is there; `is_first` says that whoever opens the source opens it, and may see what a process prints that fails."""
         self._settings = settings
         self._source = source
         self._log_level = log_level
         self._notice = notice
         self._on_return = on_return
+        self._on_state = on_state
+        self.why = ""  # there is no session
         self._is_first = is_first
         self._session: Session | None = None
         self._opening = asyncio.Lock()
@@ -79,7 +82,12 @@ class Link:
             await self.drop(self._session)
         self._check_open()
         tells_output = self._is_first and not self._was_open
-        session = await open_session(self._settings, self._notice, self._source, tells_output=tells_output)
+        try:
+            session = await open_session(self._settings, self._notice, self._source, tells_output=tells_output)
+        except CallError as error:
+            self._lose(error.message)
+            raise
+        session.when_lost(self._lose)
         try:
             self._check_open()
         except CallError:
@@ -91,7 +99,12 @@ class Link:
             log.info("%s is back", self._settings.name)
             await self._on_return(session)
         self._was_open = True
+        self._on_state()
         return session
+
+    def _lose(self, why: str) -> None:
+        self.why = why
+        self._on_state()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -43,6 +43,7 @@ def from_mcp(
     target: Target,
     *,
     namespace: str = "",
+    name: str | None = None,
     kinds: Iterable[Kind] = KINDS,
     include: Filter | None = None,
     exclude: Filter | None = None,
@@ -68,7 +69,7 @@ def from_mcp(
     whose servers each get their name as a namespace. `include` and `exclude` take patterns of names or ids, or a
     predicate; `rename` maps a server's name for something to ours. `answers` are the source's own answers to what
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
-    `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
+    `name` is what messages and `registry.sources` call it. `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
     wrapped as `{"result": …}`. `protocol` pins a revision.
     """
     servers = read_servers(target)
@@ -94,7 +95,7 @@ def from_mcp(
         return _Server(settings, login, answers or {}, log_level, options)
 
     if not isinstance(servers, dict):
-        return MCPOperations([server_of(namespace or str(servers), servers, options)])
+        return MCPOperations([server_of(name or namespace or str(servers), servers, options)])
     names = legal_names(servers)
     spaces = {name: ".".join(part for part in (namespace, names[name]) if part) for name in servers}
     return MCPOperations(
@@ -169,11 +170,13 @@ class _Server:
     def __init__(
         self, settings: ServerSettings, login: Login | None, answers: Answers, log_level: str, options: Options
     ) -> None:
-        self._upstream = Upstream(settings, answers, log_level, self._changed)
+        self._upstream = Upstream(settings, answers, log_level, self._changed, self._tell)
         self._login = login
         self._options = options
         self.imported = Imported()
         self._registries: list[OperationRegistry] = []
+        self._watchers: list[Callable[[], None]] = []
+        self._entries: list[Callable[[], None]] = []  # each ends an entry in a table of sources
         self._refreshing: asyncio.Task[None] | None = None
         self._is_stale = False
         self._is_open = False
@@ -185,6 +188,25 @@ class _Server:
     @property
     def is_up(self) -> bool:
         return self._upstream.is_up
+
+    @property
+    def why(self) -> str:
+        return self._upstream.why
+
+    @property
+    def skipped(self) -> list[Problem]:
+        return self.imported.skipped
+
+    def __len__(self) -> int:
+        return len(self.imported.operations)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back when the server was lost or is back, or its operations are others."""
+        self._watchers.append(callback)
+
+    def _tell(self) -> None:
+        for callback in self._watchers:
+            callback()
 
     async def open(self) -> None:
         self.imported = await (self._list() if self._login is None else self._login.let_in(self._list))
@@ -204,9 +226,14 @@ class _Server:
         if self._login is not None:
             await self._login.close()
         await self._upstream.close()
+        self._tell()
+        for leave in self._entries:
+            leave()
+        self._watchers.clear()
 
     def follow(self, registry: OperationRegistry) -> None:
         self._registries.append(registry)
+        self._entries.append(registry.sources.follow(self.name, "mcp", self))
 
     # --- changes
 
@@ -230,6 +257,7 @@ class _Server:
             before, self.imported = self.imported, _merged(self.imported, imported)
             for registry in self._registries:
                 _update(registry, before.operations, self.imported.operations)
+            self._tell()
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Protocol, TypeAlias
@@ -105,6 +105,10 @@ class Session:
     @property
     def is_open(self) -> bool:
         return self.connection.is_open
+
+    def when_lost(self, callback: Callable[[str], None]) -> None:
+        """Call back with the reason when the server is gone."""
+        self._inbox.on_loss = callback
 
     def waits_for_another(self, client: object) -> bool:
         """Whether the server has asked another client something that is not answered yet."""

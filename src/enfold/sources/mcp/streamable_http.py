@@ -96,12 +96,23 @@ class HTTPConnection:
         return {**headers, **call.headers}
 
     async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> Reply:
-        reply = await self._web.send("POST", headers, encode(message))
+        reply = await self._reach("POST", headers, encode(message))
         self._session_id = reply.header("mcp-session-id") or self._session_id
         return await self._accepted(reply)
 
     async def _send(self, message: dict[str, Any]) -> None:
         await (await self._post(message, self._common())).drain()
+
+    async def _reach(
+        self, method: str, headers: dict[str, str], body: bytes | None = None, *, waits: bool = False
+    ) -> Reply:
+        try:
+            return await self._web.send(method, headers, body, waits=waits)
+        except LostError as lost:
+            if not lost.may_have_run:  # there is nobody at the address
+                self.is_open = False
+                self._inbox.on_loss(lost.error.message)
+            raise
 
     async def _accepted(self, reply: Reply) -> Reply:
         if reply.status < 400:
@@ -123,6 +134,7 @@ class HTTPConnection:
 
     def _expired(self, error: CallError) -> LostError:
         self.is_open = False
+        self._inbox.on_loss(error.message)
         return LostError(error, may_have_run=False)
 
     def _give_up(self, call: Call) -> None:
@@ -202,7 +214,7 @@ class HTTPConnection:
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:
             headers["last-event-id"] = decoder.last_event_id
-        return await self._accepted(await self._web.send("GET", headers, waits=True))
+        return await self._accepted(await self._reach("GET", headers, waits=True))
 
     async def _listen(self, is_open: asyncio.Event) -> None:
         decoder = EventDecoder(max_event=self._limits.message_bytes)

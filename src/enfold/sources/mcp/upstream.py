@@ -35,15 +35,21 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 class Upstream:
-    """A server that calls go to; `on_change` is called when its lists have changed, or may have."""
+    """A server that calls go to; `on_change` is called when its lists may have changed, `on_state` when it came or went."""
 
     def __init__(
-        self, settings: ServerSettings, answers: Answers, log_level: str, on_change: Callable[[], None]
+        self,
+        settings: ServerSettings,
+        answers: Answers,
+        log_level: str,
+        on_change: Callable[[], None],
+        on_state: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._answers = answers
         self._log_level = log_level
         self._on_change = on_change
+        self._on_state = on_state
         self._changed: set[str] = set()
         self._held = Held(settings.limits.held)
         self._link = self._new_link(settings, self._returned, is_first=True)
@@ -56,7 +62,8 @@ class Upstream:
         self, settings: ServerSettings, on_return: Callable[[Session], Awaitable[None]], *, is_first: bool = False
     ) -> Link:
         source = Recipient(Context(), self._answers, settings.limits)
-        return Link(settings, source, self._log_level, self._notice, on_return, is_first=is_first)
+        on_state = self._on_state if is_first else _ignore
+        return Link(settings, source, self._log_level, self._notice, on_return, on_state, is_first=is_first)
 
     @property
     def name(self) -> str:
@@ -65,6 +72,11 @@ class Upstream:
     @property
     def is_up(self) -> bool:
         return self._link.is_up
+
+    @property
+    def why(self) -> str:
+        """Why it is not up, as far as that is known."""
+        return self._link.why
 
     async def session(self) -> Session:
         return await self._link.session()
@@ -285,6 +297,10 @@ class Upstream:
             raise protocol_failure(error) from None
         except LostError as lost:
             raise lost.for_caller(idempotent=True) from None
+
+
+def _ignore() -> None:
+    """How the link for older callers is does not say how the server is."""
 
 
 def _over(method: str, name: str, limit: int) -> Problem:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Self
 
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
+from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
@@ -37,7 +38,8 @@ _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 class ImportedOperations:
     """The operations of a document: an iterable of them, the report, and the client they share."""
 
-    def __init__(self, operations: list[Operation], report: ImportReport, client: HTTPClient) -> None:
+    def __init__(self, operations: list[Operation], report: ImportReport, client: HTTPClient, name: str) -> None:
+        self.name = name
         self._operations = operations
         self._client = client
         self.report = report
@@ -50,6 +52,10 @@ class ImportedOperations:
 
     def __repr__(self) -> str:
         return f"<ImportedOperations {len(self)}>"
+
+    def keep_current(self, registry: OperationRegistry) -> None:
+        """Be shown among the sources of a registry that has our operations; they never change."""
+        registry.sources.enter(self.name, "openapi", "up", operations=len(self), skipped=self.report.skipped)
 
     async def aclose(self) -> None:
         """Close the connections; a client that the user gave stays open."""
@@ -120,6 +126,13 @@ def from_openapi(
     return importer.run(choosing(include, exclude, rename))
 
 
+def _title(root: Any) -> str:
+    """What a document calls itself."""
+    info = root.get("info") if isinstance(root, dict) else None
+    title = info.get("title") if isinstance(info, dict) else None
+    return title[:100] if isinstance(title, str) and title else "openapi"
+
+
 class _Importer:
     """One import: operations found, read, named and made; what goes wrong with one is told of that one."""
 
@@ -149,7 +162,8 @@ class _Importer:
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
-        return ImportedOperations(operations, report, self._shared.client)
+        name = self._namespace or _title(self._shared.library.root.root)
+        return ImportedOperations(operations, report, self._shared.client, name)
 
     def _assume_security(self, said: list[Requirements]) -> None:
         """Where no operation asks for a credential and some say nothing of it, what the user gave is sent."""

@@ -66,6 +66,7 @@ class Functions:
         """`registry` is a guarded view: every call is checked."""
         self._registry = registry
         self.lifetime = registry.lifetime
+        self.sources = registry.sources
         self._settings = settings
         self._dialect = dialect
         self._body_types = dialect.body_types

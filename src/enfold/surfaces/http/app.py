@@ -26,6 +26,7 @@ from enfold.surfaces.functions.routes import Route
 from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Settings, not_acceptable, not_allowed
 from enfold.surfaces.http.lifespan import run_lifespan
 from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
+from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Stream
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class HTTPApp:
         try:
             return await self._answer(public, exchange, request)
         except CallError:
-            if request.operation is None and request.path != "/healthz":
+            if request.operation is None and request.path not in ("/healthz", "/readyz"):
                 raise no_identity() from None
             raise
 
@@ -266,6 +267,9 @@ class HTTPApp:
             return None
         if request.path == "/healthz":
             return Answer(b'{"status":"ok"}', 200, [NO_STORE])
+        if request.path == "/readyz":
+            tells_why = may_read_reasons(request.identity, has_identities=self._door is not None)
+            return readiness(self._functions.sources, is_stopping=self._is_stopping, tells_why=tells_why)
         if request.path == "/call":
             return await functions.call_request(request)
         return functions.document(request, exchange.scope.get("root_path", ""))

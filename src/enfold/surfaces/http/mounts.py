@@ -16,6 +16,7 @@ Mount: TypeAlias = tuple[str, ASGIApp]
 # The paths that an app has beside those of its operations, and their methods.
 PAGES: Final = {
     "/healthz": ("GET", "HEAD", "OPTIONS"),
+    "/readyz": ("GET", "HEAD", "OPTIONS"),
     "/openapi.json": ("GET", "HEAD", "OPTIONS"),
     "/call": ("POST", "OPTIONS"),
 }
