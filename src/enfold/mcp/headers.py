@@ -10,8 +10,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.mcp.json_rpc import HEADER_MISMATCH, Message, ProtocolError
+from enfold.mcp.task_extension import TASK_METHODS
 
 __all__ = [
+    "NAMED_BY",
     "Mirror",
     "check_argument_headers",
     "check_headers",
@@ -33,7 +35,12 @@ _DECIMAL: Final = re.compile(r"-?[0-9]{1,20}(\.0+)?")
 _PRIMITIVES: Final = ("string", "integer", "boolean")
 
 # The parameter that a request's `Mcp-Name` repeats.
-_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    **dict.fromkeys(TASK_METHODS, "taskId"),
+}
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -70,9 +77,11 @@ def check_headers(headers: Headers, message: Message, version: object) -> None:
         raise _mismatch("MCP-Protocol-Version does not repeat the version in the request's _meta")
     if headers.get(b"mcp-method") != str(message.method).encode():
         raise _mismatch("Mcp-Method does not repeat the request's method")
-    parameter = _NAMED_BY.get(str(message.method))
-    if parameter is not None:
-        _check_name(headers.get(b"mcp-name"), message.params.get(parameter), parameter)
+    parameter = NAMED_BY.get(str(message.method))
+    raw = headers.get(b"mcp-name")
+    # Of the clients we know one leaves the name out when it speaks of tasks: only a wrong one is refused there.
+    if parameter is not None and (raw is not None or parameter != "taskId"):
+        _check_name(raw, message.params.get(parameter), parameter)
 
 
 def _check_name(raw: bytes | None, name: object, parameter: str) -> None:

@@ -138,7 +138,10 @@ class Session:
             meta["progressToken"] = call.id
         if meta:
             params["_meta"] = {**params.get("_meta", {}), **meta}
-        return await self.connection.request(call)
+        result = await self.connection.request(call)
+        if self.revision.is_stateless:
+            _check_kind(method, result)
+        return result
 
     async def hear_logs(self, level: str) -> None:
         """Have an older server log as much as this level wants; the newest is told with each request."""
@@ -200,6 +203,14 @@ class Session:
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+def _check_kind(method: str, result: dict[str, Any]) -> None:
+    """Refuse a result of a kind that nobody here can read: it would pass for an empty one."""
+    kind = result.get("resultType", "complete")
+    if kind not in ("complete", "input_required") and (kind != "task" or method != "tools/call"):
+        message = f"The server answered {method} with a result of the kind {kind!r:.40}"
+        raise CallError("EXECUTION_ERROR", message, {"reason": "protocol"})
 
 
 class _Begun:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from enfold.errors import CallError
-from enfold.mcp.headers import write_value
+from enfold.mcp.headers import NAMED_BY, write_value
 from enfold.mcp.json_rpc import ProtocolError, encode, notification, parse, request
 from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
@@ -22,8 +22,6 @@ JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 OPENING: Final = 0.5  # seconds that a session waits for its own stream
 RETRY: Final = 1.0  # seconds before a broken stream is taken up again, where the server does not say
-
-_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
 class HTTPConnection:
@@ -90,7 +88,7 @@ class HTTPConnection:
         headers = self._common()
         if self._revision is not None and self._revision.is_stateless:
             headers["mcp-method"] = call.method
-            name = call.params.get(_NAMED_BY.get(call.method, ""))
+            name = call.params.get(NAMED_BY.get(call.method, ""))
             if isinstance(name, str):
                 headers["mcp-name"] = write_value(name)
         return {**headers, **call.headers}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
-from enfold.errors import CallError
 from enfold.operation import Context
+from enfold.sources.mcp.driving import cancel_quietly
 from enfold.sources.mcp.mcp_limits import Limits
 from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream import Upstream
@@ -38,13 +37,6 @@ async def _result(upstream: Upstream, task_id: str, caller: Recipient) -> dict[s
     try:
         return await upstream.converse("tasks/result", {"taskId": task_id}, caller)
     except asyncio.CancelledError:
-        cancelling = asyncio.get_running_loop().create_task(_cancel(upstream, task_id))
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(cancelling)
+        nobody = Recipient(Context(), {}, Limits())
+        await cancel_quietly(lambda method, params: upstream.converse(method, params, nobody), task_id)
         raise
-
-
-async def _cancel(upstream: Upstream, task_id: str) -> None:
-    with suppress(CallError, TimeoutError):
-        async with asyncio.timeout(2.0):
-            await upstream.converse("tasks/cancel", {"taskId": task_id}, Recipient(Context(), {}, Limits()))

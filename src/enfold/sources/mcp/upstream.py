@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +13,9 @@ from enfold.errors import CallError
 from enfold.mcp.asking import Peer
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
+from enfold.mcp.task_extension import TASK_METHODS, with_tasks, without_tasks
 from enfold.operation import Context
+from enfold.sources.mcp.driving import drive_task
 from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.mcp_targets import Command
@@ -147,11 +150,17 @@ class Upstream:
         """Send a request, and again with the answers for as long as the server needs more of them."""
         result = await self._send(method, params, caller, idempotent=idempotent, headers=headers)
         for _ in range(self._settings.limits.rounds):
-            if result.get("resultType") != "input_required":
+            kind = result.get("resultType")
+            if kind == "task":
+                return await drive_task(partial(self._send_about_task, caller), self.name, result, caller)
+            if kind != "input_required":
                 return result
             again = {**params, **await self._answered(result, caller)}
             result = await self._send(method, again, caller, idempotent=idempotent, headers=headers)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
+
+    async def _send_about_task(self, caller: Recipient, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return await self._send(method, params, caller, idempotent=True, headers=None)
 
     async def _answered(self, result: dict[str, Any], caller: Recipient) -> dict[str, Any]:
         """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
@@ -180,13 +189,15 @@ class Upstream:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
         meta = caller.meta
         params = {**params, "_meta": meta} if meta else params
+        speaks_of_tasks = method == "tools/call" or method in TASK_METHODS
+        capabilities = (with_tasks if speaks_of_tasks else without_tasks)(caller.capabilities)
 
         def request(session: Session) -> Awaitable[dict[str, Any]]:
             return session.request(
                 method,
                 dict(params),
                 caller,
-                capabilities=caller.capabilities,
+                capabilities=capabilities,
                 wants_progress=caller.is_heard,
                 log_level=self._level_for(caller),
                 headers=headers,

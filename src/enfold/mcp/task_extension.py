@@ -1,0 +1,53 @@
+"""The extension `io.modelcontextprotocol/tasks` as values: its name, who has declared it, how often to ask. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = [
+    "MAX_TASK_ID",
+    "TASKS",
+    "TASK_METHODS",
+    "declares_tasks",
+    "poll_seconds",
+    "with_tasks",
+    "without_tasks",
+]
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
+TASK_METHODS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
+MAX_TASK_ID: Final = 4_096  # characters of the id of another's task
+
+SHORTEST_POLL: Final = 0.02  # seconds
+LONGEST_POLL: Final = 60.0
+DEFAULT_POLL: Final = 1.0
+
+
+def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
+    """Whether a client with these capabilities takes a task as the answer to a call."""
+    extensions = capabilities.get("extensions")
+    return isinstance(extensions, Mapping) and isinstance(extensions.get(TASKS), Mapping)
+
+
+def with_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """The capabilities, and the extension among them."""
+    extensions = capabilities.get("extensions")
+    others = extensions if isinstance(extensions, Mapping) else {}
+    return {**capabilities, "extensions": {**others, TASKS: {}}}
+
+
+def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """The capabilities without the extension."""
+    if not declares_tasks(capabilities):
+        return dict(capabilities)
+    others = {name: value for name, value in capabilities["extensions"].items() if name != TASKS}
+    return {**capabilities, "extensions": others}
+
+
+def poll_seconds(task: Mapping[str, Any], before: float = DEFAULT_POLL) -> float:
+    """How long to wait before a task is asked for again: as it says itself, within bounds, or else as `before`."""
+    interval = task.get("pollIntervalMs")
+    if not isinstance(interval, int | float) or isinstance(interval, bool) or interval <= 0:
+        return before
+    return min(max(interval / 1000, SHORTEST_POLL), LONGEST_POLL)
