@@ -61,8 +61,8 @@ class Task(msgspec.Struct, frozen=True):
 
 
 GITHUB_TASK: Final = Task("GitHub's document", 1_223, 3, (ENFOLD, ENFOLD_WRITTEN, FASTMCP, FASTMCP_WRITTEN))
-# Written out, each of the 400 tools repeats the 480 schemas: a list nobody asks for, and minutes to make it.
-STRIPE_LIKE_TASK: Final = Task("400 operations that reach 480 schemas", 400, 2, (ENFOLD, FASTMCP))
+# FastMCP repeats the 480 schemas in each of the 400 tools, which takes it minutes to write.
+STRIPE_LIKE_TASK: Final = Task("400 operations that reach 480 schemas", 400, 2, (ENFOLD, ENFOLD_WRITTEN, FASTMCP))
 
 
 def main(_rounds: int) -> int:

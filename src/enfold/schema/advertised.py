@@ -1,7 +1,9 @@
-"""Schemas as clients are shown them: patterns that every client can compile, and for an upstream's answers loosened."""
+"""Schemas as clients are shown them: patterns that every client can compile, no more than a model can use, and for an
+upstream's answers loosened. How they are written is told in `enfold.schema.packing`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
@@ -9,7 +11,7 @@ import msgspec
 
 from enfold.schema.regexp.portable import portable_pattern
 
-__all__ = ["Advertising"]
+__all__ = ["Advertising", "first_sentence"]
 
 Schema: TypeAlias = dict[str, Any]
 Make: TypeAlias = Callable[[Any], Any]
@@ -31,27 +33,53 @@ _SCHEMAS: Final = frozenset(
     }
 )
 _LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_MAPS: Final = frozenset({"properties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+_MAPS: Final = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
 _SAID: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
+
+
+# What may have to be changed, as it stands in the text of a schema: most have nothing, and writing one is far quicker
+# than a walk through it.
+_PATTERNS: Final = re.compile(rb'"pattern')
+_UNUSED: Final = re.compile(rb'"examples?":|"deprecated":true')
+_WORDS: Final = re.compile(rb'"examples?":|"deprecated":true|"description":')
+_ENDS: Final = re.compile(r"[.!?](?=\s|$)|[。！？]")  # the signs of Chinese and Japanese
+_PARAGRAPH: Final = re.compile(r"\n\s*\n")
+_ABBREVIATIONS: Final = ("e.g", "i.e", "etc", "vs", "cf", "approx", "incl", "no", "min", "max")
+
+
+def first_sentence(text: str) -> str:
+    """A text up to the end of its first sentence, or of its first paragraph where that comes sooner."""
+    paragraph = " ".join(_PARAGRAPH.split(text.strip(), maxsplit=1)[0].split())
+    for end in _ENDS.finditer(paragraph):
+        word = paragraph[: end.start()].rpartition(" ")[2].lstrip("(").lower()
+        if word not in _ABBREVIATIONS:
+            return paragraph[: end.end()]
+    return paragraph
 
 
 class Advertising:
     """Rewrites schemas for listings; definitions that many schemas share are rewritten once, and stay shared."""
 
     def __init__(self) -> None:
+        self._portable = _Rewriting(_with_portable_pattern, _PATTERNS)
+        self._useful = _Rewriting(_without_unused, _UNUSED)
+        self._short = _Rewriting(_in_short, _WORDS)
         # Each with its original, so that no other definition can have the same identity meanwhile.
-        self._portable: dict[int, tuple[Any, Any]] = {}
         self._loose: dict[int, tuple[Any, Any]] = {}
 
     def portable(self, schema: Schema) -> Schema:
         """The schema with every pattern rewritten for the `u` flag or left out; the same object where nothing changes."""
-        try:
-            if not _mentions_pattern(schema):
-                return schema
-            made: Schema = self._with_patterns(schema)
-        except RecursionError:
-            return {key: schema[key] for key in ("type", "description") if key in schema}
-        return made
+        return self._portable.of(schema)
+
+    def useful(self, schema: Schema, *, short: bool = False) -> Schema:
+        """The schema without what a model cannot use: examples, and optional properties that are deprecated.
+
+        In `short` each description is no more than its first sentence.
+        """
+        rewriting = self._short if short else self._useful
+        return rewriting.of(schema)
 
     def loosened(self, schema: Schema) -> Schema:
         """The schema of an upstream's answers: only the root has a type, nothing is required, nothing is ruled out.
@@ -64,41 +92,6 @@ class Advertising:
             loose = {}
         loose.pop("$comment", None)
         return {"type": schema["type"], **loose} if "type" in schema else loose
-
-    # --- patterns
-
-    def _with_patterns(self, schema: Any) -> Any:
-        if not isinstance(schema, dict):
-            return schema
-        changed = {key: new for key, value in schema.items() if (new := self._part(key, value)) is not value}
-        if not changed:
-            return schema
-        return {key: new for key, each in schema.items() if (new := changed.get(key, each)) is not None or each is None}
-
-    def _part(self, key: str, value: Any) -> Any:
-        if key == "pattern" and isinstance(value, str):
-            found = portable_pattern(value)
-            return value if found == value else found
-        if isinstance(value, dict):
-            if key == "patternProperties":
-                return self._by_pattern(value)
-            if key in _MAPS:
-                return _mapped(value, self._shared if key in ("$defs", "definitions") else self._with_patterns)
-            return self._with_patterns(value) if key in _SCHEMAS else value
-        if isinstance(value, list) and key in _LISTS:
-            made = [self._with_patterns(each) for each in value]
-            return value if all(one is other for one, other in zip(made, value, strict=True)) else made
-        return value
-
-    def _shared(self, definition: Any) -> Any:
-        return _once(self._portable, definition, self._with_patterns)
-
-    def _by_pattern(self, value: Schema) -> Schema:
-        made = {portable_pattern(pattern): self._with_patterns(each) for pattern, each in value.items()}
-        kept = {pattern: each for pattern, each in made.items() if pattern is not None}
-        return value if list(kept) == list(value) and all(kept[each] is value[each] for each in value) else kept
-
-    # --- loosening
 
     def _loosened(self, schema: Any) -> Schema:
         if not isinstance(schema, dict):
@@ -127,12 +120,99 @@ class Advertising:
         return _once(self._loose, definition, self._loosened)
 
 
-def _mentions_pattern(schema: Schema) -> bool:
-    """Whether there is anything to look for: most schemas have no pattern, and writing one is far quicker than a walk."""
-    try:
-        return b'"pattern' in msgspec.json.encode(schema)
-    except (TypeError, ValueError):  # a value in it that JSON does not have
-        return True
+# --- rewriting ----------------------------------------------------------------------------------------------------
+
+
+class _Rewriting:
+    """Changes every schema inside a schema by one rule; what the rule leaves alone stays the same object."""
+
+    def __init__(self, rule: Callable[[Schema], Schema], needed: re.Pattern[bytes]) -> None:
+        self._rule = rule
+        self._needed = needed
+        self._known: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, schema: Schema) -> Schema:
+        try:
+            made: Schema = self._root(schema)
+        except RecursionError:
+            return {key: schema[key] for key in ("type", "description") if key in schema}
+        return made
+
+    def _root(self, schema: Schema) -> Any:
+        shared = schema.get("$defs")
+        if not isinstance(shared, dict):
+            return self._rewritten(schema) if self._is_needed(schema) else schema
+        own = {key: value for key, value in schema.items() if key != "$defs"}
+        changed = self._rewritten(own) if self._is_needed(own) else own
+        definitions = _mapped(shared, self._definition)
+        if changed is own and definitions is shared:
+            return schema
+        return {
+            key: definitions if key == "$defs" else changed[key] for key in schema if key in changed or key == "$defs"
+        }
+
+    def _definition(self, definition: Any) -> Any:
+        return _once(self._known, definition, lambda each: self._rewritten(each) if self._is_needed(each) else each)
+
+    def _is_needed(self, schema: Any) -> bool:
+        try:
+            return self._needed.search(msgspec.json.encode(schema)) is not None
+        except (TypeError, ValueError):  # a value in it that JSON does not have
+            return True
+
+    def _rewritten(self, schema: Any) -> Any:
+        if not isinstance(schema, dict):
+            return schema
+        ruled = self._rule(schema)
+        changed = {key: new for key, value in ruled.items() if (new := self._part(key, value)) is not value}
+        return {**ruled, **changed} if changed else ruled
+
+    def _part(self, key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            if key in _MAPS:
+                return _mapped(value, self._rewritten)
+            return self._rewritten(value) if key in _SCHEMAS else value
+        if isinstance(value, list) and key in _LISTS:
+            made = [self._rewritten(each) for each in value]
+            return value if all(one is other for one, other in zip(made, value, strict=True)) else made
+        return value
+
+
+def _with_portable_pattern(schema: Schema) -> Schema:
+    """The schema with a pattern that every client can compile, or with none."""
+    if isinstance(pattern := schema.get("pattern"), str) and (found := portable_pattern(pattern)) != pattern:
+        kept = {key: value for key, value in schema.items() if key != "pattern"}
+        schema = kept if found is None else {**kept, "pattern": found}
+    named = schema.get("patternProperties")
+    if isinstance(named, dict) and any(portable_pattern(each) != each for each in named):
+        made = {portable_pattern(pattern): each for pattern, each in named.items()}
+        schema = {**schema, "patternProperties": {name: each for name, each in made.items() if name is not None}}
+    return schema
+
+
+def _without_unused(schema: Schema) -> Schema:
+    kept = {key: value for key, value in schema.items() if key not in ("example", "examples")}
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        required = schema.get("required")
+        needed = required if isinstance(required, list) else ()
+        kept["properties"] = {
+            name: each for name, each in properties.items() if name in needed or not _is_deprecated(each)
+        }
+    is_same = len(kept) == len(schema) and kept.get("properties") == properties
+    return schema if is_same else kept
+
+
+def _is_deprecated(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("deprecated") is True
+
+
+def _in_short(schema: Schema) -> Schema:
+    kept = _without_unused(schema)
+    description = kept.get("description")
+    if not isinstance(description, str) or (short := first_sentence(description)) == description:
+        return kept
+    return {**kept, "description": short}
 
 
 def _once(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any:

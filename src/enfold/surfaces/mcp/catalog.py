@@ -11,14 +11,15 @@ from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
 from enfold.formats.wrapper_schemas import with_references
 from enfold.mcp.headers import Mirror, mirrors_of
-from enfold.mcp.json_rpc import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY, encode
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
 from enfold.mcp.uri_template import is_template
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
 from enfold.runtime import PreparedOperation
-from enfold.schema.advertised import Advertising
+from enfold.schema.advertised import Advertising, first_sentence
+from enfold.schema.packing import Packing
 from enfold.surfaces.mcp.resource_uris import Addresses
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
@@ -30,6 +31,8 @@ Listed: TypeAlias = dict[str, Any]
 # Fields of a listing that older clients do not know; most ignore them, and some refuse them.
 _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
+LARGEST_KEPT: Final = 32_000  # bytes of a listed tool whose text is kept
+LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
 
 
 class Catalog:
@@ -44,8 +47,8 @@ class Catalog:
         self._operations = operations
         # An operation without a handler is not there for a caller.
         tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
-        advertising = Advertising()
-        self.tools = [Tool(operation, names[operation.spec.id], format, registry, advertising) for operation in tools]
+        shown = Shown()
+        self.tools = [Tool(operation, names[operation.spec.id], format, registry, shown) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
         self.resources = [resource for resource in found if not resource.is_template]
@@ -99,12 +102,37 @@ def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
 # --- tools --------------------------------------------------------------------------------------------------------
 
 
+class Shown:
+    """How the schemas of a catalog are shown; its tools share it, for they share definitions."""
+
+    def __init__(self) -> None:
+        advertising = Advertising()
+        portable, useful, loosened = advertising.portable, advertising.useful, advertising.loosened
+        self._whole = Packing(portable)
+        self._useful = Packing(lambda schema: portable(useful(schema)))
+        self._short = Packing(lambda schema: portable(useful(schema, short=True)))
+        self._loose = Packing(loosened)
+        self._loose_in_short = Packing(lambda schema: useful(loosened(schema), short=True))
+
+    def input(self, spec: OperationSpec) -> dict[str, Any]:
+        """The input schema of an operation; that of another server's tool goes on with all it says."""
+        packing = self._short if is_short(spec) else self._whole if _is_imported(spec) else self._useful
+        return packing.packed(spec.input_schema)
+
+    def output(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema of what is written around a result."""
+        return self._whole.packed(schema)
+
+    def loose_output(self, spec: OperationSpec) -> OperationSpec:
+        """The spec with as much as is promised of an upstream's answers."""
+        packing = self._loose_in_short if is_short(spec) else self._loose
+        return spec.replace(output_schema=packing.packed(spec.output_schema, LARGEST_DEFINITIONS))
+
+
 class Tool:
     """An operation as a tool."""
 
-    def __init__(
-        self, operation: Operation, name: str, format: str, registry: Registry, advertising: Advertising
-    ) -> None:
+    def __init__(self, operation: Operation, name: str, format: str, registry: Registry, shown: Shown) -> None:
         spec = operation.spec
         self._registry = registry
         self.spec = spec
@@ -113,7 +141,8 @@ class Tool:
         self.format_name = format
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
         self._signature = operation.signature
-        self._advertising = advertising
+        self._shown = shown
+        self._texts: dict[str, bytes] = {}  # by the revision
 
     @cached_property
     def format(self) -> Format:
@@ -135,7 +164,7 @@ class Tool:
     @cached_property
     def is_imported(self) -> bool:
         """Whether it is the tool of another MCP server, whose results and schemas go on as they are."""
-        return facts_of(self.spec).get("kind") == "tool"
+        return _is_imported(self.spec)
 
     @cached_property
     def mirrors(self) -> tuple[Mirror, ...]:
@@ -146,7 +175,8 @@ class Tool:
     def output_schema(self) -> dict[str, Any] | None:
         """The schema of the structured content as clients are shown it, where one is advertised."""
         schema = self._whole_output_schema
-        return None if schema is None else self._advertising.portable(schema)
+        is_packed = _is_of_a_document(self.spec)
+        return schema if schema is None or is_packed else self._shown.output(schema)
 
     @property
     def _whole_output_schema(self) -> dict[str, Any] | None:
@@ -162,7 +192,7 @@ class Tool:
             return None
         spec = self.spec
         if _is_of_a_document(spec):
-            spec = spec.replace(output_schema=self._advertising.loosened(spec.output_schema))
+            spec = self._shown.loose_output(spec)
         return written(_collected(spec) if self.is_stream else spec) or None
 
     @cached_property
@@ -182,6 +212,15 @@ class Tool:
             return None
         return schema if revision.has_any_structure or schema.get("type") == "object" else None
 
+    def text(self, revision: Revision) -> bytes:
+        """What is listed, as it is written; a text of usual size is kept for the next who asks."""
+        known = self._texts.get(revision.name)
+        if known is None:
+            known = encode(self.listed(revision))
+            if len(known) <= LARGEST_KEPT:
+                self._texts[revision.name] = known
+        return known
+
     def listed(self, revision: Revision) -> Listed:
         listed = dict(self._listed)
         schema = self.output_schema_for(revision)
@@ -195,8 +234,9 @@ class Tool:
         listed: Listed = {"name": self.name}
         if spec.title:
             listed["title"] = spec.title
-        listed["description"] = spec.description or spec.title or spec.id
-        schema = self._advertising.portable(spec.input_schema)
+        words = spec.description or spec.title or spec.id
+        listed["description"] = first_sentence(words) if is_short(spec) else words
+        schema = self._shown.input(spec)
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
@@ -204,6 +244,15 @@ class Tool:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: "result"}
         return listed
+
+
+def is_short(spec: OperationSpec) -> bool:
+    """Whether its source wants it described in no more than a sentence."""
+    return spec.meta.get("describe") == "short"
+
+
+def _is_imported(spec: OperationSpec) -> bool:
+    return facts_of(spec).get("kind") == "tool"
 
 
 def _is_of_a_document(spec: OperationSpec) -> bool:
@@ -252,6 +301,9 @@ class Resource:
         self.uri = self.own_uri  # what it is listed as
         self.is_template = is_template(self.own_uri)
 
+    def text(self, revision: Revision) -> bytes:
+        return encode(self.listed(revision))
+
     def listed(self, revision: Revision) -> Listed:
         facts = facts_of(self.spec)
         named = {"uriTemplate" if self.is_template else "uri": self.uri, "name": facts.get("name", self.name)}
@@ -266,6 +318,9 @@ class Prompt:
     def __init__(self, spec: OperationSpec, name: str) -> None:
         self.spec = spec
         self.name = name
+
+    def text(self, revision: Revision) -> bytes:
+        return encode(self.listed(revision))
 
     def listed(self, revision: Revision) -> Listed:
         facts = facts_of(self.spec)

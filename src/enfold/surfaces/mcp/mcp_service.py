@@ -19,7 +19,6 @@ from enfold.mcp.json_rpc import (
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     ProtocolError,
-    encode,
 )
 from enfold.mcp.revisions import Revision
 from enfold.nearest import nearest_id
@@ -158,7 +157,7 @@ class Service:
         page: list[msgspec.Raw] = []
         size = 0
         for offer in offers[: self.settings.page_size]:
-            text = encode(offer.listed(revision))
+            text = offer.text(revision)
             size += len(text)
             if page and size > self.settings.page_bytes:
                 break
