@@ -61,6 +61,8 @@ class Registry:
 
     lifetime: Lifetime
     sources: SourceTable  # where the operations come from, and how each source is at this moment
+    title = ""  # what the application calls itself; "" where it does not say
+    app_version = ""
     _names_all = True  # whether whoever asks may see every name
 
     @property
@@ -239,11 +241,18 @@ class OperationRegistry(Registry):
         expose_errors: bool = True,
         detect: Literal["all", "instances"] = "all",
         threads: int = 128,
+        title: str = "",
+        version: str = "",
     ) -> None:
-        """`namespace` is that of functions registered here; the rest are policies, which an operation may override."""
+        """`namespace` is that of functions registered here; `title` and `version` are what clients see of the application.
+
+        The rest are policies, which an operation may override.
+        """
         if namespace:
             operation_id(namespace, "x")
         self.namespace = namespace
+        self.title = title
+        self.app_version = version
         self.lifetime = Lifetime()
         self.sources = SourceTable()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
@@ -423,6 +432,8 @@ class View(Registry):
         self._base = base
         self.lifetime = base.lifetime
         self.sources = base.sources
+        self.title = base.title
+        self.app_version = base.app_version
         self._shown = shown
         self._policy = policy
         self._is_guarded = is_guarded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,7 +29,8 @@ def parse(
     from argparse import ArgumentParser
 
     own, server = split_command(words) if registry is None else (words, None)
-    parser = ArgumentParser(prog=f"enfold {command}", description=description, allow_abbrev=False)
+    name = "enfold" if registry is None else os.path.basename(sys.argv[0])  # noqa: PTH119  # `pathlib` takes its time to load
+    parser = ArgumentParser(prog=f"{name} {command}", description=description, allow_abbrev=False)
     if registry is None and server is None:
         # An edge serves what its peers have, and needs no target of its own.
         count = "?" if command == "serve" else None

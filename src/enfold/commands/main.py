@@ -35,10 +35,12 @@ COMMANDS: Final = {
 }
 
 USAGE: Final = """\
-usage: enfold COMMAND TARGET [options]
+usage: {program} [options]
 
 {commands}
 
+{more}"""
+TARGETS: Final = """\
 A target is app.py, app.py:ops, package.module, package.module:ops; a configuration: enfold.toml, or the mcpServers JSON of
 an editor; an OpenAPI document (a file or an address); an MCP server: https://…/mcp, or -- COMMAND; or peers: nats://…,
 ws://…. `enfold COMMAND --help` says more."""
@@ -58,7 +60,7 @@ def run(registry: Registry, arguments: Sequence[str] | None = None) -> NoReturn:
 
 def _dispatch(words: list[str], registry: Registry | None) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE.format(commands="\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())))
+        print(_usage(registry))
         return 0 if words else code_row("VALIDATION_ERROR").exit_code
     if words[0] in ("-V", "--version"):
         print(version())
@@ -69,6 +71,14 @@ def _dispatch(words: list[str], registry: Registry | None) -> int:
         raise CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: {advice}")
     exit_code: int = import_module(f"enfold.commands.{words[0]}").run(words[1:], registry)
     return exit_code
+
+
+def _usage(registry: Registry | None) -> str:
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in COMMANDS.items())
+    if registry is None:
+        return USAGE.format(program="enfold COMMAND TARGET", commands=commands, more=TARGETS)
+    script = f"{os.path.basename(sys.argv[0])} COMMAND"  # noqa: PTH119  # `pathlib` takes its time to load
+    return USAGE.format(program=script, commands=commands, more=f"`{script} --help` says more.")
 
 
 def _guarded(command: Callable[[], int]) -> int:

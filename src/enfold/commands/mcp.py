@@ -57,16 +57,15 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
-    import asyncio
-
     from enfold.commands.bound_options import bounds_of
+    from enfold.commands.endings import run_in_loop
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:
         async with opened(target) as registry:
             await run_stdio(registry, bounds=bounds_of(target), **settings)
 
-    asyncio.run(serve())
+    run_in_loop(serve())
     return 0
 
 

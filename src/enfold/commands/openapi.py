@@ -21,7 +21,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", _add_options)
 
     def show(found: Registry) -> int:
-        print_json(to_openapi(found, format=options.format, title=options.title, everything=True))
+        names = {"title": options.title, "version": options.app_version}
+        print_json(to_openapi(found, format=options.format, everything=True, **names))
         return 0
 
     return on_target(options.target, registry, show)
@@ -29,4 +30,5 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", default="result", help="the format whose answers are described")
-    parser.add_argument("--title", default="Enfold")
+    parser.add_argument("--title", help="the name of the application")
+    parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")

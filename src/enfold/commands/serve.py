@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from errno import EADDRINUSE
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from enfold.commands.bound_options import bounds_of
 from enfold.commands.callers import add_caller_options, who_may_come_in
 from enfold.commands.command_options import parse
+from enfold.commands.endings import ended_by_signals, run_in_loop
+from enfold.commands.http_server import (
+    GRACE,
+    Certificate,
+    HTTPServer,
+    bind,
+    check_certificate,
+    loop_factory,
+    start_listening,
+)
 from enfold.commands.recorder_options import add_recording_options, recorder_of
+from enfold.commands.serve_banner import say_where
 from enfold.commands.targets import TOKEN, opened, served_program
 from enfold.errors import CallError
-from enfold.operation import INHERIT, CallLimits, OperationSpec, Policy
+from enfold.operation import INHERIT, CallLimits, Policy
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds
 
@@ -26,16 +36,13 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
-    from enfold.identities.tokens import AnyOf
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
 
 __all__ = ["run"]
 
-SHOWN: Final = 8  # operations that the start names
 
-
-class _Terms(msgspec.Struct, frozen=True):
+class Terms(msgspec.Struct, frozen=True):
     """On what terms a registry is served."""
 
     options: Any  # an argparse.Namespace
@@ -43,6 +50,7 @@ class _Terms(msgspec.Struct, frozen=True):
     recorder: Any  # a Recorder, or None
     is_local: bool
     bounds: Bounds
+    certificate: Certificate | None = None
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -53,7 +61,9 @@ def run(words: list[str], registry: Registry | None) -> int:
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
     terms = _terms(options)
-    return _Serving(OperationRegistry(), terms).run(_serve(_own(options, registry), terms))
+    with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
+        run_in_loop(_serve(_own(options, registry), terms, listening), loop_factory())
+    return 0
 
 
 def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
@@ -75,7 +85,7 @@ def _peers(options: Namespace) -> str | None:
     return place
 
 
-def _terms(options: Namespace) -> _Terms:
+def _terms(options: Namespace) -> Terms:
     tokens = who_may_come_in(options)
     is_local = _is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
@@ -83,7 +93,18 @@ def _terms(options: Namespace) -> _Terms:
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
-    return _Terms(options, tokens, recorder_of(options), is_local, bounds_of(options.target, options.bound))
+    bounds = bounds_of(options.target, options.bound)
+    return Terms(options, tokens, recorder_of(options), is_local, bounds, _certificate(options))
+
+
+def _certificate(options: Namespace) -> Certificate | None:
+    if options.tls_cert is None:
+        if options.tls_key is not None:
+            raise CallError("VALIDATION_ERROR", "--tls-key needs --tls-cert, the certificate that the key belongs to")
+        return None
+    files = Certificate(options.tls_cert, options.tls_key)
+    check_certificate(files)
+    return files
 
 
 def _add_serve_options(parser: ArgumentParser) -> None:
@@ -108,9 +129,20 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
+    parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate, and those above it")
+    parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, unless it is in the same file")
+    parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
+    parser.add_argument("--title", help="the name of the application, in the document and for MCP clients")
+    parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")
+    parser.add_argument("--grace", type=float, default=GRACE, help="seconds for calls to finish at the end")
     parser.add_argument(
         "--reload", action="store_true", help="start again when a Python file below this folder changes"
     )
+
+
+def _root_path(text: str) -> str:
+    path = text.strip("/")
+    return f"/{path}" if path else ""
 
 
 def _own_command(registry: Registry | None) -> list[str]:
@@ -126,13 +158,13 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def _serve(own: AbstractAsyncContextManager[Registry], terms: _Terms) -> None:
+async def _serve(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
     async with own as registry:
         target = terms.options.target
         for source in registry.sources if target is not None and target.kind == "configuration" else ():
             print(_how(source), file=sys.stderr)
         async with _with_peers(registry, terms.options) as everything:
-            await _Serving(everything, terms).serve()
+            await _Serving(everything, terms).serve(listening)
 
 
 def _how(source: SourceState) -> str:
@@ -172,24 +204,19 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: _Terms) -> None:
+    def __init__(self, registry: Registry, terms: Terms) -> None:
         # Beyond this machine the words of an unexpected exception are for our log alone.
         policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False)
         self._registry = registry if policy == INHERIT else registry.with_policy(policy)
         self._terms = terms
-        try:
-            import uvicorn
-        except ImportError:
-            raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
-        from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
-
-        self._config = uvicorn.Config(
+        options = terms.options
+        self._server = HTTPServer(
             self._app(),
-            http=bounded_protocol(terms.bounds),
-            ws="none",
-            log_level="warning",
-            timeout_graceful_shutdown=30,
-            server_header=False,
+            terms.bounds,
+            self._stop,
+            certificate=terms.certificate,
+            root_path=options.root_path,
+            grace=options.grace,
         )
 
     def _app(self) -> HTTPApp:
@@ -205,94 +232,28 @@ class _Serving:
             "allowed_origins": options.allow_origin,
             "max_body": options.max_body,
             "recorder": self._terms.recorder,
+            "version": options.app_version,
         }
-        self._mcp = to_mcp(self._registry, bounds=self._terms.bounds, **shared)
+        self._mcp = to_mcp(self._registry, bounds=self._terms.bounds, name=options.title, **shared)
         mounts = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
-        self._http = to_http(self._registry, mounts=mounts, **shared)
+        self._http = to_http(self._registry, mounts=mounts, title=options.title, **shared)
         return self._http
 
-    def run(self, serving: Coroutine[Any, Any, None]) -> int:
-        import asyncio
+    def _stop(self) -> None:
+        """Streams have no end of their own: without this the server would wait for them."""
+        self._mcp.stop()
+        self._http.stop()
 
-        runner = asyncio.Runner(loop_factory=self._config.get_loop_factory())
-        with suppress(KeyboardInterrupt), runner:  # It is how one ends a server, which has shut down by now.
-            runner.run(serving)
-        return 0
-
-    async def serve(self) -> None:
-        import uvicorn
-
-        serving = self
-
-        class Server(uvicorn.Server):
-            async def shutdown(self, sockets: list[Any] | None = None) -> None:
-                # Streams have no end of their own: without this the server would wait for them.
-                serving._mcp.stop()
-                serving._http.stop()
-                await super().shutdown(sockets)
-
-        listening = _bind(self._terms.options.host, self._terms.options.port)
-        _say_where(self._registry, self._terms, listening.getsockname()[1])
-        await Server(self._config).serve(sockets=[listening])
+    async def serve(self, listening: socket) -> None:
+        """Serve until a signal ends it."""
+        start_listening(listening)
+        say_where(self._registry, self._terms, listening.getsockname()[1])
+        with ended_by_signals(self._server.end):
+            await self._server.serve([listening])
 
 
 def _limits(bounds: Bounds) -> CallLimits | None:
     at_once, per_second = bounds.calls_at_once, bounds.calls_per_second
     return None if at_once is per_second is None else CallLimits(at_once=at_once, per_second=per_second)
-
-
-def _bind(host: str, port: int) -> socket:
-    import socket
-
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)  # Before we say where we are: whoever reads that may come at once.
-    except (OSError, OverflowError) as error:
-        listening.close()
-        reason = "is in use" if getattr(error, "errno", None) == EADDRINUSE else f"cannot be used: {error}"
-        raise CallError("UNAVAILABLE", f"Port {port} on {host} {reason}") from None
-    return listening
-
-
-def _say_where(registry: Registry, terms: _Terms, port: int) -> None:
-    host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
-    base = f"http://{host}:{port}"
-    lines = [
-        f"Enfold serves {len(registry)} operations",
-        f"  calls     {base}/functions/{{id}}",
-        f"  document  {base}/openapi.json",
-        f"  MCP       {base}/mcp",
-        f"  health    {base}/healthz and {base}/readyz",
-        *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
-        "Press Ctrl-C to stop.",
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _who(specs: list[OperationSpec], terms: _Terms) -> Iterator[tuple[str, str]]:
-    """Who may come in, what is open to everybody, and what nobody may call."""
-    tokens = terms.tokens
-    if tokens is None:
-        yield "tokens", "none: whoever reaches this address may call"
-    else:
-        yield "tokens", f"{len(tokens)} identities{_from_issuers(tokens)}"
-    is_closed = tokens is not None and not terms.options.allow_anonymous
-    free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
-    yield "open", _some(free) if free else "nothing without a token" if is_closed else "nothing"
-    guarded = [] if tokens is not None else [spec.id for spec in specs if not spec.access_control.is_open]
-    if guarded:
-        yield "nobody", f"may call {_some(guarded)}: they have rules, and nobody has an identity. Give --tokens FILE"
-
-
-def _from_issuers(tokens: AnyOf) -> str:
-    return f", and whoever has a token of {_some([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"

@@ -173,9 +173,10 @@ def in_loop(
     target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
-    import asyncio
 
     from enfold.commands.browser_login import LOGIN_PATIENCE
+    from enfold.commands.endings import run_in_loop
+    from enfold.errors import code_row
 
     async def run() -> int:
         async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
@@ -183,7 +184,8 @@ def in_loop(
                 raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
             return await command(registry)
 
-    return asyncio.run(run())
+    code = run_in_loop(run())
+    return code_row("ABORTED").exit_code if code is None else code
 
 
 def opened(

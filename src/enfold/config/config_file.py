@@ -41,6 +41,7 @@ class Config(msgspec.Struct, frozen=True):
     folder: str
     sources: tuple[SourceEntry, ...]
     policy: dict[str, Any] = {}
+    app: dict[str, Any] = {}  # the title and the version of the application
     logins: Logins = Logins()
     bounds: dict[str, Any] = {}  # of the server, by their names
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
@@ -270,7 +271,8 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TABLES: Final = ("sources", "policy", "bounds", "auth", "record")
+_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record")
+_APP: Final[dict[str, Rule]] = {"title": _TEXT, "version": _TEXT}
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
@@ -300,8 +302,18 @@ class _Reader:
             self._check_key(policy, key, {name: _COMMON[name] for name in _POLICIES}, ("policy", key))
         config = self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
         return msgspec.structs.replace(
-            config, bounds=self._bounds(document), issuers=self._issuers(document), record=self._record(document)
+            config,
+            app=self._app(document),
+            bounds=self._bounds(document),
+            issuers=self._issuers(document),
+            record=self._record(document),
         )
+
+    def _app(self, document: Entry) -> Entry:
+        app: Entry = self._filled(self._table(document, "app"), ("app",))
+        for key in app:
+            self._check_key(app, key, _APP, ("app", key))
+        return app
 
     def _issuers(self, document: Entry) -> tuple[Entry, ...]:
         """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""

@@ -34,7 +34,7 @@ class ConfiguredRegistry(OperationRegistry):
     """The operations of all sources of a file, as they come and go; `sources` shows how each source is."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__(**config.policy)
+        super().__init__(**config.policy, **config.app)
         self.config = config
         self._keepers = [_Keeper(source, config, self) for source in config.sources]
 
@@ -268,9 +268,13 @@ async def _open_functions(source: SourceEntry, config: Config, registry: Operati
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, entry) for operation in placed]
-    registry.register_all(operations)
-    registry.sources.enter(source.name, "functions", "up", operations=len(operations))
-    yield operations
+    await found.lifetime.start()
+    try:
+        registry.register_all(operations)
+        registry.sources.enter(source.name, "functions", "up", operations=len(operations))
+        yield operations
+    finally:
+        await found.lifetime.stop()
 
 
 def _renamed(operation: Operation, name: str) -> Operation:

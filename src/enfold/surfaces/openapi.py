@@ -50,8 +50,8 @@ def to_openapi(
     identity: Identity | None = None,
     everything: bool = False,
     servers: Iterable[str] = ("/",),
-    title: str = "Enfold",
-    version: str = "1.0.0",
+    title: str | None = None,
+    version: str | None = None,
 ) -> dict[str, Any]:
     """The document for one caller: only what this identity may call, or, for the owner, everything."""
     chosen = find_format(format)
@@ -62,7 +62,10 @@ def to_openapi(
     paths = {f"/functions/{spec.id}": _path_item(spec, tools[spec.id], components) for spec in specs}
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version},
+        "info": {
+            "title": title or registry.title or "Enfold",
+            "version": version or registry.app_version or "1.0.0",
+        },
         "servers": [{"url": url} for url in servers],
         "tags": [{"name": name} for name in dict.fromkeys(tag for spec in specs for tag in _tags(spec))],
         "paths": paths,

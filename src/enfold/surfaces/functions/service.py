@@ -55,8 +55,8 @@ class Settings(msgspec.Struct, frozen=True):
     format: str
     max_body: int
     recorder: Recorder | None
-    title: str = "Enfold"
-    version: str = "1.0.0"
+    title: str | None = None  # of the application, where it is not the registry's own
+    version: str | None = None
 
 
 class Functions:

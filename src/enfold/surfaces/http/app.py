@@ -62,8 +62,8 @@ def to_http(
     heartbeat: float = HEARTBEAT,
     expose_errors: bool = True,
     recorder: Recorder | None = None,
-    title: str = "Enfold",
-    version: str = "1.0.0",
+    title: str | None = None,
+    version: str | None = None,
 ) -> HTTPApp:
     """Serve a registry as an ASGI app.
 

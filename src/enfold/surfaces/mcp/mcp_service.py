@@ -49,8 +49,8 @@ _CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
 class Settings(msgspec.Struct, frozen=True):
     """What the operator chose."""
 
-    name: str = "enfold"
-    version: str = "1.0.0"
+    name: str | None = None  # of the application, where it is not the registry's own
+    version: str | None = None
     instructions: str | None = None
     format: str = DEFAULT_FORMAT
     tool_names: ToolNames = "safe"
@@ -83,7 +83,10 @@ class Service:
         find_format(settings.format)  # one that is not there is told here
         self.registry = registry = registry.guarded()
         self.settings = settings
-        self.info = {"name": settings.name, "version": settings.version}
+        self.info = {
+            "name": settings.name or registry.title or "enfold",
+            "version": settings.version or registry.app_version or "1.0.0",
+        }
         self._clashes: list[str] = []
         self._catalog = self._new_catalog()
         self.changes = Changes(self._lists)

@@ -1,0 +1,143 @@
+"""The HTTP server that `enfold serve` runs: its socket, its certificate, and how it comes to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from errno import EADDRINUSE
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.surfaces.bounds import Bounds
+
+if TYPE_CHECKING:
+    from socket import socket
+
+__all__ = ["GRACE", "Certificate", "HTTPServer", "bind", "check_certificate", "loop_factory", "start_listening"]
+
+GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what starts us often kills us after 30
+BACKLOG: Final = 2048
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """The files of a certificate and of its key."""
+
+    certificate: str
+    key: str | None = None
+
+
+# --- what can be wrong is found before anything is opened ---------------------------------------------------------
+
+
+def bind(host: str, port: int) -> socket:
+    """A socket that has its address, and listens when somebody is there to answer."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise _unusable(host, port, error) from None
+    return listening
+
+
+def start_listening(listening: socket) -> None:
+    """From now on clients are let in; whoever reads where we are may come at once."""
+    try:
+        listening.listen(BACKLOG)
+    except OSError as error:  # another had bound the address too, and was first to listen
+        host, port = listening.getsockname()[:2]
+        listening.close()
+        raise _unusable(host, port, error) from None
+
+
+def _unusable(host: str, port: int, error: Exception) -> CallError:
+    reason = "is in use" if getattr(error, "errno", None) == EADDRINUSE else f"cannot be used: {error}"
+    return CallError("UNAVAILABLE", f"Port {port} on {host} {reason}")
+
+
+def check_certificate(files: Certificate) -> None:
+    """Read the certificate and its key as the server will; what is wrong is one sentence."""
+    import ssl
+
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(files.certificate, files.key, password="")
+    except ssl.SSLError as error:
+        reason = error.reason or str(error)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    else:
+        return
+    place = files.certificate if files.key is None else f"{files.certificate} and {files.key}"
+    raise CallError("VALIDATION_ERROR", f"The certificate cannot be read from {place}: {reason}")
+
+
+# --- serving ------------------------------------------------------------------------------------------------------
+
+
+def loop_factory() -> Callable[[], Any] | None:
+    """The event loop that the server prefers."""
+    factory: Callable[[], Any] | None = _config(_no_app, Bounds()).get_loop_factory()
+    return factory
+
+
+class HTTPServer:
+    """An app on a socket, until `end` is called: then streams are ended, and calls finish within the grace."""
+
+    def __init__(
+        self,
+        app: Any,
+        bounds: Bounds,
+        stop: Callable[[], None],
+        *,
+        certificate: Certificate | None = None,
+        root_path: str = "",
+        grace: float = GRACE,
+    ) -> None:
+        """`stop` ends the streams of the app, which have no end of their own."""
+        uvicorn = _uvicorn()
+
+        class Server(uvicorn.Server):  # type: ignore[name-defined, misc]  # uvicorn is loaded when it is needed
+            async def shutdown(self, sockets: list[Any] | None = None) -> None:
+                stop()
+                await super().shutdown(sockets)
+
+        tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
+        self._server = Server(
+            _config(app, bounds, root_path=root_path, timeout_graceful_shutdown=grace, backlog=BACKLOG, **tls)
+        )
+
+    async def serve(self, sockets: list[socket]) -> None:
+        """Serve until the end; signals are for whoever runs us."""
+        try:
+            await self._server._serve(sockets)
+        except SystemExit:  # uvicorn's way to say that the app could not start, which it has told
+            raise CallError("UNAVAILABLE", "The server could not start") from None
+
+    def end(self) -> None:
+        """End it; a second time, without waiting for calls."""
+        self._server.force_exit = self._server.should_exit
+        self._server.should_exit = True
+
+
+def _config(app: Any, bounds: Bounds, **more: Any) -> Any:
+    from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
+
+    settings: dict[str, Any] = {"ws": "none", "log_level": "warning", "server_header": False}
+    return _uvicorn().Config(app, http=bounded_protocol(bounds), **settings, **more)
+
+
+def _uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError:
+        raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
+    return uvicorn
+
+
+async def _no_app(*_: object) -> None:
+    """Stands for an app where only the settings are wanted."""

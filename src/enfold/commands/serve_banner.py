@@ -1,0 +1,64 @@
+"""What `enfold serve` says at its start: where it is, who may come in, what is open, and what nobody may call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from enfold.operation import OperationSpec
+from enfold.registry import Registry
+
+if TYPE_CHECKING:
+    from enfold.commands.serve import Terms
+    from enfold.identities.tokens import AnyOf
+
+__all__ = ["say_where"]
+
+SHOWN: Final = 8  # operations that the start names
+
+
+def say_where(registry: Registry, terms: Terms, port: int) -> None:
+    """Print it to stderr; whoever reads it may come at once."""
+    host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
+    scheme = "http" if terms.certificate is None else "https"
+    base = f"{scheme}://{host}:{port}"
+    lines = [
+        f"{_title(registry, terms)} serves {len(registry)} operations",
+        f"  calls     {base}/functions/{{id}}",
+        f"  document  {base}/openapi.json",
+        f"  MCP       {base}/mcp",
+        f"  health    {base}/healthz and {base}/readyz",
+        *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
+        "Press Ctrl-C to stop.",
+    ]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _title(registry: Registry, terms: Terms) -> str:
+    title, version = terms.options.title or registry.title, terms.options.app_version or registry.app_version
+    return f"{title or 'Enfold'} {version}".strip()
+
+
+def _who(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[str, str]]:
+    """Who may come in, what is open to everybody, and what nobody may call."""
+    tokens = terms.tokens
+    if tokens is None:
+        yield "tokens", "none: whoever reaches this address may call"
+    else:
+        yield "tokens", f"{len(tokens)} identities{_from_issuers(tokens)}"
+    is_closed = tokens is not None and not terms.options.allow_anonymous
+    free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
+    yield "open", _some(free) if free else "nothing without a token" if is_closed else "nothing"
+    guarded = [] if tokens is not None else [spec.id for spec in specs if not spec.access_control.is_open]
+    if guarded:
+        yield "nobody", f"may call {_some(guarded)}: they have rules, and nobody has an identity. Give --tokens FILE"
+
+
+def _from_issuers(tokens: AnyOf) -> str:
+    return f", and whoever has a token of {_some([each.issuer for each in tokens.issuers])}" if tokens.issuers else ""
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

@@ -1,0 +1,231 @@
+"""`enfold serve` as a process: how it starts, what it is called, and how signals end it with all that it has started."""
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
+APP = """\
+from pathlib import Path
+import asyncio
+from enfold import OperationRegistry
+
+ops = OperationRegistry("shop", title="Corner shop", version="2.5")
+
+@ops.on_stop
+def stop() -> None:
+    Path("stopped").touch()
+
+@ops.query
+async def slow() -> str:
+    Path("begun").touch()
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
+    return "finished"
+
+if __name__ == "__main__":
+    ops.run()
+"""
+
+
+class Served:
+    """A running server: what it said, and where it is."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self.process = process
+        self.said = _until(process.stderr, "Press Ctrl-C")
+        self.base = re.findall(r"(https?://\S+)/functions/", self.said)[0]
+
+    def get(self, path: str, body: bytes | None = None, **options: Any) -> Any:
+        request = Request(self.base + path, body, {"Content-Type": "application/json"})  # noqa: S310  # our own server
+        with urlopen(request, timeout=30, **options) as reply:  # noqa: S310  # our own server
+            return json.load(reply)
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+def _until(lines: IO[str], word: str) -> str:
+    said = ""
+    for line in lines:
+        said += line
+        if word in line:
+            return said
+    raise AssertionError(f"It ended after saying: {said}")
+
+
+@contextmanager
+def serving(*words: str, cwd: Path) -> Iterator[Served]:
+    # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    command = [sys.executable, "-m", "enfold", "serve", *words, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd) as process:
+        try:
+            yield Served(process)
+        finally:
+            process.kill()
+
+
+def wait_for(is_true: Callable[[], Any]) -> Any:
+    ends_at = time.monotonic() + 20
+    while not (found := is_true()):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+# --- ending -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
+def test_a_signal_lets_calls_finish_and_ends_the_children_and_the_sources(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    # A child that does not end by itself when its input does.
+    command = json.dumps([sys.executable, str(LITTLE), "--stays"])
+    (tmp_path / "enfold.toml").write_text(
+        f'[sources.app]\nfunctions = "app.py:ops"\n[sources.little]\ncommand = {command}\n'
+    )
+    answers: list[Any] = []
+    with serving("enfold.toml", cwd=tmp_path) as served:
+        child = served.get("/functions/little.told", b"{}")["result"]["pid"]
+        calling = threading.Thread(target=lambda: answers.append(served.get("/functions/shop.slow")))
+        calling.start()
+        wait_for((tmp_path / "begun").exists)
+        served.process.send_signal(number)
+        (tmp_path / "go").touch()
+        assert served.process.wait(30) == 0
+        calling.join()
+    assert answers == [{"result": "finished"}]
+    assert (tmp_path / "stopped").exists()
+    assert not is_running(child)
+
+
+def test_a_signal_before_anything_is_served_ends_what_has_been_opened(tmp_path: Path) -> None:
+    code = "import os, time; from pathlib import Path; Path('pid').write_text(str(os.getpid())); time.sleep(600)"
+    command = json.dumps([sys.executable, "-c", code])
+    (tmp_path / "enfold.toml").write_text(f"[sources.mute]\ncommand = {command}\n")
+    words = [sys.executable, "-m", "enfold", "serve", "enfold.toml", "--port", "0"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        pid = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        process.terminate()
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+    assert not is_running(int(pid))
+
+
+# --- starting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text('from pathlib import Path\nPath("imported").touch()\n' + APP)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        words = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", port]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr) == (7, f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use\n")
+    assert not (tmp_path / "imported").exists()
+
+
+def test_https_and_a_path_that_a_proxy_takes_away(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    write_certificate(tmp_path)
+    trust = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    trust.check_hostname = False
+    words = ("--tls-cert", "cert.pem", "--tls-key", "key.pem", "--root-path", "/shop/")
+    with serving("app.py", *words, cwd=tmp_path) as served:
+        document = served.get("/openapi.json", context=trust)
+        ready = served.get("/readyz", context=trust)
+        assert served.end(signal.SIGTERM) == 0
+    assert served.base.startswith("https://127.0.0.1:")
+    assert document["servers"] == [{"url": "/shop"}]
+    assert ready == {"status": "ready", "missing": []}
+
+
+def test_a_wrong_certificate_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "cert.pem").write_text("no certificate")
+    for words, said in (
+        (["--tls-cert", "gone.pem"], "The certificate cannot be read from gone.pem: No such file or directory"),
+        (["--tls-cert", "cert.pem"], "The certificate cannot be read from cert.pem: "),
+        (["--tls-key", "key.pem"], "--tls-key needs --tls-cert"),
+    ):
+        command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+        assert (done.returncode, done.stderr.startswith(f"VALIDATION_ERROR: {said}")) == (2, True), done.stderr
+
+
+def write_certificate(folder: Path) -> None:
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout key.pem -out cert.pem -days 2"
+    )
+    subprocess.run([*command.split(), "-subj", "/CN=localhost"], check=True, cwd=folder, capture_output=True)
+
+
+# --- names --------------------------------------------------------------------------------------------------------
+
+
+def server_info(base: str) -> Any:
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode()
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    with urlopen(Request(f"{base}/mcp", body, headers), timeout=30) as reply:  # noqa: S310  # our own server
+        return json.load(reply)["result"]["serverInfo"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "name", "version"),
+    [
+        ("app.py", (), "Corner shop", "2.5"),
+        ("app.py", ("--title", "Till", "--app-version", "3"), "Till", "3"),
+        ("enfold.toml", (), "Kiosk", "7"),
+    ],
+    ids=["the registry's own", "flags", "a configuration"],
+)
+def test_the_application_has_its_name_everywhere(
+    tmp_path: Path, target: str, words: tuple[str, ...], name: str, version: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "enfold.toml").write_text(
+        '[app]\ntitle = "Kiosk"\nversion = "7"\n[sources.app]\nfunctions = "app.py:ops"\n'
+    )
+    with serving(target, *words, cwd=tmp_path) as served:
+        document = served.get("/openapi.json")
+        info = server_info(served.base)
+    assert info == {"name": name, "version": version}
+    assert document["info"] == {"title": name, "version": version}
+    assert f"{name} {version} serves 1 operations" in served.said
+
+
+def test_a_script_is_called_by_its_own_name_in_its_usage(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    for words, said in ((["--help"], "usage: app.py COMMAND [options]"), (["serve", "--help"], "usage: app.py serve")):
+        command = [sys.executable, "app.py", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60)
+        assert done.stdout.startswith(said)
+        assert os.linesep + "  serve" in done.stdout or words[0] == "serve"
