@@ -15,6 +15,7 @@ from enfold.formats import FORMATS, tool_envelope_v1
 # The table of the contract, row by row: code, HTTP status, retry is safe, category, recoverable, exit code.
 TABLE = [
     ("OPERATION_NOT_FOUND", 404, False, "not_found", False, 3),
+    ("TASK_NOT_FOUND", 404, False, "not_found", False, 3),
     ("INVALID_OPERATION_TYPE", 400, False, "validation", True, 2),
     ("VALIDATION_ERROR", 400, False, "validation", True, 2),
     ("ACCESS_DENIED", 403, False, "authorization", False, 4),

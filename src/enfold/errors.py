@@ -48,6 +48,7 @@ CODES: Final[dict[str, Code]] = {
     row.name: row
     for row in (
         _row("OPERATION_NOT_FOUND", 404, False, "not_found", False, 3),
+        _row("TASK_NOT_FOUND", 404, False, "not_found", False, 3),
         _row("INVALID_OPERATION_TYPE", 400, False, "validation", True, 2),
         _row("VALIDATION_ERROR", 400, False, "validation", True, 2),
         _row("ACCESS_DENIED", 403, False, "authorization", False, 4),

@@ -22,6 +22,7 @@ from enfold.operation import (
     INHERIT,
     CallLimits,
     Context,
+    Identity,
     Operation,
     OperationSpec,
     OperationType,
@@ -136,6 +137,14 @@ class PreparedOperation:
             is_guarded=self._is_guarded if is_guarded is None else is_guarded,
             for_writing=self._for_writing if for_writing is None else for_writing,
         )
+
+    def check(self, input: Any, identity: Identity | None) -> None:
+        """Refuse what could not be run: no access, too many calls, an input that does not fit. Nothing is run."""
+        if self._is_guarded and not self.is_open:
+            check_access(self.spec, identity, input)
+            if self._limits is not None:
+                self._limits.leave(self._limits.enter(identity))
+        self._read(input)
 
     async def execute(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""

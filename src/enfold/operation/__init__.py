@@ -1,6 +1,16 @@
 """What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
 
-from enfold.operation.context import Call, Context, LogMessage, Notify, Progress, Recording, new_request_id
+from enfold.operation.context import (
+    Call,
+    Context,
+    Detached,
+    LogMessage,
+    Notify,
+    Progress,
+    Recording,
+    RunningTask,
+    new_request_id,
+)
 from enfold.operation.identity import OPEN, AccessControl, Identity, read_access
 from enfold.operation.limits import CallLimits
 from enfold.operation.names import (
@@ -14,7 +24,16 @@ from enfold.operation.names import (
 )
 from enfold.operation.operation import Operation, function_name, is_coroutine_function, operation_from_function
 from enfold.operation.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
-from enfold.operation.spec import DEFAULT_TIMEOUT, ErrorSchema, LazySchema, OperationSpec, OperationType, Schema
+from enfold.operation.spec import (
+    DEFAULT_TIMEOUT,
+    Durable,
+    ErrorSchema,
+    LazySchema,
+    OnCrash,
+    OperationSpec,
+    OperationType,
+    Schema,
+)
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -28,18 +47,22 @@ __all__ = [
     "Call",
     "CallLimits",
     "Context",
+    "Detached",
+    "Durable",
     "ErrorSchema",
     "Identity",
     "LazySchema",
     "LogMessage",
     "Normalize",
     "Notify",
+    "OnCrash",
     "Operation",
     "OperationSpec",
     "OperationType",
     "Policy",
     "Progress",
     "Recording",
+    "RunningTask",
     "Schema",
     "function_name",
     "is_coroutine_function",

@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from enfold.errors import CallError
 from enfold.operation.identity import Identity
 
 if TYPE_CHECKING:
     from enfold.env import Env
     from enfold.envelope import ResponseEnvelope
-    from enfold.errors import CallError
     from enfold.operation.spec import OperationSpec
 
 __all__ = [
     "ARTIFACTS",
+    "DETACHABLE",
     "PREFERENCES",
+    "TASK",
     "Call",
     "Context",
+    "Detached",
     "LogMessage",
     "Notify",
     "Preferences",
     "Progress",
     "Recording",
+    "RunningTask",
     "new_request_id",
 ]
 
@@ -74,6 +78,9 @@ class Preferences(msgspec.Struct, frozen=True):
 # In the meta of a context: what an `mcp.request.v0.1` says beside the arguments.
 PREFERENCES: Final = "enfold/preferences"
 ARTIFACTS: Final = "enfold/artifacts"
+# In the meta of a context: the task that runs, and whether a surface can make a task of the call.
+TASK: Final = "enfold/task"
+DETACHABLE: Final = "enfold/detachable"
 
 _NO_PREFERENCES: Final = Preferences()
 
@@ -102,6 +109,32 @@ class Recording(Protocol):
     def request(self) -> dict[str, Any]: ...
 
     def adopt(self, wire: Any) -> None: ...
+
+
+class RunningTask(Protocol):
+    """The task that a handler runs for, as the handler sees it."""
+
+    @property
+    def id(self) -> str:
+        """The same in every attempt: who hands it to another system as its key has the effect there once."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the handler has been started for this task, this time included."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What earlier attempts have noted."""
+
+    async def note(self, key: str, value: Any) -> None:
+        """Keep a JSON value for later attempts; it is stored when this returns."""
+
+
+class Detached(CallError):  # noqa: N818  # it is no error, it only travels like one
+    """The handler has asked all it needs to ask in the call; the surface starts a task, where it runs again."""
+
+    def __init__(self) -> None:
+        super().__init__("DETACHED", "The call goes on as a task")
 
 
 class Call(msgspec.Struct, eq=False):
@@ -237,6 +270,16 @@ class Context:
     def artifacts(self) -> tuple[Any, ...]:
         """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
         return () if self.meta is None else self.meta.get(ARTIFACTS, ())
+
+    @property
+    def task(self) -> RunningTask | None:
+        """The task that this call is run for; None in an ordinary call."""
+        return None if self.meta is None else self.meta.get(TASK)
+
+    def detach(self) -> None:
+        """End what belongs into the call: with `asks_first` the handler starts again as a task. There it goes on."""
+        if self.task is None and self.meta is not None and self.meta.get(DETACHABLE):
+            raise Detached
 
     @property
     def event_id(self) -> str | None:

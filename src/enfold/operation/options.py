@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from enfold.operation.identity import AccessControl
 from enfold.operation.policy import Normalize
-from enfold.operation.spec import ErrorSchema, OperationType
+from enfold.operation.spec import Durable, ErrorSchema, OnCrash, OperationType
 
 __all__ = ["OperationOptions"]
 
@@ -28,6 +28,9 @@ class OperationOptions(TypedDict, total=False):
     destructive: bool
     resumable: bool
     timeout: float | None
+    durable: Durable | bool  # may or must run as a task; True is "optional"
+    on_crash: OnCrash  # what becomes of a task whose worker died: "retry" or "fail"
+    asks_first: bool  # runs in the call until `context.detach()`, then again as a task
     inline: bool  # a `def` runs on the event loop, and not in a worker thread
     meta: Mapping[str, Any]
     # policies, which otherwise come from the registry

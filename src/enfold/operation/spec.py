@@ -12,10 +12,22 @@ from enfold.errors import CATEGORIES, CODES, Code, code_row
 from enfold.operation.identity import AccessControl, read_access, words
 from enfold.operation.names import operation_id, sha256
 
-__all__ = ["DEFAULT_TIMEOUT", "ErrorSchema", "LazySchema", "OperationSpec", "OperationType", "Schema", "read_type"]
+__all__ = [
+    "DEFAULT_TIMEOUT",
+    "Durable",
+    "ErrorSchema",
+    "LazySchema",
+    "OnCrash",
+    "OperationSpec",
+    "OperationType",
+    "Schema",
+    "read_type",
+]
 
 Schema: TypeAlias = dict[str, Any]
 LazySchema: TypeAlias = Schema | Callable[[], Schema]
+Durable: TypeAlias = Literal["never", "optional", "required"]
+OnCrash: TypeAlias = Literal["retry", "fail"]
 
 DEFAULT_TIMEOUT: Final = 60.0
 
@@ -67,14 +79,17 @@ class OperationSpec:
         "_input_schema",
         "_output_schema",
         "access_control",
+        "asks_first",
         "description",
         "destructive",
+        "durable",
         "error_schemas",
         "id",
         "idempotent",
         "meta",
         "name",
         "namespace",
+        "on_crash",
         "resumable",
         "tags",
         "timeout",
@@ -102,10 +117,17 @@ class OperationSpec:
         destructive: bool = False,
         resumable: bool = False,
         timeout: float | Literal["default"] | None = "default",
+        durable: Durable | bool = "never",
+        on_crash: OnCrash | None = None,
+        asks_first: bool = False,
         values: int = 1,
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        """`values` is how many values the handler returns: one, none (0), or several."""
+        """`values` is how many values the handler returns: one, none (0), or several.
+
+        `durable` says whether it may, or must, run as a task; `on_crash` what becomes of the task when its worker dies (by
+        default it is run again if the operation is idempotent); with `asks_first` it runs in the call up to `context.detach()`.
+        """
         put = object.__setattr__
         kind = read_type(type)
         put(self, "id", operation_id(namespace, name))
@@ -124,6 +146,9 @@ class OperationSpec:
         put(self, "destructive", destructive)
         put(self, "resumable", resumable)
         put(self, "timeout", _default_timeout(kind) if timeout == "default" else _read_timeout(timeout))
+        put(self, "durable", _read_durable(durable, kind))
+        put(self, "on_crash", _read_on_crash(on_crash, idempotent=self.idempotent))
+        put(self, "asks_first", asks_first)
         put(self, "values", values)
         put(self, "meta", dict(meta or {}))
         put(self, "_digest", None)
@@ -143,6 +168,9 @@ class OperationSpec:
         destructive: bool
         resumable: bool
         timeout: float | None
+        durable: Durable
+        on_crash: OnCrash
+        asks_first: bool
         values: int
         meta: dict[str, Any]
         _input_schema: LazySchema
@@ -225,6 +253,9 @@ _PLAIN_FIELDS: Final = (
     "destructive",
     "resumable",
     "timeout",
+    "durable",
+    "on_crash",
+    "asks_first",
     "values",
     "meta",
 )
@@ -245,6 +276,24 @@ def _read_timeout(timeout: Any) -> float | None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         raise ValueError(f"A timeout is a number of seconds above zero, or None, not {timeout!r}")
     return float(timeout)
+
+
+def _read_durable(durable: Durable | bool, kind: OperationType) -> Durable:
+    if isinstance(durable, bool):
+        durable = "optional" if durable else "never"
+    if durable not in ("never", "optional", "required"):
+        raise ValueError(f"Unknown durable {durable!r}: use never, optional or required; True is optional")
+    if durable != "never" and kind is OperationType.SUBSCRIPTION:
+        raise ValueError("A subscription cannot be durable: make it a query or a mutation, or leave durable out")
+    return durable
+
+
+def _read_on_crash(on_crash: OnCrash | None, *, idempotent: bool) -> OnCrash:
+    if on_crash is None:
+        return "retry" if idempotent else "fail"
+    if on_crash not in ("retry", "fail"):
+        raise ValueError(f"Unknown on_crash {on_crash!r}: use retry or fail")
+    return on_crash
 
 
 def read_type(value: OperationType | str) -> OperationType:

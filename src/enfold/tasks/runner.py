@@ -1,0 +1,307 @@
+"""Runs tasks: claims them, says that they are alive, and records how they end. Where they are kept is the store's affair.
+
+A handler that fails has an outcome, and is not run again; only the death of its worker starts it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from enfold.access import EVERYTHING, may_call
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError, error_from
+from enfold.log import Log
+from enfold.mcp.asking import META, InputRequired
+from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress
+from enfold.operation.context import TASK
+from enfold.registry import Registry
+from enfold.tasks.attempt import AbsentCaller, CurrentTask
+from enfold.tasks.store import Abandoned, Asking, Claim, Ending, FencedError, TaskStore, now_ms
+from enfold.tasks.task import Outcome, Task
+from enfold.tasks.transitions import failure, success
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
+
+__all__ = ["Counted", "Runner", "narrower"]
+
+AT_ONCE: Final = 64
+WAIT: Final = 1.0  # seconds that one claim waits for work
+PROGRESS_EVERY: Final = 1.0
+EXPIRE_EVERY: Final = 30.0
+PAUSE: Final = 0.5  # before a store that could not be reached is tried again
+MAX_RESULT: Final = 64 * 1024 * 1024
+
+Current = Callable[[Identity], Identity | None]  # an identity as it is known now; None where nothing is known of it
+
+
+class Counted(msgspec.Struct):
+    """What a runner has done."""
+
+    started: int = 0
+    ended: int = 0
+    asked: int = 0
+    fenced: int = 0  # attempts whose outcome did not count
+
+
+class Runner:
+    """A worker for the tasks of one registry. It runs until `stop`, or as long as its `async with`."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: TaskStore,
+        *,
+        at_once: int = AT_ONCE,
+        max_result: int = MAX_RESULT,
+        current: Current | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`current` gives the scopes that an identity has now; `recorder` records runs whose caller asked for it."""
+        self._registry = registry
+        self._store = store
+        self._at_once = at_once
+        self._max_result = max_result
+        self._current = current
+        self._recorder = recorder
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Event()
+        self._claiming: asyncio.Task[None] | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self.counted = Counted()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def start(self) -> None:
+        """Begin to look for work, on the running loop."""
+        if self._claiming is None or self._claiming.done():
+            loop = asyncio.get_running_loop()
+            self._claiming = loop.create_task(self._claim_for_ever())
+            self._expiring = loop.create_task(self._expire_for_ever())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it looks for work on the loop that runs now."""
+        claiming = self._claiming
+        return claiming is not None and not claiming.done() and claiming.get_loop() is asyncio.get_running_loop()
+
+    async def stop(self, grace: float = 0.0) -> None:
+        """Take no more work, let what runs end within `grace` seconds, and give up the rest as if the worker had died."""
+        watching = [each for each in (self._claiming, self._expiring) if each is not None]
+        for each in watching:
+            each.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+        self._claiming = self._expiring = None
+        if self._attempts and grace > 0:
+            await asyncio.wait(self._attempts, timeout=grace)
+        for attempt in list(self._attempts):
+            attempt.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
+
+    # finding work
+
+    async def _claim_for_ever(self) -> None:
+        while True:
+            while (room := self._at_once - len(self._attempts)) <= 0:
+                self._free.clear()
+                await self._free.wait()
+            try:
+                claims = await self._store.claim(self._served, room, WAIT)
+            except CallError as error:
+                Log("enfold.tasks").warning("no work can be had: %s", error)
+                await asyncio.sleep(PAUSE)
+                continue
+            for claim in claims:
+                self._begin(claim)
+
+    def _served(self) -> Collection[str]:
+        return {spec.id for spec in self._registry.list() if spec.durable != "never"}
+
+    def _begin(self, claim: Claim) -> None:
+        self.counted.started += 1
+        attempt = asyncio.get_running_loop().create_task(self._attempt(claim))
+        self._attempts.add(attempt)
+        attempt.add_done_callback(self._is_over)
+
+    def _is_over(self, attempt: asyncio.Task[None]) -> None:
+        self._attempts.discard(attempt)
+        self._free.set()
+        if not attempt.cancelled() and (error := attempt.exception()) is not None:
+            Log("enfold.tasks").error("an attempt could not be recorded", error=error)
+
+    async def _expire_for_ever(self) -> None:
+        while True:
+            with suppress(CallError):
+                await self._store.expire()
+            await asyncio.sleep(EXPIRE_EVERY)
+
+    # one attempt
+
+    async def _attempt(self, claim: Claim) -> None:
+        """Run the handler beside its signs of life; the outcome counts unless another attempt has taken the task."""
+        watch = _Watch(self._store, claim)
+        running = asyncio.get_running_loop().create_task(self._run(claim.task, watch))
+        beating = asyncio.get_running_loop().create_task(watch.beat(running))
+        ending: Ending = Abandoned()
+        try:
+            ending = await running
+        except asyncio.CancelledError:
+            if watch.is_fenced:
+                self.counted.fenced += 1
+                return
+            if watch.is_cancelling:
+                ending = failure(CallError("ABORTED", f"{claim.task.operation} was cancelled"))
+        finally:
+            beating.cancel()
+            running.cancel()
+            await asyncio.gather(beating, running, return_exceptions=True)
+            if not watch.is_fenced:
+                await asyncio.shield(self._record(claim, ending, watch))
+
+    async def _run(self, task: Task, watch: _Watch) -> Ending:
+        caller = AbsentCaller(task)
+        try:
+            envelope = await self._execute(task, caller, watch)
+            return self._bounded(success(envelope), task)
+        except InputRequired as required:
+            return Asking(required.questions, caller.memory)
+        except CallError as error:
+            return failure(error)
+        except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
+            Log("enfold.tasks").error("task %s failed", task.id, error=error)
+            return failure(error_from(error))
+
+    async def _execute(self, task: Task, caller: AbsentCaller, watch: _Watch) -> ResponseEnvelope[Any]:
+        order = task.order
+        left = (order.deadline - now_ms()) / 1000
+        if left <= 0:
+            raise CallError("TIMEOUT", f"{order.operation} was not done by its deadline")
+        identity = self._identity(order.identity)
+        prepared = self._registry.prepared(order.operation)
+        _check(prepared.spec, identity, order.input)
+        context = Context(
+            identity=identity,
+            timeout=left,
+            parent_request_id=order.request_id,
+            notify=watch.hear,
+            meta={META: caller, TASK: CurrentTask(task, watch.keep)},
+        )
+        return await prepared.execute(order.input, context)
+
+    def _identity(self, ordered: Identity | None) -> Identity | None:
+        """The caller with no more than they had at the start and have now."""
+        if ordered is None or self._current is None:
+            return ordered
+        known = self._current(ordered)
+        return ordered if known is None else narrower(ordered, known)
+
+    def _bounded(self, outcome: Outcome, task: Task) -> Outcome:
+        size = len(msgspec.json.encode(outcome))
+        if size <= self._max_result:
+            return outcome
+        details = {"reason": "result", "size": size, "limit": self._max_result}
+        message = f"The result of {task.operation} has {size} bytes, more than the {self._max_result} a task may have"
+        return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
+
+    async def _record(self, claim: Claim, ending: Ending, watch: _Watch) -> None:
+        """Record it however long the store is away: until then nobody else can have the task, or the claim is fenced."""
+        with suppress(CallError, FencedError):
+            await watch.tell()  # the last that the handler has said
+        while True:
+            try:
+                await self._store.record(claim, ending)
+            except FencedError:
+                self.counted.fenced += 1
+            except CallError as error:
+                if error.code != "UNAVAILABLE":
+                    ending = failure(error)  # the store refuses this outcome: it is too large for it
+                    continue
+                Log("enfold.tasks").warning("task %s cannot be recorded yet: %s", claim.id, error)
+                await asyncio.sleep(PAUSE)
+                continue
+            else:
+                self.counted.asked += isinstance(ending, Asking)
+                self.counted.ended += isinstance(ending, Outcome)
+            return
+
+
+class _Watch:
+    """The signs of life of one attempt, and what its handler says on the way."""
+
+    def __init__(self, store: TaskStore, claim: Claim) -> None:
+        self._store = store
+        self._claim = claim
+        self._progress: Progress | None = None
+        self._told_at = time.monotonic() - PROGRESS_EVERY
+        self.is_fenced = False
+        self.is_cancelling = False
+
+    def hear(self, message: Progress | LogMessage) -> None:
+        """Take what a handler says; it is written with the next sign of life, at most once a second."""
+        if isinstance(message, Progress):
+            self._progress = message
+
+    async def keep(self, notes: dict[str, Any]) -> None:
+        """Store what the handler wants later attempts to know."""
+        await self._store.hold(self._claim, None, notes)
+
+    async def tell(self) -> None:
+        if self._progress is not None:
+            await self._hold()
+
+    async def beat(self, running: asyncio.Task[Any]) -> None:
+        """Hold the task until the handler is to stop: its caller wants that, or the task is another attempt's."""
+        while True:
+            await asyncio.sleep(self._store.beat)
+            try:
+                self.is_cancelling = await self._hold()
+            except FencedError:
+                self.is_fenced = True
+            except CallError:
+                continue  # a store that is away; the handler goes on meanwhile
+            if self.is_fenced or self.is_cancelling:
+                running.cancel()
+                return
+
+    async def _hold(self) -> bool:
+        told, now = None, time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY:
+            told, self._progress = self._progress, None
+        if told is not None:
+            self._told_at = now
+        return await self._store.hold(self._claim, told)
+
+
+def _check(spec: OperationSpec, identity: Identity | None, input: Mapping[str, Any]) -> None:
+    """Whether the caller may still do what they ordered."""
+    if not may_call(spec.access_control, identity, input):
+        raise CallError(
+            "ACCESS_DENIED", f"{spec.id} may not be called any more by who ordered it", {"reason": "not_allowed"}
+        )
+
+
+def narrower(first: Identity, second: Identity) -> Identity:
+    """The same caller with what both of them have."""
+    scopes = first.scopes & second.scopes
+    if EVERYTHING in first.scopes:
+        scopes = second.scopes
+    elif EVERYTHING in second.scopes:
+        scopes = first.scopes
+    return msgspec.structs.replace(first, scopes=scopes, resources=_common(first.resources, second.resources))
+
+
+def _common(first: dict[str, list[str]] | None, second: dict[str, list[str]] | None) -> dict[str, list[str]] | None:
+    if not first or not second:
+        return None
+    return {key: [action for action in actions if action in second.get(key, ())] for key, actions in first.items()}

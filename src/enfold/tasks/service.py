@@ -1,0 +1,241 @@
+"""Durable calls: ordering one, finding it again, and the handle through which a caller follows it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from enfold.access import EVERYTHING
+from enfold.calls.protocol.events import input_digest
+from enfold.calls.worker.once_store import MAX_KEY, result_of
+from enfold.envelope import ResponseEnvelope
+from enfold.errors import CallError
+from enfold.operation import Identity
+from enfold.registry import Registry
+from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
+from enfold.tasks.store import Answers, Cancel, TaskStore, now_ms
+from enfold.tasks.task import Order, Task, new_task_id, owner_of
+
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder
+
+__all__ = ["ADMIN", "TaskHandle", "Tasks"]
+
+ADMIN: Final = "enfold:admin"  # the scope that sees and cancels everybody's tasks
+
+_NOTHING: Final[Mapping[str, Any]] = {}
+MAX_LIST: Final = 1000
+MAX_ANSWERS: Final = 1_000_000
+
+
+class Tasks:
+    """The durable operations of a registry. Unless `at_once` is 0, the process that orders tasks also runs them."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: TaskStore,
+        *,
+        limit: int = 100,
+        keep: float = 86_400.0,
+        attempts: int = 3,
+        deadline: float = 86_400.0,
+        at_once: int = AT_ONCE,
+        max_result: int = MAX_RESULT,
+        current: Current | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`limit` is how many unfinished tasks one identity may have; `keep` and `deadline` are seconds.
+
+        `attempts` is how many workers may die of a task that is retried; `at_once` how many tasks run here at a time;
+        `current` gives an identity as it is known now: a task runs with no more scopes than that.
+        """
+        self.registry = registry
+        self.store = store
+        self._guarded = registry.guarded()
+        self._limit = limit
+        self._keep = keep
+        self._attempts = attempts
+        self._deadline = deadline
+        self._works = at_once > 0
+        self.runner = Runner(
+            registry, store, at_once=at_once, max_result=max_result, current=current, recorder=recorder
+        )
+
+    async def __aenter__(self) -> Self:
+        self.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def begin(self) -> None:
+        """Begin to run what was ordered, here or elsewhere; the first `start` does so too."""
+        if self._works and not self.runner.is_running:
+            self.runner.start()
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Run nothing any more, and close the store; what runs longer than `grace` seconds is given up."""
+        await self.runner.stop(grace)
+        await self.store.close()
+
+    async def start(
+        self,
+        operation_id: str,
+        input: Mapping[str, Any] = _NOTHING,
+        *,
+        identity: Identity | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+        answers: Mapping[str, Any] = _NOTHING,
+        capabilities: Mapping[str, Any] | None = None,
+        request_id: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> TaskHandle:
+        """Order a task, which is stored when this returns; with a key that was used before, the first one.
+
+        `answers` are those that the caller has given before it became a task; `capabilities` what the caller can be
+        asked, in MCP's words; `deadline` in seconds can only shorten.
+        """
+        prepared = self._guarded.prepared(operation_id)
+        prepared.check(input, identity)
+        spec = prepared.spec
+        if spec.durable == "never":
+            message = f"{spec.id} cannot run as a task: call it, or declare it with durable=True"
+            raise CallError("INVALID_OPERATION_TYPE", message)
+        if idempotency_key is not None and not 0 < len(idempotency_key) <= MAX_KEY:
+            raise _wrong("idempotencyKey", f"1 to {MAX_KEY} characters")
+        now = now_ms()
+        allowed = self._deadline if deadline is None else min(self._deadline, max(0.0, deadline))
+        order = Order(
+            id=new_task_id(),
+            owner=owner_of(identity),
+            operation=spec.id,
+            input=dict(input),
+            created=now,
+            deadline=now + int(allowed * 1000),
+            keep=self._keep,
+            attempts=self._attempts,
+            retries=spec.on_crash == "retry",
+            identity=identity,
+            key=idempotency_key,
+            digest=input_digest(input),
+            answers=dict(answers),
+            capabilities=None if capabilities is None else dict(capabilities),
+            request_id=request_id,
+            provenance=None if provenance is None else dict(provenance),
+        )
+        task = await self.store.accept(order, self._limit)
+        self.begin()
+        return TaskHandle(self, order.owner, task)
+
+    async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
+        """The handle of a task; another's, an expired one and one that never was are TASK_NOT_FOUND alike."""
+        handle = TaskHandle(self, _seen_by(identity), None, task_id)
+        await handle.state()
+        return handle
+
+    async def list(self, *, identity: Identity | None = None, limit: int = 100) -> list[Task]:
+        """The caller's tasks, the newest first, without outcomes. Without identities an id is a secret: no list."""
+        if identity is None:
+            return []
+        return await self.store.list(_seen_by(identity), min(limit, MAX_LIST))
+
+
+class TaskHandle:
+    """One task as its caller sees it."""
+
+    def __init__(self, tasks: Tasks, owner: str | None, task: Task | None, task_id: str | None = None) -> None:
+        self._tasks = tasks
+        self._owner = owner
+        self._last = task
+        self.id = task_id if task is None else task.id
+
+    def __repr__(self) -> str:
+        return f"<TaskHandle {self.id}>"
+
+    @property
+    def last(self) -> Task | None:
+        """The task as this handle has last seen it, without asking the store."""
+        return self._last
+
+    async def state(self) -> Task:
+        """The task as it is now."""
+        self._last = _found(await self._tasks.store.get(self._owner, _checked(self.id)))
+        return self._last
+
+    async def watch(self) -> AsyncGenerator[Task]:
+        """The task now, and after every change, until it has ended."""
+        seen = False
+        changes = self._tasks.store.watch(self._owner, _checked(self.id))
+        try:
+            async for task in changes:
+                self._last, seen = task, True
+                yield task
+        finally:
+            await changes.aclose()
+        if not seen:
+            raise _not_found()
+
+    async def answer(self, answers: Mapping[str, Any]) -> Task:
+        """Answer questions by their keys, some or all; keys that are unknown or answered already are ignored."""
+        given = {key: value for key, value in answers.items() if isinstance(value, dict)}
+        if len(given) < len(answers):
+            raise _wrong("inputResponses", "an object for each key")
+        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), Answers(given)))
+
+    async def cancel(self) -> Task:
+        """Ask for the end of the task; one that has ended stays as it is."""
+        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), Cancel()))
+
+    async def result(self) -> ResponseEnvelope[Any]:
+        """Wait for the end: the envelope, or the CallError it ended with."""
+        async for task in self.watch():
+            if task.is_ended:
+                return self.outcome(task)
+        raise _not_found()
+
+    def outcome(self, task: Task) -> ResponseEnvelope[Any]:
+        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        if task.outcome is None:
+            raise _not_found()
+        try:
+            return result_of(task.outcome)
+        except CallError as error:
+            registry = self._tasks.registry
+            if task.operation in registry:
+                error.row = registry.get_spec(task.operation).declared_row(error.code) or error.row
+            raise
+
+
+def _seen_by(identity: Identity | None) -> str | None:
+    """Whose tasks a caller sees: their own, or everybody's."""
+    is_admin = identity is not None and not identity.scopes.isdisjoint((ADMIN, EVERYTHING))
+    return None if is_admin else owner_of(identity)
+
+
+def _checked(task_id: str | None) -> str:
+    """An id that has the form of one; anything else is not even looked up."""
+    from re import match
+
+    from enfold.tasks.task import TASK_ID
+
+    if not isinstance(task_id, str) or not match(TASK_ID, task_id):
+        raise _not_found()
+    return task_id
+
+
+def _found(task: Task | None) -> Task:
+    if task is None:
+        raise _not_found()
+    return task
+
+
+def _not_found() -> CallError:
+    """The same words for an id that never was, one that has expired, and another's."""
+    return CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")
+
+
+def _wrong(argument: str, expected: str) -> CallError:
+    details = {"argument": argument, "reason": "constraint", "expected": expected}
+    return CallError("VALIDATION_ERROR", f'"{argument}" must be {expected}', details)

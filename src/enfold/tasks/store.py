@@ -1,0 +1,159 @@
+"""The port behind which tasks are kept: ten verbs. Memory, SQLite and JetStream are behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.calls.worker.once_store import refuse_other_input
+from enfold.errors import CallError
+from enfold.mcp.asking import Question
+from enfold.operation import Progress
+from enfold.tasks.task import Order, Outcome, Task
+from enfold.tasks.transitions import answered, asked, cancelled, died, ended
+
+__all__ = [
+    "Abandoned",
+    "Answers",
+    "Asking",
+    "Cancel",
+    "Claim",
+    "Claims",
+    "Ending",
+    "FencedError",
+    "Served",
+    "Signal",
+    "TaskStore",
+    "after_ending",
+    "after_signal",
+    "limit_reached",
+    "now_ms",
+    "same_order",
+    "store_away",
+]
+
+Served: TypeAlias = Callable[[], Collection[str]]  # the ids of the operations that a worker can run now
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """An attempt that a worker has begun; `task.fence` is good for this attempt alone."""
+
+    task: Task
+    token: Any = None  # what the store needs besides
+
+    @property
+    def id(self) -> str:
+        return self.task.order.id
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """An attempt that ends with questions to the caller, by their keys."""
+
+    questions: dict[str, Question]
+    memory: dict[str, Any] = {}
+
+
+class Abandoned(msgspec.Struct, frozen=True):
+    """An attempt that ends without an outcome, because its worker must stop."""
+
+
+Claims: TypeAlias = list[Claim]
+Ending: TypeAlias = Outcome | Asking | Abandoned
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    """The caller wants the task to end."""
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """What the caller answers, by the keys of the questions."""
+
+    given: dict[str, Any]
+
+
+Signal: TypeAlias = Cancel | Answers
+
+
+class FencedError(Exception):
+    """The attempt holds its task no longer: what it says does not count."""
+
+
+class TaskStore(Protocol):
+    """Where tasks are kept. `owner` is whose tasks are meant; None is everybody's.
+
+    What cannot be reached is UNAVAILABLE with the reason `store`. Every verb may be called by many at once.
+    """
+
+    beat: float  # seconds: a worker that holds a task says so this often, and hears of a cancel
+
+    async def accept(self, order: Order, limit: int) -> Task:
+        """Store a task, which is safe when this returns; with the same key and owner, the first one.
+
+        Another input under the same key is a VALIDATION_ERROR, more than `limit` unfinished ones RESOURCE_EXHAUSTED.
+        """
+
+    async def get(self, owner: str | None, task_id: str) -> Task | None: ...
+
+    async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
+        """The newest first, without their outcomes."""
+
+    async def claim(self, served: Served, n: int, wait: float) -> Claims:
+        """At most `n` tasks of these operations to be run now; waits for some seconds if there is none."""
+
+    async def hold(
+        self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Say that the attempt is alive; whether its caller wants it to end. FencedError where it is no longer ours."""
+
+    async def record(self, claim: Claim, ending: Ending) -> Task:
+        """How the attempt ended; it counts once. FencedError where it is no longer ours."""
+
+    async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
+        """What the caller says to a task; the task as it is then."""
+
+    def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
+        """The task now, and after every change, until it has ended or is gone."""
+
+    async def expire(self) -> None:
+        """End what is over its deadline, forget what was kept long enough."""
+
+    async def close(self) -> None: ...
+
+
+def after_ending(task: Task, ending: Ending, now: int) -> Task:
+    if isinstance(ending, Asking):
+        return asked(task, ending.questions, ending.memory, now)
+    return died(task, now) if isinstance(ending, Abandoned) else ended(task, ending, now)
+
+
+def after_signal(task: Task, signal: Signal, now: int) -> Task:
+    return cancelled(task, now) if isinstance(signal, Cancel) else answered(task, signal.given, now)
+
+
+def same_order(first: Task, order: Order) -> Task:
+    """The first task with this key, if it was ordered with the same input."""
+    refuse_other_input(first.order.digest, order.digest)
+    return first
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+_RETRY_AFTER: Final = 5
+
+
+def limit_reached(limit: int) -> CallError:
+    details = {"reason": "tasks", "retry_after": _RETRY_AFTER}
+    message = f"One caller may have {limit} unfinished tasks: wait for one to end, or cancel one"
+    return CallError("RESOURCE_EXHAUSTED", message, details)
+
+
+def store_away(error: BaseException) -> CallError:
+    """What callers hear when the store cannot be used; the cause stays in our log."""
+    away = CallError("UNAVAILABLE", "The store of tasks cannot be used now: try again", {"reason": "store"})
+    away.__cause__ = error
+    return away
