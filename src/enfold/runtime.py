@@ -165,8 +165,8 @@ class PreparedOperation:
             if self._enters:
                 if context is not None or self.needs_context:
                     context = self._entered(context)
-            elif context is not None:
-                self._check_time(context)
+            elif context is not None and context.is_late:
+                raise self._timed_out()  # noqa: TRY301  # told below like what a handler raises
             if not self._is_async:
                 result = await self._run_def(arguments, context)
             elif self._may_wait and (deadline := self._deadline(context)) is not None:
@@ -292,13 +292,9 @@ class PreparedOperation:
     def _entered(self, context: Context | None) -> Context:
         """The context of this call; one whose time is over before it begins is not run at all."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
-        self._check_time(context)
-        return context
-
-    def _check_time(self, context: Context) -> None:
-        deadline = context.deadline
-        if deadline is not None and deadline <= time.monotonic():
+        if context.is_late:
             raise self._timed_out()
+        return context
 
     def _env(self, context: Context) -> Env:
         return self._make_env(context, self._policy)

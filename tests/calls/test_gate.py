@@ -12,7 +12,6 @@ from enfold.calls.worker.gate import Gate
 from enfold.calls.worker.served import Counts
 
 SPEC = OperationSpec(namespace="shop", name="add")
-MESSAGE = Message("op.alice.shop.add", peer="alice")
 
 
 def request(ttl_ms: int) -> Requested:
@@ -26,12 +25,12 @@ def gate() -> Gate:
 
 
 def test_a_call_has_the_time_its_caller_gave() -> None:
-    assert gate().deadline(MESSAGE, request(300), SPEC, 100.1) == pytest.approx(100.4)
+    assert gate().deadline(request(300), SPEC, 100.1) == pytest.approx(100.4)
 
 
 def test_what_came_while_we_stood_still_may_be_too_old() -> None:
     with pytest.raises(CallError) as raised:
-        gate().deadline(MESSAGE, request(5000), SPEC, 107.0)
+        gate().deadline(request(5000), SPEC, 107.0)
     assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"reason": "late", "started": False})
 
 
@@ -39,23 +38,40 @@ def test_for_a_moment_after_standing_still_every_message_is_suspect() -> None:
     made = gate()
     made.wake(107.0)
     with pytest.raises(CallError):
-        made.deadline(MESSAGE, request(5000), SPEC, 107.1)
-    assert made.deadline(MESSAGE, request(60_000), SPEC, 107.1) == pytest.approx(160.1)
+        made.deadline(request(5000), SPEC, 107.1)
+    assert made.deadline(request(60_000), SPEC, 107.1) == pytest.approx(160.1)
     made.wake(107.4)
-    assert made.deadline(MESSAGE, request(5000), SPEC, 107.6) == pytest.approx(112.6)
+    assert made.deadline(request(5000), SPEC, 107.6) == pytest.approx(112.6)
 
 
 def test_before_the_first_moment_nobody_stood_still() -> None:
     fresh = Gate(WorkerLimits(), Counts())
-    assert fresh.deadline(MESSAGE, request(300), SPEC, 100.0) == pytest.approx(100.3)
+    assert fresh.deadline(request(300), SPEC, 100.0) == pytest.approx(100.3)
     fresh.wake(107.0)
-    assert fresh.deadline(MESSAGE, request(300), SPEC, 107.1) == pytest.approx(107.4)
+    assert fresh.deadline(request(300), SPEC, 107.1) == pytest.approx(107.4)
 
 
-def test_a_request_is_new_once() -> None:
-    made = gate()
-    assert made.is_new("alice", "a")
-    assert not made.is_new("alice", "a")
-    assert made.is_new("bob", "a")
-    assert made.is_new("alice", "b")
-    assert not made.is_new("alice", "a")  # remembered for one round more than the limit
+def test_a_request_is_taken_once() -> None:
+    counts = Counts()
+    made = Gate(WorkerLimits(remembered=2), counts)
+
+    def takes(peer: str, request_id: str) -> bool:
+        message = Message(f"op.{peer}.shop.add", reply=f"_INBOX.{peer}.boot.{request_id}", peer=peer)
+        return made.takes(message, Requested(request_id, "shop.add", {}))
+
+    assert takes("alice", "a")
+    assert not takes("alice", "a")
+    assert takes("bob", "a")
+    assert takes("alice", "b")
+    assert not takes("alice", "a")  # remembered for one round more than the limit
+    assert (counts.duplicates, counts.refused) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    "reply", [None, "_INBOX.bob.boot.a", "_INBOX.alice.boot.b", "_INBOX.alice.boot.ba", "op.alice.shop.add.a"]
+)
+def test_a_request_whose_answer_would_go_to_somebody_else_is_refused(reply: str | None) -> None:
+    counts = Counts()
+    message = Message("op.alice.shop.add", reply=reply, peer="alice")
+    assert not Gate(WorkerLimits(), counts).takes(message, Requested("a", "shop.add", {}))
+    assert counts.refused == 1

@@ -213,6 +213,11 @@ class Context:
             return self._deadline if own is None else own
         return min(own, self._deadline)
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the time that the caller gave is over."""
+        return self._deadline is not None and self._deadline <= time.monotonic()
+
     def remaining(self) -> float | None:
         """The seconds left, never below zero; None where there is no deadline."""
         deadline = self.deadline

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
+from time import monotonic, time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -23,10 +23,10 @@ from enfold.calls.protocol.events import (
     Completed,
     Payload,
     Requested,
-    carry_event,
+    carried,
     event_ids,
     failed,
-    read_payload,
+    read_event,
     responded,
     write_event,
 )
@@ -40,7 +40,6 @@ __all__ = ["PendingRequestMap"]
 
 W = TypeVar("W", bound=WaitingRequest)
 
-_NOTHING: Final[Mapping[str, Any]] = {}
 MAX_SUBJECTS: Final = 10_000
 MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
 
@@ -61,7 +60,7 @@ class PendingRequestMap:
         self._retry = retry or Retry()
         self._sign = sign
         self._ids = event_ids()
-        self._write = write_event
+        self._in_process = False
         self._prefix = ""
         self._waiting: dict[str, WaitingRequest] = {}
         self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
@@ -102,18 +101,20 @@ class PendingRequestMap:
     ) -> ResponseEnvelope[Any]:
         """The answer of a query or mutation, or the CallError it ended with; `deadline` is in Unix milliseconds."""
         ttl = timeout if context is None and deadline is None else _ttl(context, timeout, deadline)
-        now = time.monotonic()
+        now = monotonic()
         ends_at = now + (DEFAULT_TTL if ttl is None else ttl)
         if self._subscription is None:
             await self._open()
-            now = time.monotonic()
+            now = monotonic()
         parent = None if context is None else context.request_id
         ttl_ms = int((ends_at - now) * 1000) if ends_at > now else 0
         request = Requested(
             new_request_id(), operation_id, input, ttl_ms, None, parent, None, idempotency_key, provenance
         )
+        subject = self._subjects.get(operation_id) or self._subject(operation_id)
         repeatable = idempotent or idempotency_key is not None
-        waiting = await self._answered(WaitingCall, request, context, ends_at, idempotent=repeatable)
+        waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, repeatable)
+        waiting = await self._answered(waiting, context)
         if waiting.result is None:
             raise waiting.error or outcomes.aborted(operation_id)
         return waiting.result
@@ -137,21 +138,26 @@ class PendingRequestMap:
         room = min(MAX_CREDITS, self._settings.window if window is None else window)
         if room < 1:
             raise CallError("VALIDATION_ERROR", "A stream needs a window of at least one item")
-        ends_at = None if ttl is None else time.monotonic() + ttl
+        ends_at = None if ttl is None else monotonic() + ttl
         if self._subscription is None:
             await self._open()
+        now = monotonic()
         request = Requested(
             new_request_id(),
             operation_id,
             input,
-            None if ends_at is None else _milliseconds(ends_at - time.monotonic()),
+            None if ends_at is None else _milliseconds(ends_at - now),
             parent_request_id=None if context is None else context.request_id,
             credits=room,
             provenance=provenance,
             last_event_id=None if context is None else context.last_event_id,
         )
-        options = {"window": room, "settings": self._settings, "idle": timeout}
-        waiting = await self._answered(WaitingStream, request, context, ends_at, options=options)
+        settings = self._settings
+        subject = self._subjects.get(operation_id) or self._subject(operation_id)
+        waiting = WaitingStream(
+            request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=timeout
+        )
+        waiting = await self._answered(waiting, context)
         try:
             while True:
                 while waiting.has_items and not waiting.is_aborted:
@@ -168,31 +174,21 @@ class PendingRequestMap:
         if waiting.error is not None and not waiting.is_aborted:
             raise waiting.error
 
-    async def _answered(
-        self,
-        kind: type[W],
-        request: Requested,
-        context: Context | None,
-        ends_at: float | None,
-        *,
-        idempotent: bool = False,
-        options: Mapping[str, Any] = _NOTHING,
-    ) -> W:
+    async def _answered(self, waiting: W, context: Context | None) -> W:
         """A call that is over, or a stream whose first sign of life has come; tried again where that is safe."""
         attempt = 1
         while True:
-            subject = self._subjects.get(request.operation_id) or self._subject(request.operation_id)
-            # A worker that lives says so at once: a second silence need not be as long as the first.
-            silence = self._settings.silence if attempt == 1 or ends_at is None else self._settings.silence / 4
-            waiting = kind(request, subject, ends_at, silence, time.monotonic(), idempotent, **options)
-            self._waiting[request.request_id] = waiting
+            request = waiting.request
+            request_id = request.request_id
+            self._waiting[request_id] = waiting
             try:
                 if request.ttl_ms == 0:
-                    waiting.fail(outcomes.timed_out(request.operation_id, idempotent=idempotent))
+                    waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
                 else:
                     headers = None if self._sign is None else self._signed(request, context)
-                    data = self._write(next(self._ids), request)
-                    await self._transport.send(subject, data, reply=self._prefix + request.request_id, headers=headers)
+                    is_carried = self._in_process and request.provenance is None
+                    data = carried(request, waiting) if is_carried else write_event(next(self._ids), request)
+                    await self._transport.send(waiting.subject, data, reply=self._prefix + request_id, headers=headers)
                 while not (waiting.is_over or waiting.has_begun):
                     if self._timer is None:
                         self._tick_soon()
@@ -209,17 +205,25 @@ class PendingRequestMap:
                     self._end(waiting)
             if waiting.error is None or waiting.has_begun:
                 return waiting
-            delay = retry_delay(self._retry, attempt, waiting.error, idempotent=idempotent)
-            if delay is None or (ends_at is not None and time.monotonic() + delay >= ends_at):
+            delay = retry_delay(self._retry, attempt, waiting.error, idempotent=waiting.idempotent)
+            ends_at = waiting.deadline
+            if delay is None or (ends_at is not None and monotonic() + delay >= ends_at):
                 return waiting
             await asyncio.sleep(delay)
             attempt += 1
-            ttl_ms = None if ends_at is None else _milliseconds(ends_at - time.monotonic())
-            request = msgspec.structs.replace(request, request_id=new_request_id(), ttl_ms=ttl_ms)
+            waiting = self._tried_again(waiting)
+
+    def _tried_again(self, waiting: W) -> W:
+        """The next attempt of a request, in the time that is left."""
+        now, ends_at, silence = monotonic(), waiting.deadline, self._settings.silence
+        ttl_ms = None if ends_at is None else _milliseconds(ends_at - now)
+        request = msgspec.structs.replace(waiting.request, request_id=new_request_id(), ttl_ms=ttl_ms)
+        # A worker that lives says so at once: a second silence need not be as long as the first.
+        return waiting.again(request, silence if ends_at is None else silence / 4, now)
 
     def remember(self, operation_id: str) -> None:
         """An operation is offered: for an hour it is unavailable, and not unknown, where nobody serves it."""
-        self._offered[operation_id] = time.monotonic() + OFFER_REMEMBERED
+        self._offered[operation_id] = monotonic() + OFFER_REMEMBERED
 
     # answering
 
@@ -242,7 +246,7 @@ class PendingRequestMap:
     async def _answer(self, payload: Payload) -> None:
         waiting = self._waiting.get(payload.request_id)
         if waiting is not None:
-            waiting.hear(payload, None, time.monotonic())
+            waiting.hear(payload, None, monotonic())
 
     # giving up
 
@@ -271,9 +275,9 @@ class PendingRequestMap:
 
     async def _tell_the_last(self) -> None:
         """Stay until the workers of calls that are given up have spoken: else nobody tells them to stop."""
-        ends_at = time.monotonic() + 2 * self._settings.accept_after + 2 * self._settings.tick
+        ends_at = monotonic() + 2 * self._settings.accept_after + 2 * self._settings.tick
         await asyncio.sleep(0)  # let those end who have just been told
-        while self._given_up.has_unknown and time.monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
+        while self._given_up.has_unknown and monotonic() < ends_at:  # noqa: ASYNC110  # it is bounded and rare
             await asyncio.sleep(self._settings.tick)
 
     # one request
@@ -298,7 +302,7 @@ class PendingRequestMap:
             self._offered[waiting.request.operation_id] = waiting.heard_at + OFFER_REMEMBERED
         if waiting.is_over and (waiting.error is None or not may_still_run(waiting.error)):
             return
-        self._given_up.add(waiting, time.monotonic())
+        self._given_up.add(waiting, monotonic())
         self._tick_soon()
 
     def _tell(self, waiting: WaitingRequest, payload: Payload | None) -> None:
@@ -327,7 +331,7 @@ class PendingRequestMap:
 
     async def _listen(self) -> None:
         await self._transport.connect()
-        self._write = carry_event if self._transport.capabilities.in_process else write_event
+        self._in_process = self._transport.capabilities.in_process
         self._prefix = f"{self._transport.inbox()}."
         self._subscription = await self._transport.subscribe(f"{self._prefix}*", self._receive)
 
@@ -341,18 +345,18 @@ class PendingRequestMap:
             self._given_up.hear(request_id, message)
             return
         try:
-            payload = read_payload(message.data)
+            payload = read_event(message.data).payload
         except FormatError:
             self.malformed += 1
             return
         if payload.request_id == request_id:
-            waiting.hear(payload, message.reply, time.monotonic(), len(message.data))
+            waiting.hear(payload, message.reply, monotonic(), len(message.data))
 
     def _heed(self, signal: Signal, subject: str) -> None:
         if signal is Signal.NO_RESPONDERS or signal is Signal.GONE:
             waiting = self._waiting.get(subject[len(self._prefix) :])
             if waiting is not None:
-                was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > time.monotonic()
+                was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > monotonic()
                 name = waiting.operation_id
                 waiting.fail(outcomes.nobody(name) if was_offered else outcomes.unknown(name, self._offered))
         elif signal is Signal.DENIED:
@@ -378,7 +382,7 @@ class PendingRequestMap:
         if self._lost_timer is not None:
             self._lost_timer.cancel()
             self._lost_timer = None
-        now = time.monotonic()
+        now = monotonic()
         self._given_up.tell_again()
         for waiting in self._waiting.values():
             if isinstance(waiting, WaitingStream):
@@ -393,7 +397,7 @@ class PendingRequestMap:
     def _tick(self) -> None:
         """One clock for all that wait: it stands still when nothing does."""
         self._timer = None
-        now = time.monotonic()
+        now = monotonic()
         for waiting in list(self._waiting.values()):
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
@@ -412,6 +416,6 @@ def _ttl(context: Context | None, timeout: float | None, deadline: float | None)
     """The time that is left, the shortest of all that was said; a deadline is read by our clock, here and only here."""
     if context is None and deadline is None:
         return timeout
-    left = None if deadline is None else deadline / 1000 - time.time()
+    left = None if deadline is None else deadline / 1000 - time()
     said = [limit for limit in (timeout, left, context.remaining() if context else None) if limit is not None]
     return max(0.0, min(said)) if said else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -82,6 +82,15 @@ class WaitingRequest(msgspec.Struct, eq=False):
             self._wake()
         return control == self.control
 
+    def again(self, request: Requested, silence: float, now: float) -> Self:
+        """The same for another attempt."""
+        raise NotImplementedError
+
+    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
+        """The result of a call from a worker of the same process; a stream has none."""
+        del result, now
+        self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
+
     def _take(self, payload: Payload, now: float, size: int) -> None:
         raise NotImplementedError
 
@@ -116,20 +125,30 @@ class WaitingRequest(msgspec.Struct, eq=False):
 class WaitingCall(WaitingRequest, eq=False):
     """A call: it ends with the first result or error."""
 
+    def again(self, request: Requested, silence: float, now: float) -> Self:
+        return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
+
+    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
+        """End it with its result, unless it has ended."""
+        if not self.is_over:
+            self.heard_at = now
+            self.has_answered = True
+            self.result = result
+            self.is_over = True
+            if self.waiter is not None:
+                self._wake()
+
     def _take(self, payload: Payload, now: float, size: int) -> None:
-        del now, size
-        if not isinstance(payload, Responded):
+        del size
+        if type(payload) is not Responded:
             return
         if payload.seq is not None:
             self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
             return
         try:
-            self.result = envelope_of(payload)
+            self.take_result(envelope_of(payload), now)
         except FormatError as error:
-            self.error = CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}")
-        self.is_over = True
-        if self.waiter is not None:
-            self._wake()
+            self.fail(CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}"))
 
 
 class WaitingStream(WaitingRequest, eq=False, kw_only=True):
@@ -155,6 +174,19 @@ class WaitingStream(WaitingRequest, eq=False, kw_only=True):
 
     def __post_init__(self) -> None:
         self._took_at = self._spoke_at = self._idle_since = self.heard_at
+
+    def again(self, request: Requested, silence: float, now: float) -> Self:
+        return type(self)(
+            request,
+            self.subject,
+            self.deadline,
+            silence,
+            now,
+            self.idempotent,
+            window=self.window,
+            settings=self.settings,
+            idle=self.idle,
+        )
 
     @property
     def has_begun(self) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "VERSION",
     "Aborted",
     "Accepted",
+    "Back",
     "Carried",
     "Completed",
     "Credit",
@@ -40,14 +41,14 @@ __all__ = [
     "Responded",
     "Resume",
     "call_error",
-    "carry_event",
-    "departing",
+    "carried",
+    "copied",
     "envelope_of",
     "event_ids",
     "failed",
     "input_digest",
     "read_event",
-    "read_payload",
+    "read_request",
     "responded",
     "write_event",
 ]
@@ -98,7 +99,7 @@ class Accepted(_Payload, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Responded(_Payload, frozen=True, rename="camel", omit_defaults=True):
-    """The result of a call, or one item of a stream, which has a `seq`."""
+    """The result of a call, or one item of a stream, which has a `seq`; an envelope gets its wire form when it is written."""
 
     output: Any
     seq: _Positive | None = None
@@ -190,6 +191,7 @@ def _read_class(payload: type[Any], name: str) -> Any:
 _READ: Final = tuple(_read_class(payload, name) for payload, name in TYPES.items())
 _encode: Final = msgspec.json.Encoder().encode
 _decode_value: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+_NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
 _replace: Final = msgspec.structs.replace
 _decode: Final[Callable[[bytes], Any]] = msgspec.json.Decoder(Union[_READ]).decode  # noqa: UP007  # of a tuple
 
@@ -200,14 +202,14 @@ def write_event(event_id: str, payload: Payload) -> bytes:
         payload = _with_wire_form(payload)
     try:
         return _encode(_Written(VERSION, TYPES[type(payload)], event_id, payload))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except _NOT_JSON as error:
         raise FormatError(f"Not JSON data: {error}") from error
 
 
-def read_event(data: bytes) -> Event:
+def read_event(data: Any) -> Event:
     """The event that a text holds; anything else, another version included, raises a FormatError."""
-    if type(data) is Carried:
-        data = write_event("", data.payload)
+    if type(data) is Carried:  # a transport of one process gives what it was given
+        data = write_event("", data.request)
     try:
         event: Event = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -218,7 +220,10 @@ def read_event(data: bytes) -> Event:
 
 
 def _with_wire_form(payload: Responded) -> Responded:
+    """An event whose output is an envelope as it was made: here it gets its wire form."""
     envelope = payload.output
+    if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
+        return responded(payload.request_id, envelope)
     meta = _LocalMeta(envelope.meta.operation_id, envelope.meta.timestamp)
     return Responded(payload.request_id, _LocalOutput(envelope.data, meta))
 
@@ -238,36 +243,47 @@ class _LocalOutput(msgspec.Struct, frozen=True):
 # --- events between peers of one process --------------------------------------------------------------------------
 
 
-class Carried(bytes):
-    """An event as values: the bytes are its input or result as JSON text, so that no two peers share a list."""
+class Carried(msgspec.Struct, frozen=True):
+    """A request as values; its input is JSON text, so that no two peers share a list, and `back` hears its result."""
 
-    payload: Requested | Responded
+    text: bytes
+    request: Requested
+    back: Back
+
+    def __len__(self) -> int:
+        return len(self.text)
 
 
-def carry_event(event_id: str, payload: Payload) -> bytes:
-    """The event for a peer of this process: of most events only the input or the result is written and read again."""
-    if type(payload) is Requested and payload.provenance is None:
-        data = payload.input
-    elif type(payload) is Responded and type(payload.output) is ResponseEnvelope:
-        data = payload.output.data
-    else:
-        return write_event(event_id, payload)
+class Back(Protocol):
+    """The caller's end of a request in the same process."""
+
+    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None: ...
+
+
+def carried(request: Requested, back: Back) -> Any:
+    """A request for a peer of this process; whoever carries it needs no more of it than its length."""
     try:
-        event = Carried(_encode(data))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Carried(_encode(request.input), request, back)
+    except _NOT_JSON as error:
         raise FormatError(f"Not JSON data: {error}") from error
-    event.payload = payload
-    return event
 
 
-def read_payload(data: bytes) -> Payload:
-    """The payload of an event, written or carried; what is no event raises a FormatError."""
-    if type(data) is not Carried:
-        return read_event(data).payload
-    sent, value = data.payload, _decode_value(data)
-    if isinstance(sent, Requested):
-        return _replace(sent, input=value)
-    return Responded(sent.request_id, ResponseEnvelope(value, sent.output.meta))
+def read_request(data: Any) -> tuple[Payload, Back | None]:
+    """The payload of a message to a worker, and who hears the result, where that is known already."""
+    if type(data) is Carried:
+        return _replace(data.request, input=_decode_value(data.text)), data.back
+    return read_event(data).payload, None
+
+
+def copied(envelope: ResponseEnvelope[Any], limit: int) -> ResponseEnvelope[Any] | None:
+    """A result as a caller of this process gets it: what its text says; None where it must be told as a message."""
+    if type(envelope.meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
+        return None
+    try:
+        text = _encode(envelope.data)
+    except _NOT_JSON:
+        return None
+    return ResponseEnvelope(_decode_value(text), envelope.meta) if len(text) <= limit else None
 
 
 # --- results and failures -----------------------------------------------------------------------------------------
@@ -279,14 +295,6 @@ def responded(
     """The event that carries an envelope; warnings and provenance travel beside it."""
     warnings = [warning.to_wire() for warning in envelope.warnings] if envelope.warnings else None
     return Responded(request_id, to_wire(envelope), seq, warnings, envelope.provenance, event_id)
-
-
-def departing(request_id: str, envelope: ResponseEnvelope[Any]) -> Responded:
-    """The same for a result that is only to be sent: most results leave as they are, and get their wire form there."""
-    meta = envelope.meta
-    if type(meta) is not LocalResponseMeta or envelope.warnings or envelope.provenance is not None:
-        return responded(request_id, envelope)
-    return Responded(request_id, envelope)
 
 
 def envelope_of(event: Responded) -> ResponseEnvelope[Any]:

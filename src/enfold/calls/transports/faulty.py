@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from enfold.calls.protocol.transport import (
+    Capabilities,
     DisconnectedError,
     Message,
     Receive,
@@ -41,7 +42,7 @@ class FaultyTransport:
 
     def __init__(self, inner: Transport, faults: Faults, seed: int) -> None:
         self.name = inner.name
-        self.capabilities = inner.capabilities
+        self.capabilities = _carrying_text(inner.capabilities)
         self.faults = faults
         self.sent = 0
         self.lost = 0
@@ -54,7 +55,7 @@ class FaultyTransport:
 
     async def connect(self) -> None:
         await self._inner.connect()
-        self.name, self.capabilities = self._inner.name, self._inner.capabilities
+        self.name, self.capabilities = self._inner.name, _carrying_text(self._inner.capabilities)
 
     def inbox(self) -> str:
         return self._inner.inbox()
@@ -146,3 +147,8 @@ class FaultyTransport:
     def _signal(self, signal: Signal) -> None:
         for receive in list(self._receivers):
             receive(Message("", signal=signal))
+
+
+def _carrying_text(capabilities: Capabilities) -> Capabilities:
+    """What happens to messages must happen to all of them: nothing goes past them as a value."""
+    return msgspec.structs.replace(capabilities, in_process=False)

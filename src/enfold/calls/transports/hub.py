@@ -149,7 +149,7 @@ class Spoke:
 
     # carrying
 
-    def _route(self, frame: Frame, payload: bytes) -> int:
+    def _route(self, frame: Frame, payload: bytes) -> bool:
         peer, identity = self.name, self.identity
         message = Message(frame.subject, payload, frame.reply, frame.headers, peer, identity, None, self.may_offer)
         return self._hub.router.route(message)

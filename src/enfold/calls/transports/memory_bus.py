@@ -46,14 +46,14 @@ class MemoryTransport:
             peer_identity=identity is not None if vouches is None else vouches,
             in_process=self._router.in_process,
         )
+        self._max_payload = max_payload
         self._inbox = inbox_of(self.name, new_boot())
         self._listeners: set[Listener] = set()
         self._is_closed = False
 
     def join(self, name: str, identity: Identity | None = None) -> MemoryTransport:
         """Another peer on the same bus."""
-        limit = self.capabilities.max_payload
-        return MemoryTransport(name, identity, max_payload=limit, router=self._router)
+        return MemoryTransport(name, identity, max_payload=self._max_payload, router=self._router)
 
     async def connect(self) -> None:
         """There is nothing to connect."""
@@ -64,14 +64,14 @@ class MemoryTransport:
     async def publish(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        if self._is_closed or headers is not None or len(data) > self.capabilities.max_payload:
+        if self._is_closed or headers is not None or len(data) > self._max_payload:
             self._check(data, headers)
         self._router.route(Message(subject, data, reply, headers, self.name, self.identity))
 
     async def send(
         self, subject: str, data: bytes, *, reply: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        if self._is_closed or headers is not None or len(data) > self.capabilities.max_payload:
+        if self._is_closed or headers is not None or len(data) > self._max_payload:
             self._check(data, headers)
         message = Message(subject, data, reply, headers, self.name, self.identity)
         if not self._router.route(message) and reply is not None:
@@ -92,8 +92,8 @@ class MemoryTransport:
         if self._is_closed:
             raise DisconnectedError
         size = len(data) + sum(len(key) + len(text) for key, text in (headers or {}).items())
-        if size > self.capabilities.max_payload:
-            raise PayloadTooLargeError(size, self.capabilities.max_payload)
+        if size > self._max_payload:
+            raise PayloadTooLargeError(size, self._max_payload)
 
     def _forget(self, listener: Listener) -> None:
         self._router.remove(listener)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -44,10 +44,6 @@ class _Node:
         return not self.below and not self.here
 
 
-# Those who get every message, and groups of which one does; a group of one is as good as none.
-_Route: TypeAlias = tuple[tuple[Receive, ...], tuple[tuple[Receive, ...], ...]]
-
-
 class Router:
     """Finds who listens, and hands each message to all of them, or to one of a group in turn."""
 
@@ -56,7 +52,7 @@ class Router:
         self.in_process = in_process
         self._root = _Node()
         self._turn = count()
-        self._routes: dict[str, _Route] = {}
+        self._routes: dict[str, Receive] = {}
         self._left: dict[str, float] = {}  # until when it is remembered that a group listened to a pattern
 
     def add(self, listener: Listener) -> None:
@@ -77,17 +73,12 @@ class Router:
         self._prune(path, listener.pattern.split("."))
         self._routes.clear()
 
-    def route(self, message: Message) -> int:
-        """Hand the message over; how many have got it."""
+    def route(self, message: Message) -> bool:
+        """Hand the message over; whether anybody has got it."""
         subject, routes = message.subject, self._routes
-        everyone, groups = (
-            routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
-        )
-        for receive in everyone:
-            receive(message)
-        for group in groups:
-            group[next(self._turn) % len(group)](message)
-        return len(everyone) + len(groups)
+        deliver = routes.get(subject) or routes.get(subject[: subject.rfind(".") + 1]) or self._find_route(subject)
+        deliver(message)
+        return deliver is not _to_nobody
 
     def without_listeners(self, subject: str) -> Signal:
         """What whoever sent to a subject hears when nobody listens: whether a group did, within the last hour."""
@@ -114,13 +105,13 @@ class Router:
                 return
             del path[depth - 1].below[tokens[depth - 1]]
 
-    def _find_route(self, subject: str) -> _Route:
+    def _find_route(self, subject: str) -> Receive:
         """The route of a subject; one that does not depend on the last token is kept for all that share the rest.
 
         Replies come on subjects that are used once: keeping each would be all cost.
         """
         listeners, by_last_token = self._find(subject.split("."))
-        route = _as_route(listeners)
+        route = _as_route(listeners, self._turn)
         if len(self._routes) >= MAX_CACHED:
             self._routes.clear()
         self._routes[subject if by_last_token else subject[: subject.rfind(".") + 1]] = route
@@ -148,11 +139,26 @@ def _rest(nodes: list[_Node]) -> Iterator[Listener]:
             yield from node.below[REST].here.values()
 
 
-def _as_route(listeners: list[Listener]) -> _Route:
-    groups: dict[str, list[Receive]] = {}
+def _as_route(listeners: list[Listener], turn: Iterator[int]) -> Receive:
+    """What hands a message to all who listen, and to one of each group; where one alone listens, it is that one."""
+    by_queue: dict[str, list[Receive]] = {}
     for listener in listeners:
         if listener.queue is not None:
-            groups.setdefault(listener.queue, []).append(listener.receive)
+            by_queue.setdefault(listener.queue, []).append(listener.receive)
     everyone = [listener.receive for listener in listeners if listener.queue is None]
-    everyone += [group[0] for group in groups.values() if len(group) == 1]
-    return tuple(everyone), tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    everyone += [group[0] for group in by_queue.values() if len(group) == 1]
+    groups = [group for group in by_queue.values() if len(group) > 1]
+
+    def to_all(message: Message) -> None:
+        for receive in everyone:
+            receive(message)
+        for group in groups:
+            group[next(turn) % len(group)](message)
+
+    if groups or len(everyone) > 1:
+        return to_all
+    return everyone[0] if everyone else _to_nobody
+
+
+def _to_nobody(message: Message) -> None:
+    """The route of a subject to which nobody listens."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Final
 
 from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import CallSettings
 from enfold.calls.protocol.eager_task import start
-from enfold.calls.protocol.events import Completed, Failed, Payload, carry_event, event_ids, failed, write_event
+from enfold.calls.protocol.events import (
+    Back,
+    Completed,
+    Failed,
+    Payload,
+    copied,
+    event_ids,
+    failed,
+    write_event,
+)
 from enfold.calls.protocol.transport import (
     DisconnectedError,
     OverloadedError,
@@ -19,9 +29,10 @@ from enfold.calls.protocol.transport import (
     Transport,
     TransportError,
 )
+from enfold.calls.worker.served import ServedCall
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.operation import Context
 
 __all__ = ["Answers"]
 
@@ -35,29 +46,37 @@ class Answers:
         self._transport = transport
         self._pause = settings.tick
         self._ids = event_ids()
-        self._write = carry_event if transport.capabilities.in_process else write_event
+        self._max_payload = transport.capabilities.max_payload
         self._connected = asyncio.Event()
         self._connected.set()
         self._background: set[asyncio.Task[Any]] = set()
 
-    async def reply(self, subject: str, operation_id: str, payload: Payload, context: Context | None) -> None:
+    def hand_over(self, back: Back, envelope: ResponseEnvelope[Any]) -> bool:
+        """Give a result to a caller of this process; False where it has to be told as a message."""
+        result = copied(envelope, self._max_payload)
+        if result is None:
+            return False
+        back.take_result(result, monotonic())
+        return True
+
+    async def reply(self, call: ServedCall, payload: Payload) -> None:
         """Send the answer of a call; one that is too large, or no JSON data, becomes a failure that says so."""
         while True:
             try:
-                await self._transport.publish(subject, self._write(next(self._ids), payload))
+                await self._transport.publish(call.reply, write_event(next(self._ids), payload))
             except FormatError as error:
                 payload = (
                     _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, _no_json(error))
                 )
             except PayloadTooLargeError as error:
-                too_large = failed(payload.request_id, outcomes.too_large(operation_id, error, "result"))
+                too_large = failed(payload.request_id, outcomes.too_large(call.operation_id, error, "result"))
                 payload = _in_short(payload) if isinstance(payload, Failed) else too_large
             except (DisconnectedError, OverloadedError):
-                if context is None or context.cancelled:
+                if call.context is None or call.context.cancelled:
                     return
-                await self._back_again(context.remaining())
+                await self._back_again(call.context.remaining())
             except TransportError as error:
-                _log.warning("The answer of %s could not be sent: %s", operation_id, error)
+                _log.warning("The answer of %s could not be sent: %s", call.operation_id, error)
                 return
             else:
                 return

@@ -13,19 +13,9 @@ from enfold.calls.worker.served import Counts, Owner, ServedCall
 from enfold.errors import CallError
 from enfold.operation import OperationSpec, OperationType
 
-__all__ = ["FROZEN", "Gate", "is_addressed"]
+__all__ = ["FROZEN", "Gate"]
 
 FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long messages have waited
-
-
-def is_addressed(message: Message, request: Requested, *, rewritten: bool) -> bool:
-    """Whether the answer would go to the sender's own inbox: to send it anywhere else would be to lend our hand."""
-    if rewritten:
-        return leads_back(message, rewritten=True)
-    reply, peer = message.reply, message.peer
-    if reply is None or peer is None:
-        return False
-    return reply[reply.rfind(".") + 1 :] == request.request_id and reply.startswith(f"_INBOX.{peer}.")
 
 
 class Gate:
@@ -34,6 +24,7 @@ class Gate:
     def __init__(self, limits: WorkerLimits, counts: Counts) -> None:
         self.limits = limits
         self.vouches = False  # whether the transport says who calls
+        self.rewritten = False  # whether reply addresses are the transport's own
         self._counts = counts
         self._remembered: set[tuple[str | None, str]] = set()
         self._remembered_longer: set[tuple[str | None, str]] = set()
@@ -42,8 +33,21 @@ class Gate:
         self._frozen_for = 0.0
         self._suspect_until = 0.0
 
-    def is_new(self, peer: str | None, request_id: str) -> bool:
-        """Whether a request has not come before: a second delivery must not run it again."""
+    def takes(self, message: Message, request: Requested) -> bool:
+        """Whether a request is well addressed and has not come before: a second delivery must not run it again.
+
+        To send the answer anywhere but to the sender's own inbox would be to lend our hand.
+        """
+        reply, peer, request_id = message.reply, message.peer, request.request_id
+        if reply is None or peer is None:
+            is_addressed = False
+        elif self.rewritten:
+            is_addressed = leads_back(message, rewritten=True)
+        else:
+            is_addressed = reply.endswith(f".{request_id}") and reply.startswith(f"_INBOX.{peer}.")
+        if not is_addressed:
+            self._counts.refused += 1
+            return False
         key = (peer, request_id)
         if key in self._remembered or key in self._remembered_longer:
             self._counts.duplicates += 1
@@ -53,11 +57,8 @@ class Gate:
             self._remembered, self._remembered_longer = set(), self._remembered
         return True
 
-    def deadline(self, message: Message, request: Requested, spec: OperationSpec, now: float) -> float | None:
+    def deadline(self, request: Requested, spec: OperationSpec, now: float) -> float | None:
         """Until when a request may run; raises what can be said against it besides what the registry checks."""
-        subject = message.subject
-        if subject[subject.find(".", 3) + 1 :] != request.operation_id:
-            raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")
         if request.credits is not None:
             _check_credits(spec, request.credits)
         if request.ttl_ms is not None:
@@ -74,24 +75,25 @@ class Gate:
             raise CallError("UNAVAILABLE", f"The call of {spec.id} came too late to be run", details)
         return deadline
 
-    def enter(self, call: ServedCall, running: int, waiting: int, *, is_taken: bool = False) -> None:
-        """Give a call its slot; raises where there are too many, of all or of this caller, or where its id is taken."""
-        if is_taken:
-            raise CallError("VALIDATION_ERROR", "Another call has this request id")
+    def enter(self, call: ServedCall, running: int, waiting: int) -> None:
+        """Give a call its slot; raises where there are too many, of all or of this caller."""
         limits, slots = self.limits, self._slots
         owned = slots.get(call.owner, 0)
         # Names that nobody vouches for are free to choose: to count them would only hinder the honest.
         has_enough = owned >= limits.per_peer and (self.vouches or call.identity is not None)
-        if (running >= limits.running and waiting >= limits.waiting) or has_enough:
+        if has_enough or (running >= limits.running and waiting >= limits.waiting):
             self._counts.shed += 1
             whose = "of yours " if has_enough else ""
             raise outcomes.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
         slots[call.owner] = owned + 1
 
     def leave(self, call: ServedCall) -> None:
-        left = self._slots.pop(call.owner, 1) - 1
+        slots, owner = self._slots, call.owner
+        left = slots[owner] - 1
         if left:
-            self._slots[call.owner] = left
+            slots[owner] = left
+        else:
+            del slots[owner]
 
     def wake(self, now: float) -> None:
         """Called again and again; whether it was not for long is how the loop knows that it stood still."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from enfold.access import check_access, is_hidden
@@ -18,6 +18,7 @@ from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Aborted,
     Accepted,
+    Back,
     Completed,
     Credit,
     Failed,
@@ -26,17 +27,16 @@ from enfold.calls.protocol.events import (
     Requested,
     Responded,
     Resume,
-    departing,
     failed,
     input_digest,
     read_event,
-    read_payload,
+    read_request,
     responded,
 )
-from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject
+from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject, operation_of
 from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport
 from enfold.calls.worker.answers import Answers
-from enfold.calls.worker.gate import FROZEN, Gate, is_addressed
+from enfold.calls.worker.gate import FROZEN, Gate
 from enfold.calls.worker.once_store import OnceStore, entry_key
 from enfold.calls.worker.producer import Producer
 from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
@@ -50,6 +50,7 @@ from enfold.runtime import never_waits
 __all__ = ["CallHandler"]
 
 DRAIN: Final = 30.0
+MAX_SERVED: Final = 10_000  # callers and operations that are looked up once
 MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their last frames
 
 _log: Final = Log("enfold.calls")
@@ -86,7 +87,7 @@ class CallHandler:
         self._verify = verify
         self._record = record
         self._offers: dict[str, Subscription] = {}
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, Served] = {}  # by the subject of a request
         self._stop_watching: Callable[[], None] | None = None
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
@@ -105,6 +106,7 @@ class CallHandler:
             subject = control_subject(self._transport.name, self.boot, "*")
             self._control = await self._transport.subscribe(subject, self._hear)
             self._gate.vouches = self._transport.capabilities.peer_identity
+            self._gate.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
 
@@ -152,12 +154,12 @@ class CallHandler:
         await self._answers.close()
 
     async def _drained(self) -> None:
-        ends_at = time.monotonic() + DRAIN
-        while self._running and time.monotonic() < ends_at:
+        ends_at = monotonic() + DRAIN
+        while self._running and monotonic() < ends_at:
             tasks = [call.task for call in self._calls.values() if call.task is not None and not call.task.done()]
             if not tasks:
                 return
-            await asyncio.wait(tasks, timeout=ends_at - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, timeout=ends_at - monotonic(), return_when=asyncio.FIRST_COMPLETED)
 
     # a request comes in
 
@@ -168,29 +170,33 @@ class CallHandler:
             return
         self.counts.received += 1
         try:
-            request = read_payload(message.data)
+            request, back = read_request(message.data)
         except FormatError:
             self.counts.malformed += 1
             return
-        rewritten = self._transport.capabilities.rewrites_replies
-        if not isinstance(request, Requested) or not is_addressed(message, request, rewritten=rewritten):
+        if type(request) is not Requested:
             self.counts.refused += 1
-        elif self._gate.is_new(message.peer, request.request_id):
-            self._admit(message, request)
+        elif back is not None or self._gate.takes(message, request):
+            self._admit(message, request, back)
 
-    def _admit(self, message: Message, request: Requested) -> None:
-        now = time.monotonic()
+    def _admit(self, message: Message, request: Requested, back: Back | None) -> None:
+        now, gate, request_id = monotonic(), self._gate, request.request_id
         try:
-            served = self._served.get(request.operation_id) or self._prepare(request.operation_id)
-            deadline = self._gate.deadline(message, request, served.prepared.spec, now)
+            served = self._served.get(message.subject) or self._prepare(message.subject)
+            prepared = served.prepared
+            if request.operation_id != served.operation_id:
+                raise CallError("VALIDATION_ERROR", "The request names another operation than it was sent to")  # noqa: TRY301  # told below like the others
+            deadline = gate.deadline(request, prepared.spec, now)
             identity = message.identity if self._verify is None else self._verify(message, request)
-            if not served.prepared.is_open and is_hidden(served.prepared.spec.access_control, identity):
+            if not prepared.is_open and is_hidden(prepared.spec.access_control, identity):
                 raise not_found(request.operation_id)  # noqa: TRY301  # told below like the others
             owner = (None, message.peer) if identity is None else (identity.id, identity.on_behalf_of)
-            reply = message.reply or ""
-            call = ServedCall(request, served.prepared, identity, message.peer, owner, reply, deadline, now, now)
-            is_taken = request.request_id in self._calls
-            self._gate.enter(call, self._running, len(self._queue), is_taken=is_taken)
+            call = ServedCall(
+                request, served, identity, message.peer, owner, message.reply or "", back, deadline, now, now
+            )
+            if request_id in self._calls:
+                raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
+            gate.enter(call, self._running, len(self._queue))
         except CallError as error:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
@@ -198,8 +204,8 @@ class CallHandler:
             _log.error("A request of %s could not be taken (request %s)", *facts, error=fault)
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
-            self._calls[request.request_id] = call
-            if self._running >= self._gate.limits.running:
+            self._calls[request_id] = call
+            if self._running >= gate.limits.running:
                 self._queue.append(call)
             elif served.may_wait or request.idempotency_key is not None:
                 self._launch(call)
@@ -209,12 +215,17 @@ class CallHandler:
             if self._clock is None and self._calls:
                 self._tick_soon()
 
-    def _prepare(self, operation_id: str) -> Served:
+    def _prepare(self, subject: str) -> Served:
         """What is known of an operation before its calls; it is forgotten when the registry changes."""
+        operation_id = operation_of(subject)
         prepared = self._guarded.prepared(operation_id)
-        served = Served(prepared, prepared.is_stream or not never_waits(prepared.operation.handler))
+        counts = self.operations.setdefault(operation_id, OperationCounts())
+        may_wait = prepared.is_stream or not never_waits(prepared.operation.handler)
+        served = Served(operation_id, prepared, may_wait, counts)
+        if len(self._served) >= MAX_SERVED:
+            self._served.clear()
         if self._stop_watching is not None:
-            self._served[operation_id] = served
+            self._served[subject] = served
         return served
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
@@ -227,7 +238,7 @@ class CallHandler:
         call.task = asyncio.get_running_loop().create_task(self._run(call))
 
     async def _run(self, call: ServedCall) -> None:
-        request, prepared = call.request, call.prepared
+        request, prepared = call.request, call.served.prepared
         request_id = request.request_id
         error: CallError | None = None
         try:
@@ -239,7 +250,8 @@ class CallHandler:
                     envelope = await prepared.execute(request.input, context)
                 else:
                     envelope = await self._once(call, context, self._store)
-                await self._answers.reply(call.reply, request.operation_id, departing(request_id, envelope), context)
+                if call.back is None or not self._answers.hand_over(call.back, envelope):
+                    await self._answers.reply(call, Responded(request_id, envelope))
         except CallError as raised:
             error = raised
             await self._publish(call, failed(request_id, as_started(raised)))
@@ -275,12 +287,12 @@ class CallHandler:
             parent_request_id=request.parent_request_id,
             identity=call.identity,
             deadline=call.deadline,
+            last_event_id=request.last_event_id,
         )
-        context.last_event_id = request.last_event_id
         if request.provenance is not None:
             context.meta = {"provenance": request.provenance}
-        if self._record is not None and not call.prepared.is_stream:
-            context.recording = self._record(call.prepared.spec, request.provenance, call.identity)
+        if self._record is not None and not call.served.prepared.is_stream:
+            context.recording = self._record(call.served.prepared.spec, request.provenance, call.identity)
         return context
 
     async def _stream(self, call: ServedCall) -> None:
@@ -289,7 +301,7 @@ class CallHandler:
         # A stream's worker is known by the address in each of its frames; a lost first one is no loss.
         control = self._control_of(call)
         send = partial(self._transport.publish, call.reply, reply=control)
-        call.producer = Producer(window, self._settings, send, time.monotonic())
+        call.producer = Producer(window, self._settings, send, monotonic())
         await self._accept(call)
         context = self._enter(call)
         items = call.prepared.subscribe(request.input, context)
@@ -315,11 +327,9 @@ class CallHandler:
 
     def _finish(self, call: ServedCall, error: CallError | None) -> None:
         self._running -= 1
-        counts = self.operations.get(call.request.operation_id)
-        if counts is None:
-            counts = self.operations[call.request.operation_id] = OperationCounts()
+        counts = call.served.counts
         counts.requests += 1
-        counts.seconds += time.monotonic() - call.arrived_at
+        counts.seconds += monotonic() - call.arrived_at
         if error is not None:
             counts.errors += 1
             counts.last_error = error.code
@@ -328,6 +338,10 @@ class CallHandler:
             self._keep_for_a_while(call)
         else:
             self._calls.pop(call.request.request_id, None)
+        if self._queue:
+            self._launch_queued()
+
+    def _launch_queued(self) -> None:
         while self._queue and self._running < self._gate.limits.running:
             self._launch_if_due(self._queue.popleft())
 
@@ -347,7 +361,7 @@ class CallHandler:
     def _launch_if_due(self, call: ServedCall) -> None:
         if call.is_aborted:
             self._forget(call)
-        elif call.deadline is not None and call.deadline <= time.monotonic():
+        elif call.deadline is not None and call.deadline <= monotonic():
             self._expire(call)
         else:
             self._launch(call)
@@ -363,7 +377,7 @@ class CallHandler:
     async def _publish(self, call: ServedCall, payload: Payload) -> None:
         """Send an answer of a call that runs."""
         if call.producer is None:
-            await self._answers.reply(call.reply, call.operation_id, payload, call.context)
+            await self._answers.reply(call, payload)
         elif isinstance(payload, Completed | Failed):
             await call.producer.finish(self._answers.written_end(payload))
         elif isinstance(payload, Responded):
@@ -379,7 +393,7 @@ class CallHandler:
 
     async def _accept(self, call: ServedCall) -> None:
         call.is_accepted = True
-        call.spoke_at = time.monotonic()
+        call.spoke_at = monotonic()
         control = self._control_of(call)
         said = control if self._transport.capabilities.rewrites_replies else None
         await self._answers.tell(call.reply, Accepted(call.request.request_id, self._transport.name, said), control)
@@ -413,7 +427,7 @@ class CallHandler:
         if isinstance(payload, Aborted):
             call.give_up()
         elif producer is not None and producer.is_new(event_id):
-            producer.heard_at = time.monotonic()
+            producer.heard_at = monotonic()
             if isinstance(payload, Credit):
                 producer.grant(payload.n)
             elif isinstance(payload, Resume) and not producer.resume(payload.from_seq, payload.n or 0):
@@ -428,13 +442,13 @@ class CallHandler:
         )
 
     def _beat(self) -> None:
-        self._gate.wake(time.monotonic())
+        self._gate.wake(monotonic())
         self._pulse = asyncio.get_running_loop().call_later(FROZEN / 4, self._beat)
 
     def _tick(self) -> None:
         """One clock for all calls; it stands still when there are none."""
         self._clock = None
-        now = time.monotonic()
+        now = monotonic()
         for call in list(self._calls.values()):
             self._look_after(call, now)
         if self._calls:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.events import Requested
+from enfold.calls.protocol.events import Back, Requested
 from enfold.calls.worker.producer import Producer
 from enfold.operation import Context, Identity
 from enfold.runtime import PreparedOperation
@@ -21,8 +21,10 @@ Owner: TypeAlias = tuple[str | None, str | None]
 class Served(msgspec.Struct, frozen=True):
     """An operation as it is served, looked up once for all calls until the registry changes."""
 
+    operation_id: str
     prepared: PreparedOperation
     may_wait: bool
+    counts: OperationCounts
 
 
 class Counts(msgspec.Struct):
@@ -49,11 +51,12 @@ class ServedCall(msgspec.Struct, eq=False):
     """One request; it lives as long as somebody may still ask about it."""
 
     request: Requested
-    prepared: PreparedOperation
+    served: Served
     identity: Identity | None
     peer: str | None
     owner: Owner  # whose slot it has
     reply: str
+    back: Back | None  # who hears the result, where that is in this process
     deadline: float | None
     arrived_at: float
     spoke_at: float
@@ -66,6 +69,10 @@ class ServedCall(msgspec.Struct, eq=False):
     @property
     def operation_id(self) -> str:
         return self.request.operation_id
+
+    @property
+    def prepared(self) -> PreparedOperation:
+        return self.served.prepared
 
     def give_up(self) -> None:
         """The flag is what counts: it is looked at after every publish. Cancelling only makes it quicker."""
