@@ -15,7 +15,7 @@ from enfold import Context, OperationRegistry, unwrap
 from enfold.envelope import local_envelope
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
-from enfold.formats.mcp_request_v0_1 import Request, fit, read_request
+from enfold.formats.mcp_request_v0_1 import ToolRequest, fit, read_request
 
 Faults = Callable[[str, Any], list[str]]
 
@@ -88,7 +88,7 @@ def test_a_caller_who_does_not_ask_for_determinism_gets_meta(schema_faults: Faul
     assert fit(wire, read_request(request()), adapter="http") == wire
 
 
-def limited(limit: int) -> Request:
+def limited(limit: int) -> ToolRequest:
     return read_request(request(preferences={"max_output_bytes": limit}))
 
 

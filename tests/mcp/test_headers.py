@@ -17,7 +17,7 @@ from enfold.mcp.headers import (
     read_value,
     write_value,
 )
-from enfold.mcp.json_rpc import Message, ProtocolError
+from enfold.mcp.json_rpc import ProtocolError, RPCMessage
 
 # The examples of the specification.
 WRITTEN = {
@@ -52,7 +52,7 @@ def test_what_is_only_half_marked_is_plain(value: bytes) -> None:
 
 
 def test_names_of_resources_are_their_uris() -> None:
-    message = Message("2.0", 1, "resources/read", {"uri": "file:///ä"})
+    message = RPCMessage("2.0", 1, "resources/read", {"uri": "file:///ä"})
     headers = {b"mcp-protocol-version": b"v", b"mcp-method": b"resources/read"}
     check_headers({**headers, b"mcp-name": write_value("file:///ä").encode()}, message, "v")
     with pytest.raises(ProtocolError):

@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 from enfold.schema.check import compile_schema
-from enfold.schema.nodes.reference import Document, Place, Unresolved, digest
+from enfold.schema.nodes.reference import SchemaDocument, SchemaPlace, Unresolved, digest
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cast"
 
@@ -167,8 +167,8 @@ def test_a_dynamic_reference_finds_the_outermost_anchor() -> None:
 
 
 def test_a_reference_to_nowhere_is_a_value_that_says_so() -> None:
-    document = Document({"$defs": {"a": INTEGER}})
-    assert document.resolve("#/$defs/a") == Place(INTEGER, "")
+    document = SchemaDocument({"$defs": {"a": INTEGER}})
+    assert document.resolve("#/$defs/a") == SchemaPlace(INTEGER, "")
     assert document.resolve("#/$defs/b") == Unresolved("#/$defs/b", "there is nothing at that place")
     assert document.resolve("http://elsewhere.test/") == Unresolved(
         "http://elsewhere.test/", "it leads out of the document"

@@ -11,29 +11,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enfold.sources.sse import Event, EventDecoder, EventTooLargeError
+from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "sse" / "vectors.json"
 VECTORS: dict[str, Any] = json.loads(SHARED.read_text()) if SHARED.exists() else {"vectors": [], "chunkings": []}
 
 SAMPLE = [
-    ("one line", b"data: a\n\n", [Event("a")]),
-    ("several lines", b"data: a\ndata:b\ndata\n\n", [Event("a\nb\n")]),
-    ("every line end", b"data: a\r\rdata: b\n\ndata: c\r\n\r\n", [Event("a"), Event("b"), Event("c")]),
-    ("type for one event only", b"event: x\ndata: a\n\ndata: b\n\n", [Event("a", "x"), Event("b")]),
-    ("id stays until changed", b"id: 1\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", [Event("a", id="1"), Event("b", id="1"), Event("c")]),
-    ("id with NUL is ignored", b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\n", [Event("a", id="1"), Event("b", id="1")]),
-    ("comments and unknown fields", b": hi\nfoo: bar\ndata: a\n\n", [Event("a")]),
-    ("byte order mark once", b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", [Event("a")]),
-    ("no data, no event", b"event: x\nid: 3\n\ndata: a\n\n", [Event("a", id="3")]),
-    ("unterminated event is dropped", b"data: a\n\ndata: b\n", [Event("a")]),
-    ("only one space is taken", b"data:  a\n\n", [Event(" a")]),
-    ("other line separators are data", "data: a\u2028b\x85c\n\n".encode(), [Event("a\u2028b\x85c")]),
-    ("broken UTF-8 is replaced", b"data: \xff\xe2\x82\n\n", [Event("\ufffd\ufffd")]),
+    ("one line", b"data: a\n\n", [ServerSentEvent("a")]),
+    ("several lines", b"data: a\ndata:b\ndata\n\n", [ServerSentEvent("a\nb\n")]),
+    ("every line end", b"data: a\r\rdata: b\n\ndata: c\r\n\r\n", [ServerSentEvent("a"), ServerSentEvent("b"), ServerSentEvent("c")]),
+    ("type for one event only", b"event: x\ndata: a\n\ndata: b\n\n", [ServerSentEvent("a", "x"), ServerSentEvent("b")]),
+    ("id stays until changed", b"id: 1\ndata: a\n\ndata: b\n\nid\ndata: c\n\n", [ServerSentEvent("a", id="1"), ServerSentEvent("b", id="1"), ServerSentEvent("c")]),
+    ("id with NUL is ignored", b"id: 1\ndata: a\n\nid: 2\0\ndata: b\n\n", [ServerSentEvent("a", id="1"), ServerSentEvent("b", id="1")]),
+    ("comments and unknown fields", b": hi\nfoo: bar\ndata: a\n\n", [ServerSentEvent("a")]),
+    ("byte order mark once", b"\xef\xbb\xbfdata: a\n\n\xef\xbb\xbfdata: b\n\n", [ServerSentEvent("a")]),
+    ("no data, no event", b"event: x\nid: 3\n\ndata: a\n\n", [ServerSentEvent("a", id="3")]),
+    ("unterminated event is dropped", b"data: a\n\ndata: b\n", [ServerSentEvent("a")]),
+    ("only one space is taken", b"data:  a\n\n", [ServerSentEvent(" a")]),
+    ("other line separators are data", "data: a\u2028b\x85c\n\n".encode(), [ServerSentEvent("a\u2028b\x85c")]),
+    ("broken UTF-8 is replaced", b"data: \xff\xe2\x82\n\n", [ServerSentEvent("\ufffd\ufffd")]),
 ]  # fmt: skip
 
 
-def decode(chunks: list[bytes]) -> tuple[list[Event], EventDecoder]:
+def decode(chunks: list[bytes]) -> tuple[list[ServerSentEvent], EventDecoder]:
     decoder = EventDecoder()
     return [event for chunk in chunks for event in decoder.feed(chunk)], decoder
 
@@ -45,7 +45,7 @@ def cut(raw: bytes, size: int | str) -> list[bytes]:
 @pytest.mark.parametrize(("name", "raw", "expected"), SAMPLE, ids=[name for name, *_ in SAMPLE])
 @pytest.mark.parametrize("size", ["whole", 1, 2, 3, 5, 7])
 def test_a_stream_gives_the_same_events_however_it_is_cut(
-    name: str, raw: bytes, expected: list[Event], size: int | str
+    name: str, raw: bytes, expected: list[ServerSentEvent], size: int | str
 ) -> None:
     assert decode(cut(raw, size))[0] == expected
 
@@ -77,7 +77,7 @@ def test_retry_counts_only_in_plain_digits(text: str, retry: int | None) -> None
 def test_an_id_is_kept_for_the_reconnection_even_without_data() -> None:
     decoder = EventDecoder(last_event_id="7")
     assert decoder.last_event_id == "7"
-    assert list(decoder.feed(b"data: a\n\nid: 8\n\n")) == [Event("a", id="7")]
+    assert list(decoder.feed(b"data: a\n\nid: 8\n\n")) == [ServerSentEvent("a", id="7")]
     assert decoder.last_event_id == "8"
 
 

@@ -88,10 +88,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_limits(value: Any) -> bool:
     """Whether a table has only limits of an MCP source."""
-    from enfold.sources.mcp.mcp_limits import Limits
+    from enfold.sources.mcp.mcp_limits import MCPLimits
 
     is_table = isinstance(value, dict)
-    return is_table and all(name in Limits.__struct_fields__ and _is_number(each) for name, each in value.items())
+    return is_table and all(name in MCPLimits.__struct_fields__ and _is_number(each) for name, each in value.items())
 
 
 def _is_number(value: Any) -> bool:

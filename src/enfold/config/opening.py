@@ -191,7 +191,7 @@ async def _opened(source: SourceEntry, config: Config, registry: OperationRegist
 
 @asynccontextmanager
 async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
-    from enfold.sources.mcp import Limits, from_mcp
+    from enfold.sources.mcp import MCPLimits, from_mcp
     from enfold.sources.mcp.mcp_targets import Command, server_from_entry
 
     entry = source.entry
@@ -215,7 +215,7 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
         policy=policy_of(entry),
         access=access_of(entry),
         timeout=entry.get("timeout", "default"),
-        limits=Limits(**{name: value for name, value in sizes.items() if value is not None}),
+        limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
         reads=entry.get("reads"),
@@ -230,12 +230,12 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
 @asynccontextmanager
 async def _open_openapi(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
     from enfold.sources.openapi import from_openapi
-    from enfold.sources.openapi.service_client import Limits
+    from enfold.sources.openapi.service_client import OpenAPILimits
 
     entry = source.entry
     taken = ("base_url", "credentials", "headers", "include", "exclude", "rename", "normalize", "server_variables")
     options = {name: entry[name] for name in taken if name in entry}
-    limits = Limits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
+    limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
     # Reading a document may mean fetching it: not on the loop.
     imported = await asyncio.to_thread(
         from_openapi,

@@ -19,7 +19,7 @@ from enfold.operation.spec import OperationSpec
 from enfold.provenance.capture_options import CaptureOptions, options_from_meta
 from enfold.provenance.records import ArtifactRef
 
-__all__ = ["ANSWER_FORMAT", "VERSION", "Request", "fit", "read_request", "write_answer"]
+__all__ = ["ANSWER_FORMAT", "VERSION", "ToolRequest", "fit", "read_request", "write_answer"]
 
 # The format of every answer to such a request.
 ANSWER_FORMAT: Final = "mcp_envelope_v0_1"
@@ -29,7 +29,7 @@ VERSION: Final = "mcp.request.v0.1"
 TRUNCATED: Final = "ENFOLD.OUTPUT.TRUNCATED"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which tool to call with which arguments, and how the caller wants the answer."""
 
     tool: str
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return Preferences(self.deterministic, self.max_output_bytes, self.locale)
 
 
-def read_request(wire: Any) -> Request:
+def read_request(wire: Any) -> ToolRequest:
     """The request a JSON value describes; a VALIDATION_ERROR says what is wrong with another one."""
     try:
         checked = msgspec.convert(wire, _Request)
@@ -60,7 +60,7 @@ def read_request(wire: Any) -> Request:
     meta = arguments.pop("_meta", None)
     if meta is not None and not isinstance(meta, dict):
         raise _refused("params._meta", "object")
-    return Request(
+    return ToolRequest(
         tool=checked.tool.name,
         version=_or_none(checked.tool.version),
         input=arguments,
@@ -119,7 +119,7 @@ class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_answer(
-    outcome: ResponseEnvelope[Any] | CallError, request: Request, operation: OperationSpec, **facts: Any
+    outcome: ResponseEnvelope[Any] | CallError, request: ToolRequest, operation: OperationSpec, **facts: Any
 ) -> dict[str, Any]:
     """The answer as the caller prefers it (`facts` are those of `fit`); what a tool gave as an envelope itself as it is."""
     own = mcp_envelope_v0_1.own_wire(outcome)
@@ -131,7 +131,7 @@ def write_answer(
 
 
 def fit(
-    wire: Mapping[str, Any], request: Request, *, adapter: str, request_id: str | None = None, duration_ms: int = 0
+    wire: Mapping[str, Any], request: ToolRequest, *, adapter: str, request_id: str | None = None, duration_ms: int = 0
 ) -> dict[str, Any]:
     """The answer as the caller prefers it: with `meta` unless they prefer determinism, and no longer than they can take."""
     answer = dict(wire)

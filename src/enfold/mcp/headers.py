@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.mcp.json_rpc import HEADER_MISMATCH, Message, ProtocolError
+from enfold.mcp.json_rpc import HEADER_MISMATCH, ProtocolError, RPCMessage
 from enfold.mcp.task_extension import TASK_METHODS
 
 __all__ = [
@@ -71,7 +71,7 @@ def _is_marked(text: str) -> bool:
 # --- every request ------------------------------------------------------------------------------------------------
 
 
-def check_headers(headers: Headers, message: Message, version: object) -> None:
+def check_headers(headers: Headers, message: RPCMessage, version: object) -> None:
     """Refuse a request whose headers say something else than its body."""
     if not isinstance(version, str) or headers.get(b"mcp-protocol-version") != version.encode():
         raise _mismatch("MCP-Protocol-Version does not repeat the version in the request's _meta")

@@ -25,8 +25,8 @@ __all__ = [
     "SUBSCRIPTION_KEY",
     "UNSUPPORTED_VERSION",
     "VERSION_KEY",
-    "Message",
     "ProtocolError",
+    "RPCMessage",
     "RequestId",
     "encode",
     "error_message",
@@ -79,7 +79,7 @@ class ProtocolError(Exception):
         self.request_id = request_id  # where the message that failed to be read had one
 
 
-class Message(msgspec.Struct, frozen=True):
+class RPCMessage(msgspec.Struct, frozen=True):
     """A request, a notification, or the answer to one of our own requests."""
 
     jsonrpc: str = ""
@@ -105,10 +105,10 @@ class Message(msgspec.Struct, frozen=True):
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
-_decode: Final = msgspec.json.Decoder(Message).decode
+_decode: Final = msgspec.json.Decoder(RPCMessage).decode
 
 
-def parse(text: bytes | bytearray) -> Message:
+def parse(text: bytes | bytearray) -> RPCMessage:
     """The one message a text holds; anything else is a ProtocolError."""
     try:
         message = _decode(text)
@@ -122,7 +122,7 @@ def parse(text: bytes | bytearray) -> Message:
     return message
 
 
-def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[Message]:
+def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessage]:
     """The messages of an array, of which there are at most so many."""
     try:
         _check_count(text, most)

@@ -1,13 +1,13 @@
 """What an operation is: its spec, who may call it, the context of one call, and the handler that does the work."""
 
 from enfold.operation.context import (
-    Call,
+    CallState,
     Context,
     Detached,
     LogMessage,
     Notify,
     Progress,
-    Recording,
+    RecordedRun,
     RunningTask,
     new_request_id,
 )
@@ -44,8 +44,8 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "OPEN",
     "AccessControl",
-    "Call",
     "CallLimits",
+    "CallState",
     "Context",
     "Detached",
     "Durable",
@@ -61,7 +61,7 @@ __all__ = [
     "OperationType",
     "Policy",
     "Progress",
-    "Recording",
+    "RecordedRun",
     "RunningTask",
     "Schema",
     "function_name",

@@ -22,14 +22,14 @@ __all__ = [
     "DETACHABLE",
     "PREFERENCES",
     "TASK",
-    "Call",
+    "CallState",
     "Context",
     "Detached",
     "LogMessage",
     "Notify",
     "Preferences",
     "Progress",
-    "Recording",
+    "RecordedRun",
     "RunningTask",
     "new_request_id",
 ]
@@ -87,10 +87,10 @@ _NO_PREFERENCES: Final = Preferences()
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
 
 
-class Recording(Protocol):
+class RecordedRun(Protocol):
     """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
 
-    def nested(self) -> Recording: ...
+    def nested(self) -> RecordedRun: ...
 
     @property
     def run_id(self) -> str: ...
@@ -137,7 +137,7 @@ class Detached(CallError):  # noqa: N818  # it is no error, it only travels like
         super().__init__("DETACHED", "The call goes on as a task")
 
 
-class Call(msgspec.Struct, eq=False):
+class CallState(msgspec.Struct, eq=False):
     """The state of a call that has begun; the runtime keeps it, handlers have no use for it."""
 
     make_env: Callable[[Context], Env]
@@ -193,8 +193,8 @@ class Context:
         self._notify = notify
         self.inline = inline
         self.meta = meta
-        self.recording: Recording | None = None  # set by a surface whose caller asked for provenance
-        self.call: Call | None = None  # set when a call begins under this context
+        self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
+        self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
         self._parent: Context | None = None
@@ -300,7 +300,7 @@ class Context:
     def enter(self, timeout: float | None, make_env: Callable[[Context], Env]) -> Context:
         """Begin a call: its context is this one, or, where another call has begun under it, a copy."""
         context = self if self.call is None else self._copy()
-        context.call = Call(make_env, None if timeout is None else time.monotonic() + timeout)
+        context.call = CallState(make_env, None if timeout is None else time.monotonic() + timeout)
         return context
 
     def _copy(self) -> Context:

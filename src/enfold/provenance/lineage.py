@@ -23,7 +23,7 @@ __all__ = [
     "CycleError",
     "Find",
     "Graph",
-    "Store",
+    "RecordSource",
     "build_graph",
     "verify_lineage",
     "verify_run",
@@ -39,7 +39,7 @@ RECORD_LABEL: Final = "record_digest"
 Find: TypeAlias = Callable[[str], Mapping[str, Any] | None]
 
 
-class Store(Protocol):
+class RecordSource(Protocol):
     """What verification asks a store of records for; `RecordStore` is one. What it cannot read is a ValueError."""
 
     def get(self, run_id: str) -> dict[str, Any] | None: ...
@@ -127,7 +127,7 @@ def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
 # --- verifying ----------------------------------------------------------------------------------------------------
 
 
-def verify_value(value: Any, keys: PublicKeys | None = None, store: Store | None = None) -> tuple[Verdict, ...]:
+def verify_value(value: Any, keys: PublicKeys | None = None, store: RecordSource | None = None) -> tuple[Verdict, ...]:
     """Verify a record, an `mcp.envelope.v0.1` or a list of records; with a store also the lineage that it has there."""
     if isinstance(value, list):
         return verify_lineage(value, keys, find=None if store is None else store.get)
@@ -143,7 +143,7 @@ def verify_value(value: Any, keys: PublicKeys | None = None, store: Store | None
     )
 
 
-def _copy_faults(wire: Any, store: Store) -> Iterator[Verdict]:
+def _copy_faults(wire: Any, store: RecordSource) -> Iterator[Verdict]:
     run_id = wire["run_id"]
     try:
         differs = not same_json(wire, store.get(run_id))
@@ -153,7 +153,7 @@ def _copy_faults(wire: Any, store: Store) -> Iterator[Verdict]:
         yield from (Verdict(run_id, ("the store has another record of this run, or none",)),) if differs else ()
 
 
-def verify_run(run_id: str, store: Store, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
+def verify_run(run_id: str, store: RecordSource, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
     """Verify the record of a run in a store with its whole lineage, and what the store says beside the records."""
     try:
         records = store.lineage(run_id)

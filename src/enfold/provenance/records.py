@@ -25,7 +25,7 @@ __all__ = [
     "Evidence",
     "Integrity",
     "Record",
-    "Signature",
+    "RecordSignature",
     "Tool",
     "read_artifact",
     "read_evidence",
@@ -110,7 +110,7 @@ class Tool(_Wire, frozen=True):
     adapter: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
 
 
-class Signature(_Wire, frozen=True):
+class RecordSignature(_Wire, frozen=True):
     """A signature over the record digest."""
 
     alg: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -122,7 +122,7 @@ class Integrity(_Wire, frozen=True):
     """What protects the record itself."""
 
     record_digest: Digest | UnsetType = UNSET
-    signature: Signature | UnsetType = UNSET
+    signature: RecordSignature | UnsetType = UNSET
 
 
 class Record(_Wire, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.provenance.canonical import canonical_json
-from enfold.provenance.records import Digest, Signature
+from enfold.provenance.records import Digest, RecordSignature
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -46,10 +46,10 @@ class SigningKey:
     def public_key(self) -> Ed25519PublicKey:
         return self._key.public_key()
 
-    def sign(self, digest: Digest) -> Signature:
+    def sign(self, digest: Digest) -> RecordSignature:
         """A signature over the canonical JSON of the record digest, its algorithm included."""
         value = b64encode(self._key.sign(canonical_json(digest.to_wire()))).decode()
-        return Signature(SIGNATURE_ALGORITHM, self.key_id, value)
+        return RecordSignature(SIGNATURE_ALGORITHM, self.key_id, value)
 
     def to_pem(self) -> bytes:
         """The private key, to be kept in a file nobody else can read."""
@@ -99,7 +99,7 @@ def _expect(key: Any, kind: str, path: Path) -> Any:
     return key
 
 
-def signature_fault(digest: Digest, signature: Signature, keys: PublicKeys) -> str | None:
+def signature_fault(digest: Digest, signature: RecordSignature, keys: PublicKeys) -> str | None:
     """Why a signature does not hold: another algorithm, a key we do not know, or other content."""
     if signature.alg != SIGNATURE_ALGORITHM:
         return f"the signature algorithm {signature.alg!r} is not {SIGNATURE_ALGORITHM}"

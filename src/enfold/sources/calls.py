@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
-from enfold.calls.caller.lookout import Listing, Lookout, LookoutLimits
+from enfold.calls.caller.lookout import Lookout, LookoutLimits, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.caller.remote import remote_operation
 from enfold.calls.protocol.call_settings import CallSettings, Retry
@@ -139,7 +139,7 @@ class CallOperations:
         return "it has been closed" if self._is_closed else ""
 
     @property
-    def workers(self) -> list[Listing]:
+    def workers(self) -> list[PeerListing]:
         return self._lookout.workers
 
     def keep(self, registry: OperationRegistry) -> None:

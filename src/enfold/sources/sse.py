@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Event", "EventDecoder", "EventTooLargeError"]
+__all__ = ["EventDecoder", "EventTooLargeError", "ServerSentEvent"]
 
 DEFAULT_EVENT: Final = "message"
 
 
-class Event(msgspec.Struct, frozen=True):
+class ServerSentEvent(msgspec.Struct, frozen=True):
     """One dispatched event; `id` is the last event id at that moment."""
 
     data: str
@@ -43,7 +43,7 @@ class EventDecoder:
         self._line_size = 0
         self._data_size = 0
 
-    def feed(self, chunk: bytes) -> Iterator[Event]:
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         """The events that end within this chunk."""
         text = self._decoder.decode(chunk)
         if self._is_first and text:
@@ -76,7 +76,7 @@ class EventDecoder:
         self._line_size = 0
         return line
 
-    def _read(self, line: str) -> Event | None:
+    def _read(self, line: str) -> ServerSentEvent | None:
         """Take in one line; a blank one dispatches the event."""
         if not line:
             return self._dispatch()
@@ -95,11 +95,11 @@ class EventDecoder:
             self.retry = int(value)
         return None
 
-    def _dispatch(self) -> Event | None:
+    def _dispatch(self) -> ServerSentEvent | None:
         self.last_event_id = self._id
         data, name = self._data, self._event
         self._data, self._event, self._data_size = [], "", 0
-        return Event("\n".join(data), name or DEFAULT_EVENT, self._id) if data else None
+        return ServerSentEvent("\n".join(data), name or DEFAULT_EVENT, self._id) if data else None
 
     def _check_size(self) -> None:
         if self._max_event is not None and self._line_size + self._data_size > self._max_event:

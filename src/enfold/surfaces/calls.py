@@ -17,7 +17,7 @@ from enfold.calls.worker.handler import CallHandler
 from enfold.calls.worker.micro import MicroService
 from enfold.calls.worker.once_store import MemoryOnceStore, OnceStore
 from enfold.log import Log
-from enfold.operation import Identity, OperationSpec, Recording
+from enfold.operation import Identity, OperationSpec, RecordedRun
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def serve_calls(
 
 def _begin(
     recorder: Recorder, spec: OperationSpec, asked: dict[str, Any] | None, identity: Identity | None
-) -> Recording | None:
+) -> RecordedRun | None:
     from enfold.provenance import options_from_call
 
     caller = identity.id if identity else ""

@@ -19,8 +19,8 @@ from enfold.registry import Registry
 from enfold.runtime import drive
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.failures import too_large
-from enfold.surfaces.functions.request import Answer, Request
-from enfold.surfaces.functions.service import Dialect, Functions, Settings, not_allowed
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
+from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings, not_allowed
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -53,7 +53,7 @@ def to_cgi(
     variables = os.environ if environ is None else environ
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
-    functions = Functions(registry.guarded(), Settings(format, max_body, recorder), _DIALECT)
+    functions = Functions(registry.guarded(), FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     user = variables.get(identity_variable)
     with _own_output(stdout) as out:
@@ -66,7 +66,7 @@ def refuse() -> int:
     """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
     from enfold.registry import OperationRegistry
 
-    functions = Functions(OperationRegistry(), Settings(DEFAULT_FORMAT, 0, None), _DIALECT)
+    functions = Functions(OperationRegistry(), FunctionSettings(DEFAULT_FORMAT, 0, None), _DIALECT)
     request = _read_request(os.environ, sys.stdin.buffer, functions)
     failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))
     _send(failure, request, sys.stdout.buffer)
@@ -76,7 +76,7 @@ def refuse() -> int:
 # --- the request --------------------------------------------------------------------------------------------------
 
 
-def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> Request:
+def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Functions) -> FunctionRequest:
     """One request, as RFC 3875 puts it into the environment."""
     headers = {
         name[5:].lower().replace("_", "-").encode(): _bytes_of(value)
@@ -85,7 +85,7 @@ def _read_request(variables: Mapping[str, str], stdin: BinaryIO, functions: Func
     }
     if kind := variables.get("CONTENT_TYPE"):
         headers[b"content-type"] = _bytes_of(kind)
-    return Request(
+    return FunctionRequest(
         variables.get("REQUEST_METHOD", "POST").upper(),
         _path_of(variables.get("PATH_INFO", "").strip("/")),
         _bytes_of(variables.get("QUERY_STRING", "")),
@@ -163,10 +163,10 @@ _DIALECT: Final = Dialect(
 
 def _answer(
     functions: Functions,
-    request: Request,
+    request: FunctionRequest,
     variables: Mapping[str, str],
     identify: Callable[[], Identity | None],
-) -> Answer:
+) -> FunctionAnswer:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     try:
         functions.read_wishes(request)
@@ -180,15 +180,15 @@ def _answer(
         return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
 
 
-def _check_origin(request: Request) -> None:
+def _check_origin(request: FunctionRequest) -> None:
     """Refuse a page of another site; which hosts there are is the web server's affair."""
     refused = Hosts(["*"]).refusal({}, request.headers)
     if refused is not None:
         raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
 
 
-def _run(functions: Functions, request: Request, place: str) -> Answer:
-    answer: Answer
+def _run(functions: Functions, request: FunctionRequest, place: str) -> FunctionAnswer:
+    answer: FunctionAnswer
     if request.path == "/openapi.json":
         if request.method not in ("GET", "HEAD"):
             raise not_allowed(request.method, ("GET", "HEAD"))
@@ -200,7 +200,7 @@ def _run(functions: Functions, request: Request, place: str) -> Answer:
     if route is None:  # which no path of ours is
         raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
     if request.method == "OPTIONS":
-        return Answer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
+        return FunctionAnswer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
     functions.admit(route, request)
     work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
     needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
@@ -208,7 +208,7 @@ def _run(functions: Functions, request: Request, place: str) -> Answer:
     return answer
 
 
-def _send(answer: Answer, request: Request, out: BinaryIO) -> None:
+def _send(answer: FunctionAnswer, request: FunctionRequest, out: BinaryIO) -> None:
     lines = [
         f"Status: {answer.status} {_phrase(answer.status)}",
         "Content-Type: application/json",

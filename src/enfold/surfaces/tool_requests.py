@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.formats.mcp_request_v0_1 import Request, read_request, write_answer
+from enfold.formats.mcp_request_v0_1 import ToolRequest, read_request, write_answer
 from enfold.mcp.tool_names import find_by_tool_name
 from enfold.operation import Context, Identity, OperationSpec
 from enfold.operation.context import ARTIFACTS, PREFERENCES
@@ -44,7 +44,7 @@ class RequestCall:
         self._started = time.monotonic()
         self._took: int | None = None
         self._adapter = adapter
-        self._request: Request = read_request(wire)
+        self._request: ToolRequest = read_request(wire)
         self.spec: OperationSpec = find_by_tool_name(registry, self._request.tool, identity)
         if may_list(self.spec.access_control, identity):  # Who may not see it does not learn its version either.
             _check_version(self._request, self.spec)
@@ -85,7 +85,7 @@ class RequestCall:
         return write_answer(outcome, self._request, self.spec, **facts)
 
 
-def _check_version(request: Request, spec: OperationSpec) -> None:
+def _check_version(request: ToolRequest, spec: OperationSpec) -> None:
     if request.version is None or request.version == spec.version:
         return
     details = {"argument": "tool.version", "reason": "constraint", "expected": spec.version}

@@ -13,7 +13,7 @@ import msgspec
 from enfold.formats import Format, find_format
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.sources.sse import Event, EventDecoder
+from enfold.sources.sse import EventDecoder, ServerSentEvent
 from enfold.surfaces.asgi.messages import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.testing.named_callers import NamedCallers
@@ -140,7 +140,7 @@ class Conversation:
     async def json(self) -> Any:
         return json.loads(await self.body())
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncIterator[ServerSentEvent]:
         """The events of an answer that is a stream."""
         decoder = EventDecoder()
         async for chunk in self.chunks():

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from enfold.sources.mcp.askers import MAX_LEFT, Askers
-from enfold.sources.mcp.outgoing_call import Call
+from enfold.sources.mcp.outgoing_call import OutgoingCall
 
 
 class Person:
@@ -26,8 +26,8 @@ class Person:
         raise NotImplementedError
 
 
-def call(number: int, person: Person, method: str = "tools/call", **params: Any) -> Call:
-    return Call(number, method, params, person, asyncio.get_running_loop().create_future())
+def call(number: int, person: Person, method: str = "tools/call", **params: Any) -> OutgoingCall:
+    return OutgoingCall(number, method, params, person, asyncio.get_running_loop().create_future())
 
 
 async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> None:

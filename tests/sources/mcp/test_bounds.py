@@ -14,7 +14,7 @@ import pytest
 
 from enfold import Context, OperationRegistry
 from enfold.config import open_config
-from enfold.sources.mcp import Limits, MCPOperations, from_mcp
+from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
 from enfold.sources.mcp.mcp_targets import Command
 
 SERVER = Path(__file__).parent / "hostile_server.py"
@@ -36,15 +36,15 @@ async def attacked(attack: str, **options: Any) -> AsyncIterator[OperationRegist
 @pytest.mark.parametrize(
     ("attack", "limits", "count", "name"),
     [
-        pytest.param("pages", Limits(pages=20), 20, "pages of 20", id="pages without an end"),
-        pytest.param("items", Limits(), 10_000, "list_items of 10000", id="items without an end"),
-        pytest.param("bytes", Limits(), 16, "list_bytes of 16777216", id="bytes without an end"),
-        pytest.param("one page", Limits(), 0, "list_bytes of 16777216", id="one page of 20 MB"),
-        pytest.param("cursor", Limits(), 3, "list_bytes of 16777216", id="cursors of 5 MB"),
+        pytest.param("pages", MCPLimits(pages=20), 20, "pages of 20", id="pages without an end"),
+        pytest.param("items", MCPLimits(), 10_000, "list_items of 10000", id="items without an end"),
+        pytest.param("bytes", MCPLimits(), 16, "list_bytes of 16777216", id="bytes without an end"),
+        pytest.param("one page", MCPLimits(), 0, "list_bytes of 16777216", id="one page of 20 MB"),
+        pytest.param("cursor", MCPLimits(), 3, "list_bytes of 16777216", id="cursors of 5 MB"),
     ],
 )
 async def test_of_a_list_without_an_end_as_much_is_taken_as_the_limits_allow(
-    attack: str, limits: Limits, count: int, name: str
+    attack: str, limits: MCPLimits, count: int, name: str
 ) -> None:
     async with hostile(attack, limits=limits) as operations:
         assert len(operations) == count
@@ -74,7 +74,7 @@ async def test_a_server_that_does_not_read_its_answers_does_not_fill_our_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
-        async with attacked("does not read", limits=Limits(unread_bytes=1_000_000)) as registry:
+        async with attacked("does not read", limits=MCPLimits(unread_bytes=1_000_000)) as registry:
             await registry.execute("bad.run", {})
     assert "does not read what it is sent" in caplog.text
 
@@ -89,7 +89,7 @@ async def test_log_messages_and_progress_of_one_call_have_an_end() -> None:
 
 async def test_a_line_that_is_too_long_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "enfold.mcp"):
-        async with attacked("long line", limits=Limits(message_bytes=1_000_000)) as registry:
+        async with attacked("long line", limits=MCPLimits(message_bytes=1_000_000)) as registry:
             await registry.execute("bad.run", {})
     assert "wrote a line over the limit of 1000000 bytes (message_bytes), which is dropped" in caplog.text
 

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.sources.mcp import Limits, MCPOperations, from_mcp
+from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
 from enfold.sources.mcp.inbox import Inbox
 
 Little = Callable[..., list[str]]
@@ -169,7 +169,7 @@ async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytes
 
 @pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
 async def test_progress_of_nothing_is_passed_over(token: str) -> None:
-    inbox = Inbox("odd", lambda *_: None, cast("Any", None), Limits())
+    inbox = Inbox("odd", lambda *_: None, cast("Any", None), MCPLimits())
     text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
     inbox.take_text(text.encode(), lambda _: None)
 
@@ -210,7 +210,7 @@ async def test_a_result_of_twenty_megabytes_arrives_whole(little: Little) -> Non
 
 
 async def test_a_result_over_the_limit_is_refused_and_the_next_call_works(little: Little) -> None:
-    async with from_mcp(little(), limits=Limits(message_bytes=100_000)) as operations:
+    async with from_mcp(little(), limits=MCPLimits(message_bytes=100_000)) as operations:
         ops = registry_of(operations)
         with pytest.raises(CallError) as caught:
             await ops.execute("big", {"size": 1_000_000})
@@ -236,13 +236,13 @@ async def test_a_list_of_many_pages_is_read_to_its_end(little: Little) -> None:
     ],
 )
 async def test_whatever_a_server_speaks_is_found_out(little: Little, habits: tuple[str, ...]) -> None:
-    async with from_mcp(little(*habits), limits=Limits(probe=0.3)) as operations:
+    async with from_mcp(little(*habits), limits=MCPLimits(probe=0.3)) as operations:
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 
 
 async def test_a_server_that_never_begins_is_unavailable(little: Little) -> None:
     with pytest.raises(CallError) as caught:
-        async with from_mcp(little("--slow", "60"), namespace="pet", limits=Limits(connect=0.3)):
+        async with from_mcp(little("--slow", "60"), namespace="pet", limits=MCPLimits(connect=0.3)):
             pass
     assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", "pet did not answer within 0.3 seconds")
 

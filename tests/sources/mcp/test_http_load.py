@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enfold import CallError, Context, OperationRegistry
-from enfold.sources.mcp import Limits, MCPOperations, from_mcp
+from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
 from enfold.surfaces.mcp import to_mcp
 
 Serve = Callable[..., AbstractAsyncContextManager[str]]
@@ -118,6 +118,6 @@ class Endless:
 
 async def test_a_list_without_an_end_is_read_as_far_as_we_are_willing_to(serve: Serve) -> None:
     server = Endless()
-    async with serve(server) as url, from_mcp(url, limits=Limits(pages=5)) as operations:
+    async with serve(server) as url, from_mcp(url, limits=MCPLimits(pages=5)) as operations:
         assert operations.report.imported == [f"tool{number}" for number in range(1, 6)]
     assert server.pages == 5

@@ -21,8 +21,16 @@ from tests.sources.mcp.oauth_servers import Authority, Form, Vault
 
 from enfold import CallError, OperationRegistry
 from enfold.config import Logins, open_config
-from enfold.sources.mcp import Limits, from_mcp
-from enfold.sources.mcp.oauth import Client, ClientCredentials, FileStore, MemoryStore, Saved, Store, UserLogin
+from enfold.sources.mcp import MCPLimits, from_mcp
+from enfold.sources.mcp.oauth import (
+    ClientCredentials,
+    FileStore,
+    LoginStore,
+    MemoryStore,
+    RegisteredClient,
+    Saved,
+    UserLogin,
+)
 
 
 class Stage:
@@ -78,7 +86,7 @@ async def opened(vault: Vault, **auth: Any) -> AsyncIterator[OperationRegistry]:
         yield registry
 
 
-def let_end(store: Store, vault: Vault) -> None:
+def let_end(store: LoginStore, vault: Vault) -> None:
     """Make it so late that the token has just ended."""
     saved = store.load(f"{vault.url}/mcp")
     assert saved is not None
@@ -121,7 +129,7 @@ async def test_a_slow_user_has_longer_than_a_slow_server(vault: Vault) -> None:
         await asyncio.sleep(0.6)
         await browser(url)
 
-    limits = Limits(connect=0.4, probe=0.2)
+    limits = MCPLimits(connect=0.4, probe=0.2)
     async with from_mcp(f"{vault.url}/mcp", auth=UserLogin(open_url=slow_browser), limits=limits) as operations:
         assert len(operations) == 3
 
@@ -441,7 +449,9 @@ async def test_a_registered_client_comes_back_to_where_it_said_if_it_can(vault: 
     assert len(vault.authority.registered) == 1
     port = int(vault.authority.registered[0]["redirect_uris"][0].split(":")[2].split("/")[0])
     store = MemoryStore()
-    saved = Saved(vault.authority.url, client=Client("client-1", redirect_uri=f"http://127.0.0.1:{port}/callback"))
+    saved = Saved(
+        vault.authority.url, client=RegisteredClient("client-1", redirect_uri=f"http://127.0.0.1:{port}/callback")
+    )
     store.save(f"{vault.url}/mcp", saved)
     with socket.create_server(("127.0.0.1", port)):
         async with opened(vault, store=store):

@@ -14,16 +14,16 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from enfold import CallError
-from enfold.sources.mcp.oauth import Client, FileStore, Saved, Tokens, UserLogin
+from enfold.sources.mcp.oauth import FileStore, LoginTokens, RegisteredClient, Saved, UserLogin
 from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
-from enfold.sources.mcp.oauth.login_reach import Reach, authorization_server_urls, covers, resource_metadata_urls
+from enfold.sources.mcp.oauth.login_reach import LoginReach, authorization_server_urls, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
 from enfold.sources.mcp.oauth.wire import open_wire
 from enfold.sources.mcp.web_requests import Refusal
-from enfold.sources.web.token_endpoint import RefusedError
+from enfold.sources.web.token_endpoint import GrantRefusedError
 from enfold.sources.web.urls import read_endpoint
 
 # --- challenges ---------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours:
     ],
 )
 def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool) -> None:
-    reach = Reach(server, "x")
+    reach = LoginReach(server, "x")
     if is_allowed:
         assert reach.check(url, "the page") == url
         return
@@ -171,7 +171,7 @@ async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_e
     came = asyncio.Event()
     server = await asyncio.start_server(lambda *_: came.set(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with open_wire(Reach("https://mcp.example.org/mcp", "x")) as wire:
+    async with open_wire(LoginReach("https://mcp.example.org/mcp", "x")) as wire:
         url = f"https://{host}:{port}/token"
         questions: dict[str, Any] = {
             "find": lambda: wire.find(url, dict),
@@ -196,7 +196,7 @@ async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_e
     ],
 )
 def test_the_networks_of_a_login_are_those_of_the_server_as_it_answered(peer: str, allowed: set[str]) -> None:
-    reach = Reach("https://mcp.corp.test/mcp", "x")
+    reach = LoginReach("https://mcp.corp.test/mcp", "x")
     reach.learn("https://elsewhere.test/", "127.0.0.1")  # of another server nothing is learned
     reach.learn("https://mcp.corp.test/.well-known/oauth", peer)
     addresses = ("8.8.8.8", "10.0.0.7", "127.0.0.1", "169.254.169.254")
@@ -205,7 +205,7 @@ def test_the_networks_of_a_login_are_those_of_the_server_as_it_answered(peer: st
 
 
 def test_what_the_user_named_may_be_anywhere() -> None:
-    reach = Reach("https://mcp.example.org/mcp", "x")
+    reach = LoginReach("https://mcp.example.org/mcp", "x")
     reach.trust("https://sso.corp.test:8443/realm")
     assert reach.allows(read_endpoint("https://sso.corp.test:8443"), "10.0.0.7")
     assert not reach.allows(read_endpoint("https://sso.corp.test"), "10.0.0.7")
@@ -271,7 +271,7 @@ def test_a_proof_fits_one_request_with_one_token() -> None:
 
 
 def test_what_a_server_repeats_of_our_secrets_is_not_repeated_by_us() -> None:
-    refused = RefusedError("https://x.org/token", 400, "not s3/cret", "client_secret=s3%2Fcret is s3/cret")
+    refused = GrantRefusedError("https://x.org/token", 400, "not s3/cret", "client_secret=s3%2Fcret is s3/cret")
     assert str(refused.without(["s3/cret", ""])) == "x.org refuses: client_secret=… is …"
     assert refused.without(["s3/cret"]).error == "not …"
 
@@ -283,7 +283,11 @@ def test_the_words_of_others_cannot_move_a_cursor() -> None:
 # --- what is kept -------------------------------------------------------------------------------------------------
 
 SAVED = Saved(
-    "https://login.org", "", Client("id", "s3cret", "client_secret_basic"), Tokens("t0ken", "r3fresh", 5.0), ("a",)
+    "https://login.org",
+    "",
+    RegisteredClient("id", "s3cret", "client_secret_basic"),
+    LoginTokens("t0ken", "r3fresh", 5.0),
+    ("a",),
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enfold import CallError
-from enfold.sources.openapi import Limits
+from enfold.sources.openapi import OpenAPILimits
 from enfold.sources.openapi.explanations import MAX_LENGTH, explanation
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def test_the_message_of_a_failed_call_says_why(
     serve: Serve, connect: Connect, http: Words, status: str, code: str
 ) -> None:
     server = await serve(lambda _: http.reply({"detail": WHY}, status=status, content_type="application/problem+json"))
-    registry = connect(http.document({}), base_url=server.url, limits=Limits(retries=0))
+    registry = connect(http.document({}), base_url=server.url, limits=OpenAPILimits(retries=0))
     with pytest.raises(CallError) as caught:
         await registry.execute("x", {})
     assert (caught.value.code, caught.value.message) == (code, f"HTTP {status[:3]}: {WHY}")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from enfold import CallError
-from enfold.sources.openapi import Limits, from_openapi
+from enfold.sources.openapi import OpenAPILimits, from_openapi
 from enfold.sources.openapi.server_urls import Reach
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(ser
     with pytest.raises(LookupError, match="another host"):
         await in_thread(lambda: from_openapi(server.url))
     with pytest.raises(LookupError, match="over the limit of 10 bytes"):
-        await in_thread(lambda: from_openapi(elsewhere.url, limits=Limits(document_bytes=10)))
+        await in_thread(lambda: from_openapi(elsewhere.url, limits=OpenAPILimits(document_bytes=10)))
 
 
 # --- a document behind a login

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import CallError, Context, HTTPResponseMeta, OperationRegistry
-from enfold.sources.openapi import Limits, from_openapi
+from enfold.sources.openapi import OpenAPILimits, from_openapi
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Received, Serve, Words
 
 ITEM = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
-QUICK = Limits(retries=0)
+QUICK = OpenAPILimits(retries=0)
 
 
 async def failure(call: Any) -> CallError:
@@ -267,7 +267,7 @@ async def test_a_response_over_the_limit_is_refused(
     content = b" " * 50_000
     packed = http.reply(gzip.compress(content), headers={"Content-Encoding": "gzip"})
     server = await serve(lambda _: packed if is_packed else http.reply(content))
-    limits = Limits(response_bytes=10_000)
+    limits = OpenAPILimits(response_bytes=10_000)
     error = await failure(connect(http.document({}), base_url=server.url, limits=limits).execute("x", {}))
     assert error.code == "PAYLOAD_TOO_LARGE"
 
@@ -275,7 +275,7 @@ async def test_a_response_over_the_limit_is_refused(
 async def test_a_request_over_the_limit_is_never_sent(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply({}))
     document = http.document({"requestBody": http.json_body({"type": "string"})}, method="post")
-    registry = connect(document, base_url=server.url, limits=Limits(request_bytes=10))
+    registry = connect(document, base_url=server.url, limits=OpenAPILimits(request_bytes=10))
     assert (await failure(registry.execute("x", {"body": "x" * 20}))).code == "PAYLOAD_TOO_LARGE"
     assert server.received == []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from enfold import CallError, Context, HTTPResponseMeta
-from enfold.sources.openapi import Limits
+from enfold.sources.openapi import OpenAPILimits
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Received, Serve, Words
@@ -230,7 +230,7 @@ async def test_reconnecting_ends_after_the_allowed_number(serve: Serve, connect:
         yield http.chunk("retry: 1\nid: 1\n\n")
 
     server = await serve(lambda _: cut())
-    registry = connect(http.document(streamed()), base_url=server.url, limits=Limits(reconnects=2))
+    registry = connect(http.document(streamed()), base_url=server.url, limits=OpenAPILimits(reconnects=2))
     with pytest.raises(CallError) as caught:
         await collect(registry.subscribe("x", {}))
     assert (caught.value.code, len(server.received)) == ("DATA_LOSS", 3)
@@ -246,7 +246,7 @@ async def test_a_caller_resumes_with_the_id_he_had(serve: Serve, connect: Connec
 
 async def test_an_event_over_the_limit_is_refused(serve: Serve, connect: Connect, http: Words) -> None:
     server = await serve(lambda _: http.reply(b"data: " + b"x" * 100, content_type="text/event-stream"))
-    registry = connect(http.document(streamed()), base_url=server.url, limits=Limits(event_bytes=50))
+    registry = connect(http.document(streamed()), base_url=server.url, limits=OpenAPILimits(event_bytes=50))
     with pytest.raises(CallError) as caught:
         await collect(registry.subscribe("x", {}))
     assert caught.value.code == "PAYLOAD_TOO_LARGE"

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from enfold.sources.web.client import Client
+from enfold.sources.web.client import WebClient
 
 Talk: TypeAlias = Callable[["Line"], Awaitable[None]]
 Listen: TypeAlias = Callable[[Talk], Awaitable["Raw"]]
@@ -95,8 +95,8 @@ async def listen() -> AsyncIterator[Listen]:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    made = Client()
+async def client() -> AsyncIterator[WebClient]:
+    made = WebClient()
     yield made
     await made.aclose()
 

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enfold.sources.web import Request, WebError
-from enfold.sources.web.client import Client
-from enfold.sources.web.connection import Exchange
+from enfold.sources.web.client import WebClient
+from enfold.sources.web.connection import ResponseReader
 from enfold.sources.web.decompression import PIECE, decoder_for
 
 LIMIT = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-async def fetched(client: Client, raw: Any, method: str = "GET") -> bytes:
+async def fetched(client: WebClient, raw: Any, method: str = "GET") -> bytes:
     response = await client.send(Request(method, raw.origin, "/"))
     try:
         return await response.body(LIMIT)
@@ -57,7 +57,7 @@ def endless(*pieces: bytes, first: bytes = b"") -> Any:
     ],
     ids=["headers", "a header", "hints", "continue", "to the end", "length", "chunks", "extension", "trailers", "html"],
 )
-async def test_what_never_ends_is_ended(listen: Any, client: Client, talk: Any, kind: str) -> None:
+async def test_what_never_ends_is_ended(listen: Any, client: WebClient, talk: Any, kind: str) -> None:
     raw = await listen(talk)
     with pytest.raises(WebError) as caught:
         await fetched(client, raw)
@@ -65,7 +65,7 @@ async def test_what_never_ends_is_ended(listen: Any, client: Client, talk: Any, 
     await asyncio.wait_for(raw.gone.wait(), 10)
 
 
-async def test_many_headers_are_too_many(listen: Any, client: Client, words: Any) -> None:
+async def test_many_headers_are_too_many(listen: Any, client: WebClient, words: Any) -> None:
     raw = await listen(words.once(HEAD + b"".join(b"A%d: b\r\n" % number for number in range(300)) + b"\r\n"))
     with pytest.raises(WebError, match="more than 256 headers"):
         await fetched(client, raw)
@@ -93,7 +93,7 @@ async def test_many_headers_are_too_many(listen: Any, client: Client, words: Any
     ids=repr,
 )
 async def test_an_answer_that_is_none_is_told_as_broken_off(
-    listen: Any, client: Client, words: Any, answer: bytes
+    listen: Any, client: WebClient, words: Any, answer: bytes
 ) -> None:
     raw = await listen(words.once(answer))
     with pytest.raises(WebError) as caught:
@@ -118,12 +118,16 @@ async def test_an_answer_that_is_none_is_told_as_broken_off(
     ],
     ids=repr,
 )
-async def test_odd_answers_are_understood(listen: Any, client: Client, words: Any, answer: bytes, body: bytes) -> None:
+async def test_odd_answers_are_understood(
+    listen: Any, client: WebClient, words: Any, answer: bytes, body: bytes
+) -> None:
     raw = await listen(words.once(*(answer[place : place + 7] for place in range(0, len(answer), 7))))
     assert await fetched(client, raw) == body
 
 
-async def test_the_body_that_a_head_request_tells_of_is_not_waited_for(listen: Any, client: Client, words: Any) -> None:
+async def test_the_body_that_a_head_request_tells_of_is_not_waited_for(
+    listen: Any, client: WebClient, words: Any
+) -> None:
     raw = await listen(words.answering(HEAD + b"Content-Length: 100\r\nContent-Encoding: gzip\r\n\r\n"))
     response = await client.send(Request("HEAD", raw.origin, "/"))
     assert (response.status, [chunk async for chunk in response.chunks()]) == (200, [])
@@ -138,7 +142,7 @@ async def test_the_body_that_a_head_request_tells_of_is_not_waited_for(listen: A
     ids=["a second answer", "garbage", "a digit"],
 )
 async def test_what_comes_behind_an_answer_reaches_nobody(
-    listen: Any, client: Client, words: Any, extra: bytes
+    listen: Any, client: WebClient, words: Any, extra: bytes
 ) -> None:
     raw = await listen(words.answering(words.reply(b"mine") + extra, words.reply(b"yours")))
     assert await fetched(client, raw) == b"mine"
@@ -147,7 +151,7 @@ async def test_what_comes_behind_an_answer_reaches_nobody(
 
 
 async def test_what_comes_unasked_on_a_waiting_connection_reaches_nobody(
-    listen: Any, client: Client, words: Any
+    listen: Any, client: WebClient, words: Any
 ) -> None:
     sent = asyncio.Event()
 
@@ -167,7 +171,7 @@ async def test_what_comes_unasked_on_a_waiting_connection_reaches_nobody(
     assert await fetched(client, raw) == b"yours"
 
 
-async def test_answers_under_load_are_each_callers_own(listen: Any, client: Client, words: Any) -> None:
+async def test_answers_under_load_are_each_callers_own(listen: Any, client: WebClient, words: Any) -> None:
     async def talk(line: Any) -> None:
         while request := await line.request():
             await asyncio.sleep(0)
@@ -188,7 +192,7 @@ async def test_answers_under_load_are_each_callers_own(listen: Any, client: Clie
 
 
 async def test_a_connection_closed_between_calls_is_not_used_for_the_next(
-    listen: Any, client: Client, words: Any
+    listen: Any, client: WebClient, words: Any
 ) -> None:
     raw = await listen(words.once(words.reply(b"x")))
     assert [await fetched(client, raw, "POST") for _ in range(3)] == [b"x"] * 3
@@ -197,7 +201,7 @@ async def test_a_connection_closed_between_calls_is_not_used_for_the_next(
 
 @pytest.mark.parametrize(("method", "is_repeated"), [("GET", True), ("PUT", True), ("POST", False), ("PATCH", False)])
 async def test_a_request_that_may_have_been_read_is_repeated_only_where_that_is_safe(
-    listen: Any, client: Client, words: Any, method: str, is_repeated: bool
+    listen: Any, client: WebClient, words: Any, method: str, is_repeated: bool
 ) -> None:
     async def talk(line: Any) -> None:
         await line.request()
@@ -216,7 +220,7 @@ async def test_a_request_that_may_have_been_read_is_repeated_only_where_that_is_
     assert len(raw.requests) == 2 + is_repeated
 
 
-async def test_a_cancelled_caller_leaves_no_connection_behind(listen: Any, client: Client) -> None:
+async def test_a_cancelled_caller_leaves_no_connection_behind(listen: Any, client: WebClient) -> None:
     began = asyncio.Event()
 
     async def talk(line: Any) -> None:
@@ -235,7 +239,9 @@ async def test_a_cancelled_caller_leaves_no_connection_behind(listen: Any, clien
 
 
 @pytest.mark.parametrize("begins", [False, True], ids=["before the head", "in the body"])
-async def test_a_caller_who_waits_learns_that_the_client_is_closed(listen: Any, client: Client, begins: bool) -> None:
+async def test_a_caller_who_waits_learns_that_the_client_is_closed(
+    listen: Any, client: WebClient, begins: bool
+) -> None:
     began = asyncio.Event()
 
     async def talk(line: Any) -> None:
@@ -254,7 +260,7 @@ async def test_a_caller_who_waits_learns_that_the_client_is_closed(listen: Any, 
     assert caught.value.kind == "broken"
 
 
-async def test_answers_leave_nothing_for_the_garbage_collector(listen: Any, client: Client, words: Any) -> None:
+async def test_answers_leave_nothing_for_the_garbage_collector(listen: Any, client: WebClient, words: Any) -> None:
     raw = await listen(words.answering(words.reply(b"x" * 100)))
     await fetched(client, raw)
     gc.collect()
@@ -262,13 +268,13 @@ async def test_answers_leave_nothing_for_the_garbage_collector(listen: Any, clie
     try:
         for _ in range(50):
             await fetched(client, raw)
-        left = [each for each in gc.get_objects() if isinstance(each, Exchange)]
+        left = [each for each in gc.get_objects() if isinstance(each, ResponseReader)]
     finally:
         gc.enable()
     assert len(left) <= 1
 
 
-async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(listen: Any, client: Client) -> None:
+async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(listen: Any, client: WebClient) -> None:
     async def talk(line: Any) -> None:
         await line.request()
         await line.write(HEAD + b"Content-Type: text/plain\r\n\r\nd")
@@ -282,7 +288,7 @@ async def test_a_slow_body_is_given_as_it_comes_and_left_when_its_reader_goes(li
     await asyncio.wait_for(raw.gone.wait(), 10)
 
 
-async def test_a_reader_who_rests_makes_the_server_wait(listen: Any, client: Client) -> None:
+async def test_a_reader_who_rests_makes_the_server_wait(listen: Any, client: WebClient) -> None:
     written = 0
 
     async def talk(line: Any) -> None:
@@ -323,7 +329,9 @@ CODINGS = {
 
 
 @pytest.mark.parametrize(("encoding", "packed"), CODINGS.values(), ids=CODINGS)
-async def test_a_packed_body_is_unpacked(listen: Any, client: Client, words: Any, encoding: str, packed: bytes) -> None:
+async def test_a_packed_body_is_unpacked(
+    listen: Any, client: WebClient, words: Any, encoding: str, packed: bytes
+) -> None:
     raw = await listen(words.once(words.reply(packed, Content_Encoding=encoding)))
     assert await fetched(client, raw) == TEXT
 
@@ -355,7 +363,9 @@ def test_where_chunks_end_does_not_matter(cuts: list[int], name: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, br", "gzip, gzip, gzip", "nonsense"])
-async def test_an_encoding_nobody_asked_for_is_refused(listen: Any, client: Client, words: Any, encoding: str) -> None:
+async def test_an_encoding_nobody_asked_for_is_refused(
+    listen: Any, client: WebClient, words: Any, encoding: str
+) -> None:
     raw = await listen(words.once(words.reply(b"\x0b\x02\x80hello\x03", Content_Encoding=encoding)))
     with pytest.raises(WebError, match="was not asked for") as caught:
         await fetched(client, raw)
@@ -363,7 +373,7 @@ async def test_an_encoding_nobody_asked_for_is_refused(listen: Any, client: Clie
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip"])
-async def test_a_bomb_is_refused_before_it_goes_off(listen: Any, client: Client, words: Any, encoding: str) -> None:
+async def test_a_bomb_is_refused_before_it_goes_off(listen: Any, client: WebClient, words: Any, encoding: str) -> None:
     bomb = compressed(b"\0" * 50_000_000, 15 if encoding == "deflate" else 31)
     packed = gzip.compress(bomb) if "," in encoding else bomb
     raw = await listen(words.once(words.reply(packed, Content_Encoding=encoding)))

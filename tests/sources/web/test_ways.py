@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from enfold.sources.web import Request, WebError, open_client
-from enfold.sources.web.client import Client
+from enfold.sources.web.client import WebClient
 from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import dial
 from enfold.sources.web.pool import Pool
@@ -123,7 +123,7 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to(lis
         return address == "127.0.0.1"
 
     loop.getaddrinfo = counted  # type: ignore[method-assign]
-    client = Client(allows)
+    client = WebClient(allows)
     response = await client.send(Request("GET", f"http://localhost:{raw.port}", "/"))
     assert (await response.body(10), response.peer) == (b"x", "127.0.0.1")
     assert (looked_up, "127.0.0.1" in checked) == (["localhost"], True)
@@ -133,12 +133,12 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_connected_to(lis
 async def test_an_address_that_does_not_answer_does_not_hold_up_the_next(listen: Any, words: Any) -> None:
     """`localhost` has two addresses on many machines, and only one of them listens here."""
     raw = await listen(words.answering(words.reply(b"x")))
-    client = Client()
+    client = WebClient()
     assert await body(client, f"http://localhost:{raw.port}") == b"x"
     await client.aclose()
 
 
-async def test_nobody_there_is_told_as_unreachable(client: Client) -> None:
+async def test_nobody_there_is_told_as_unreachable(client: WebClient) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -221,9 +221,9 @@ async def test_the_authorities_of_the_environment_are_believed_and_no_others(
 ) -> None:
     raw = await listen(words.answering(words.reply(b"x")), "127.0.0.1", ssl=authority.context("localhost", "127.0.0.1"))
     with pytest.raises(WebError, match="certificate verify failed"):
-        await body(Client(), raw.origin)
+        await body(WebClient(), raw.origin)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    client = Client()
+    client = WebClient()
     assert await body(client, raw.origin) == b"x"
     assert await body(client, raw.origin.replace("127.0.0.1", "localhost")) == b"x"
     await client.aclose()
@@ -235,14 +235,14 @@ async def test_a_certificate_for_another_host_is_refused(
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     raw = await listen(words.answering(words.reply(b"x")), "127.0.0.1", ssl=authority.context("elsewhere.test"))
     with pytest.raises(WebError, match="certificate verify failed"):
-        await body(Client(), raw.origin)
+        await body(WebClient(), raw.origin)
     assert raw.requests == []
 
 
 async def test_authorities_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file.pem")
     with pytest.raises(WebError, match="SSL_CERT_FILE"):
-        await body(Client(), "https://127.0.0.1:9")
+        await body(WebClient(), "https://127.0.0.1:9")
 
 
 # --- proxies
@@ -276,7 +276,7 @@ async def test_a_plain_request_goes_to_the_proxy_with_the_whole_url(
 ) -> None:
     raw = await listen(proxy(words))
     monkeypatch.setenv("HTTP_PROXY", raw.origin.replace("://", "://me:secret@"))
-    client = Client()
+    client = WebClient()
     assert await body(client, "http://api.test:81", "/a?b") == b"by the proxy"
     assert raw.requests[0].startswith(b"GET http://api.test:81/a?b HTTP/1.1\r\nHost: api.test:81\r\n")
     assert b"Proxy-Authorization: Basic bWU6c2VjcmV0\r\n" in raw.requests[0]
@@ -290,7 +290,7 @@ async def test_an_encrypted_request_goes_through_a_tunnel_and_tells_the_proxy_no
     raw = await listen(proxy(words))
     monkeypatch.setenv("https_proxy", raw.origin)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
-    client = Client()
+    client = WebClient()
     for _ in range(2):
         assert await body(client, f"https://localhost:{server.port}", "/secret") == b"x"
     assert [each.split(b"\r\n")[0] for each in raw.requests] == [b"CONNECT localhost:%d HTTP/1.1" % server.port]
@@ -302,7 +302,7 @@ async def test_a_proxy_that_refuses_is_told(listen: Any, words: Any, monkeypatch
     raw = await listen(words.answering(words.reply(b"", "407 Proxy Authentication Required")))
     monkeypatch.setenv("HTTPS_PROXY", raw.origin)
     with pytest.raises(WebError, match="the proxy refuses: HTTP 407") as caught:
-        await body(Client(), "https://api.test")
+        await body(WebClient(), "https://api.test")
     assert caught.value.kind == "unreachable"
 
 
@@ -313,7 +313,7 @@ async def test_a_proxy_is_not_sent_to_addresses_that_are_written_and_not_allowed
     raw = await listen(proxy(words))
     monkeypatch.setenv("HTTP_PROXY", raw.origin)
     with pytest.raises(WebError) as caught:
-        await body(Client(only_public), f"http://{host}")
+        await body(WebClient(only_public), f"http://{host}")
     assert (caught.value.kind, raw.connections) == ("refused", 0)
 
 
@@ -362,7 +362,7 @@ def test_a_proxy_of_another_kind_is_named() -> None:
 # --- redirects
 
 
-async def test_what_is_for_one_server_does_not_follow_to_another(listen: Any, words: Any, client: Client) -> None:
+async def test_what_is_for_one_server_does_not_follow_to_another(listen: Any, words: Any, client: WebClient) -> None:
     other = await listen(words.answering(words.reply(b"there")))
     raw = await listen(words.answering(words.reply(b"", "307 Temporary", Location=f"{other.origin}/y")))
     headers = [("Authorization", "Bearer t"), ("Cookie", "a=b"), ("X-Key", "k"), ("Content-Type", "a/b")]
@@ -377,7 +377,7 @@ async def test_what_is_for_one_server_does_not_follow_to_another(listen: Any, wo
 
 
 @pytest.mark.parametrize("location", ["http://[", "\x00", "http://a b/", "ftp://x/", "//", "http:///x"])
-async def test_a_redirect_to_no_address_is_an_error(listen: Any, words: Any, client: Client, location: str) -> None:
+async def test_a_redirect_to_no_address_is_an_error(listen: Any, words: Any, client: WebClient, location: str) -> None:
     raw = await listen(words.answering(words.reply(b"", "302 Found", Location=location)))
     with pytest.raises(WebError):
         await follow(client.send, Request("GET", raw.origin, "/"), lambda *_: False, 3)

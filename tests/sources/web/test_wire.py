@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from enfold.sources.web import Request, WebError
-from enfold.sources.web.client import Client
+from enfold.sources.web.client import WebClient
 from enfold.sources.web.urls import read_endpoint, split_url
 
 
@@ -30,14 +30,14 @@ from enfold.sources.web.urls import read_endpoint, split_url
     ],
 )
 async def test_a_target_goes_over_the_wire_as_it_was_computed(
-    listen: Any, client: Client, words: Any, target: str
+    listen: Any, client: WebClient, words: Any, target: str
 ) -> None:
     raw = await listen(words.answering(words.reply()))
     await (await client.send(Request("GET", raw.origin, target))).close()
     assert raw.requests[0].split(b"\r\n")[0] == f"GET {target} HTTP/1.1".encode()
 
 
-async def test_headers_and_body_go_over_the_wire_exactly(listen: Any, client: Client, words: Any) -> None:
+async def test_headers_and_body_go_over_the_wire_exactly(listen: Any, client: WebClient, words: Any) -> None:
     raw = await listen(words.answering(words.reply()))
     headers = [("X-One", "1"), ("x-two", "ü, two"), ("X-One", "again"), ("Accept", "a/b"), ("Content-Length", "9")]
     await (await client.send(Request("POST", raw.origin, "/x", headers, b"body"))).close()
@@ -52,7 +52,7 @@ async def test_headers_and_body_go_over_the_wire_exactly(listen: Any, client: Cl
     [("GET", None, None), ("POST", None, b"0"), ("DELETE", None, None), ("DELETE", b"x", b"1"), ("GET", b"", b"0")],
 )
 async def test_a_length_is_said_where_there_is_a_body_or_could_be(
-    listen: Any, client: Client, words: Any, method: str, content: bytes | None, length: bytes | None
+    listen: Any, client: WebClient, words: Any, method: str, content: bytes | None, length: bytes | None
 ) -> None:
     raw = await listen(words.answering(words.reply()))
     await (await client.send(Request(method, raw.origin, "/", [], content))).close()
@@ -88,14 +88,14 @@ async def test_a_length_is_said_where_there_is_a_body_or_could_be(
     ],
     ids=repr,
 )
-async def test_what_would_be_another_request_is_not_sent(client: Client, request_: Request) -> None:
+async def test_what_would_be_another_request_is_not_sent(client: WebClient, request_: Request) -> None:
     with pytest.raises(WebError) as caught:
         await client.send(request_)
     assert (caught.value.kind, caught.value.was_sent) == ("unsendable", False)
 
 
 async def test_a_user_in_the_url_is_sent_as_a_login_and_not_in_the_target(
-    listen: Any, client: Client, words: Any
+    listen: Any, client: WebClient, words: Any
 ) -> None:
     raw = await listen(words.answering(words.reply()))
     origin = raw.origin.replace("://", "://me:p%40ss@")
@@ -104,7 +104,7 @@ async def test_a_user_in_the_url_is_sent_as_a_login_and_not_in_the_target(
     assert b"me:" not in raw.requests[0]
 
 
-async def test_an_ipv6_address_stands_in_brackets(listen: Any, client: Client, words: Any) -> None:
+async def test_an_ipv6_address_stands_in_brackets(listen: Any, client: WebClient, words: Any) -> None:
     try:
         raw = await listen(words.answering(words.reply(b"six")), "::1")
     except OSError:
@@ -134,7 +134,7 @@ def test_a_url_keeps_its_spelling_but_for_what_cannot_be_sent() -> None:
 
 
 async def test_a_connection_is_used_again_and_nothing_of_an_answer_is_kept(
-    listen: Any, client: Client, words: Any
+    listen: Any, client: WebClient, words: Any
 ) -> None:
     raw = await listen(words.answering(words.reply(b"x", Set_Cookie="sid=1")))
     for _ in range(3):
@@ -160,7 +160,7 @@ class Stepping(BaseHTTPRequestHandler):
 
 def test_one_client_serves_several_loops_at_once() -> None:
     """A source may be called from a program's loop, and from threads with loops of their own."""
-    client, bodies = Client(), []
+    client, bodies = WebClient(), []
     everybody = threading.Barrier(3)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Stepping)
     serving = threading.Thread(target=server.serve_forever)

@@ -16,7 +16,7 @@ from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.kept import Kept
-from enfold.surfaces.mcp.reply import Reply
+from enfold.surfaces.mcp.reply import HTTPReply
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -264,7 +264,7 @@ async def test_a_stream_that_has_begun_is_not_begun_again_to_break_the_silence()
     async def send(message: dict[str, Any]) -> None:
         sent.append(message["type"])
 
-    reply, stream = Reply(send, b"text/event-stream"), EventStream()
+    reply, stream = HTTPReply(send, b"text/event-stream"), EventStream()
     carrying = asyncio.create_task(reply.carry(stream))
     await asyncio.sleep(0)
     reply.break_silence()

@@ -20,7 +20,7 @@ from enfold.calls.protocol.transport import Message, Signal, Subscription, Trans
 from enfold.log import Log
 from enfold.operation import OperationSpec
 
-__all__ = ["Listing", "Lookout", "LookoutLimits"]
+__all__ = ["Lookout", "LookoutLimits", "PeerListing"]
 
 _log: Final = Log("enfold.calls")
 
@@ -37,7 +37,7 @@ class LookoutLimits(msgspec.Struct, frozen=True):
     size: int = 16 * 1024 * 1024  # bytes of one process's list
 
 
-class Listing(msgspec.Struct):
+class PeerListing(msgspec.Struct):
     """What one worker serves, as far as we may see it."""
 
     worker: str
@@ -90,7 +90,7 @@ class Lookout:
         self._refresh = refresh
         self._patience = patience
         self._prefix = ""
-        self._workers: dict[str, Listing] = {}
+        self._workers: dict[str, PeerListing] = {}
         self._specs: dict[str, list[OperationSpec]] = {}  # complete lists by their digest, if it is true
         self._parts: dict[str, _PartialList] = {}
         self._answered: set[str] = set()
@@ -118,7 +118,7 @@ class Lookout:
             await subscription.close()
 
     @property
-    def workers(self) -> list[Listing]:
+    def workers(self) -> list[PeerListing]:
         return list(self._workers.values())
 
     def specs(self) -> dict[str, OperationSpec]:
@@ -177,7 +177,7 @@ class Lookout:
         used = {listing.digest for listing in self._workers.values()}
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
-    def _remember(self, listing: Listing) -> None:
+    def _remember(self, listing: PeerListing) -> None:
         """What a worker served that is gone can be called for an hour, and is unavailable: it may come back."""
         until = time.monotonic() + OFFER_REMEMBERED
         for spec in self._specs.get(listing.digest, ()):
@@ -237,7 +237,7 @@ class Lookout:
             self._specs[name] = specs
         if name in self._specs:
             self._answered.add(key)
-            self._workers[key] = Listing(answer.worker, answer.boot, name, message.may_offer)
+            self._workers[key] = PeerListing(answer.worker, answer.boot, name, message.may_offer)
 
     def _is_within_limits(self, peer: str, key: str) -> bool:
         if key in self._workers or key in self._parts:

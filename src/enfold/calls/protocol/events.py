@@ -30,7 +30,7 @@ __all__ = [
     "Aborted",
     "Accepted",
     "Back",
-    "Carried",
+    "CarriedEvent",
     "Completed",
     "Credit",
     "Event",
@@ -208,7 +208,7 @@ def write_event(event_id: str, payload: Payload) -> bytes:
 
 def read_event(data: Any) -> Event:
     """The event that a text holds; anything else, another version included, raises a FormatError."""
-    if type(data) is Carried:  # a transport of one process gives what it was given
+    if type(data) is CarriedEvent:  # a transport of one process gives what it was given
         data = write_event("", data.request)
     try:
         event: Event = _decode(data)
@@ -243,7 +243,7 @@ class _LocalOutput(msgspec.Struct, frozen=True):
 # --- events between peers of one process --------------------------------------------------------------------------
 
 
-class Carried(msgspec.Struct, frozen=True):
+class CarriedEvent(msgspec.Struct, frozen=True):
     """A request as values; its input is JSON text, so that no two peers share a list, and `back` hears its result."""
 
     text: bytes
@@ -263,14 +263,14 @@ class Back(Protocol):
 def carried(request: Requested, back: Back) -> Any:
     """A request for a peer of this process; whoever carries it needs no more of it than its length."""
     try:
-        return Carried(_encode(request.input), request, back)
+        return CarriedEvent(_encode(request.input), request, back)
     except _NOT_JSON as error:
         raise FormatError(f"Not JSON data: {error}") from error
 
 
 def read_request(data: Any) -> tuple[Payload, Back | None]:
     """The payload of a message to a worker, and who hears the result, where that is known already."""
-    if type(data) is Carried:
+    if type(data) is CarriedEvent:
         return _replace(data.request, input=_decode_value(data.text)), data.back
     return read_event(data).payload, None
 

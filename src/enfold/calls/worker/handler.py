@@ -43,7 +43,7 @@ from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCa
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.operation import Context, Identity, OperationSpec, Recording
+from enfold.operation import Context, Identity, OperationSpec, RecordedRun
 from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
@@ -56,7 +56,7 @@ MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their la
 _log: Final = Log("enfold.calls")
 
 
-Record: TypeAlias = Callable[[OperationSpec, dict[str, Any] | None, Identity | None], Recording | None]
+Record: TypeAlias = Callable[[OperationSpec, dict[str, Any] | None, Identity | None], RecordedRun | None]
 
 
 class CallHandler:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from enfold.schema.cast import kinds
 from enfold.schema.cast.failure import CastError, too_deep, unknown_reference
 from enfold.schema.cast.javascript import among, is_multiple, is_unique, length, matcher, own_names, own_values
-from enfold.schema.cast.kinds import MISSING, Node
+from enfold.schema.cast.kinds import MISSING, Kind
 from enfold.schema.cast.missing import MissingRules, extends_undefined
 
 # All that generated source can name, beside its own functions and constants.
@@ -38,7 +38,7 @@ class Source:
 
     def __init__(
         self,
-        document: kinds.Document,
+        document: kinds.CastSchema,
         missing: MissingRules,
         bind: Callable[[str, Any], None],
         need: Callable[[int], None],
@@ -49,7 +49,7 @@ class Source:
         self._need = need
         self._constants = count()
 
-    def write(self, node: Node) -> list[str]:
+    def write(self, node: Kind) -> list[str]:
         """The lines of a function that checks one kind."""
         match node:
             case kinds.Object():
@@ -78,7 +78,7 @@ class Source:
                 lines.append(f"else: caster.put(result, {key}, caster.visit_missing({kind}))")
         return [*lines, "return result"]
 
-    def _test(self, node: Node, name: str) -> str:
+    def _test(self, node: Kind, name: str) -> str:
         """An expression that is true where the variable `name` holds what the kind accepts."""
         match node:
             case kinds.Unknown():
@@ -106,11 +106,11 @@ class Source:
             case _:
                 return self._call(node, name)
 
-    def _flat(self, node: Node, name: str) -> str:
+    def _flat(self, node: Kind, name: str) -> str:
         """As `_test`, but never nested: the source of a deep schema must not be deep."""
         return self._test(node, name) if is_leaf(node) or isinstance(node, kinds.Reference) else self._call(node, name)
 
-    def _call(self, node: Node, name: str) -> str:
+    def _call(self, node: Kind, name: str) -> str:
         self._need(node.number)
         return f"check_{node.number}({name}, memo)"
 
@@ -164,7 +164,7 @@ class Source:
         lines = ["if type(v) is not dict: return False", *self._sizes(node.minimum_size, node.maximum_size)]
         if node.extra is False and not self._missing.may_throw:
             lines.append(f"if len(v) > {len(node.properties)}: return False")
-        required: list[tuple[str, Node]] = []
+        required: list[tuple[str, Kind]] = []
         for name, part in node.properties.items():
             if name in node.required and self._missing.never_fits(part):
                 required.append((name, part))
@@ -173,7 +173,7 @@ class Source:
                 required = []
         return [*lines, *self._required(required), *self._extras(node), "return True"]
 
-    def _required(self, properties: list[tuple[str, Node]]) -> list[str]:
+    def _required(self, properties: list[tuple[str, Kind]]) -> list[str]:
         """Properties that have to be there, fetched together: one `try` costs less than many questions."""
         lines: list[str] = []
         size = 1 if self._missing.may_throw else _TERMS
@@ -185,7 +185,7 @@ class Source:
             lines += _return_unless([test for test in tests if test != "True"])
         return lines
 
-    def _property(self, node: kinds.Object, name: str, part: Node) -> list[str]:
+    def _property(self, node: kinds.Object, name: str, part: Kind) -> list[str]:
         """A property that may be absent, because it is optional or because its kind accepts even that."""
         test = self._test(part, "x")
         absent = "" if name in node.required else "x is not missing and "
@@ -203,7 +203,7 @@ class Source:
             # TypeBox counts before it compares, and a `required` that names strangers is counted too.
             counted = f"len(v) != {len(node.properties)} and " if node.required_count == len(node.properties) else ""
             return [f"if {counted}not v.keys() <= {known}: return False"]
-        if isinstance(node.extra, Node) and not isinstance(node.extra, kinds.Unknown):
+        if isinstance(node.extra, Kind) and not isinstance(node.extra, kinds.Unknown):
             test = self._test(node.extra, "x")
             return ["for k, x in v.items():", f" if k not in {known} and not {test}: return False"]
         return []
@@ -215,7 +215,7 @@ class Source:
             if test != "True":
                 lines += ["for x in v.values():", f" if not {test}: return False"]
             return [*lines, "return True"]
-        other = self._test(node.extra, "x") if isinstance(node.extra, Node) else str(node.extra)
+        other = self._test(node.extra, "x") if isinstance(node.extra, Kind) else str(node.extra)
         fits = self._constant(matcher(node.pattern))
         lines += ["for k, x in v.items():", f" if not ({test} if {fits}(k) else {other}): return False"]
         return [*lines, "return True"]
@@ -257,7 +257,7 @@ class Source:
         named = self._constant(matcher(_key_pattern(node)))
         if node.unevaluated is False:
             lines += ["for k in own_names(v):", f" if not {named}(k): return False"]
-        elif isinstance(node.unevaluated, Node):
+        elif isinstance(node.unevaluated, Kind):
             lines += ["for k, x in own_values(v):"]
             lines += [f" if not ({named}(k) or {self._test(node.unevaluated, 'x')}): return False"]
         return [*lines, "return fits"]
@@ -278,7 +278,7 @@ class Source:
         return name
 
 
-def is_leaf(node: Node) -> bool:
+def is_leaf(node: Kind) -> bool:
     return isinstance(
         node,
         kinds.Unknown
@@ -320,7 +320,7 @@ def _key_pattern(node: kinds.Intersect) -> str:
     return f"^({'|'.join(f'({key})' for key in _keys(node))})$"
 
 
-def _keys(node: Node) -> list[str]:
+def _keys(node: Kind) -> list[str]:
     match node:
         case kinds.Intersect():
             return [key for member in node.members for key in _keys(member)]

@@ -9,7 +9,7 @@ from enfold.schema.cast import kinds
 from enfold.schema.cast.check_code import dead_reference
 from enfold.schema.cast.failure import cannot_create, too_deep, too_large
 from enfold.schema.cast.javascript import clone, spread
-from enfold.schema.cast.kinds import MISSING, Node
+from enfold.schema.cast.kinds import MISSING, Kind
 from enfold.schema.cast.typebox_check import Checks, Memo
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
@@ -24,7 +24,7 @@ _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite.
 class Creator:
     """Creates values during one cast, and counts them."""
 
-    def __init__(self, document: kinds.Document, checks: Checks, memo: Memo) -> None:
+    def __init__(self, document: kinds.CastSchema, checks: Checks, memo: Memo) -> None:
         self._document = document
         self._checks = checks
         self._memo = memo
@@ -32,12 +32,12 @@ class Creator:
         self._recursions = 0
         self._under_way: list[kinds.Ref] = []
 
-    def create(self, node: Node) -> Any:
+    def create(self, node: Kind) -> Any:
         self._recursions = 0
         self._under_way.clear()
         return self.part(node)
 
-    def part(self, node: Node) -> Any:
+    def part(self, node: Kind) -> Any:
         self.spend(1)
         if isinstance(node, kinds.Ref) and node.to_ancestor:
             self._count_recursion()
@@ -50,7 +50,7 @@ class Creator:
         if self._created > _MOST_CREATED:
             raise too_large("The value")
 
-    def check(self, node: Node, value: Any) -> bool:
+    def check(self, node: Kind, value: Any) -> bool:
         return self._checks[node.number](value, self._memo)
 
     def target(self, node: kinds.Ref) -> Any:
@@ -64,7 +64,7 @@ class Creator:
         self._under_way.pop()
         return value
 
-    def follow(self, node: Node) -> Node:
+    def follow(self, node: Kind) -> Kind:
         target = self._document.follow(node)
         if isinstance(target, kinds.Reference):
             raise dead_reference(target)
@@ -128,7 +128,7 @@ def _not(_: Creator, __: kinds.Not) -> Any:
     raise cannot_create("Not types must have a default value")
 
 
-_CREATORS: Final[dict[type[Node], Callable[[Creator, Any], Any]]] = {
+_CREATORS: Final[dict[type[Kind], Callable[[Creator, Any], Any]]] = {
     kinds.Unknown: lambda _, __: {},
     kinds.Never: _never,
     kinds.Not: _not,

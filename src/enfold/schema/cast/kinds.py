@@ -19,34 +19,34 @@ class _Missing:
 MISSING: Final = _Missing()
 
 
-class Node(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class Kind(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """One place of a schema; its number finds the check made for it."""
 
     number: int
     default: Any = MISSING
 
 
-class Unknown(Node, frozen=True, eq=False):
+class Unknown(Kind, frozen=True, eq=False):
     """Anything at all, even a property that is missing."""
 
 
-class Never(Node, frozen=True, eq=False):
+class Never(Kind, frozen=True, eq=False):
     """Nothing at all."""
 
 
-class Not(Node, frozen=True, eq=False):
-    inner: Node
+class Not(Kind, frozen=True, eq=False):
+    inner: Kind
 
 
-class Null(Node, frozen=True, eq=False):
+class Null(Kind, frozen=True, eq=False):
     """`null`."""
 
 
-class Boolean(Node, frozen=True, eq=False):
+class Boolean(Kind, frozen=True, eq=False):
     """`true` or `false`."""
 
 
-class String(Node, frozen=True, eq=False):
+class String(Kind, frozen=True, eq=False):
     """A text; its length is counted in UTF-16 units, as JavaScript counts."""
 
     minimum_length: float | None
@@ -54,7 +54,7 @@ class String(Node, frozen=True, eq=False):
     pattern: str | None
 
 
-class Number(Node, frozen=True, eq=False):
+class Number(Kind, frozen=True, eq=False):
     """A finite number; `1.0` is an integer, a boolean is none."""
 
     integer: bool
@@ -65,63 +65,63 @@ class Number(Node, frozen=True, eq=False):
     multiple_of: float | None
 
 
-class Literal(Node, frozen=True, eq=False):
+class Literal(Kind, frozen=True, eq=False):
     value: Any
 
 
-class Enum(Node, frozen=True, eq=False):
+class Enum(Kind, frozen=True, eq=False):
     """A union of nothing but literals, in one piece because there may be a hundred thousand."""
 
     values: tuple[Any, ...]
 
 
-class Object(Node, frozen=True, eq=False):
+class Object(Kind, frozen=True, eq=False):
     """`extra` is what a property without a schema of its own may be: anything (True), nothing (False), or a kind."""
 
-    properties: dict[str, Node]
+    properties: dict[str, Kind]
     required: frozenset[str]
     required_count: int
-    extra: Node | bool
+    extra: Kind | bool
     minimum_size: float | None
     maximum_size: float | None
 
 
-class Record(Node, frozen=True, eq=False):
+class Record(Kind, frozen=True, eq=False):
     """A map; `pattern` None means every key, `extra` is for keys that do not match."""
 
     pattern: str | None
-    values: Node
-    extra: Node | bool
+    values: Kind
+    extra: Kind | bool
     minimum_size: float | None
     maximum_size: float | None
 
 
-class Array(Node, frozen=True, eq=False):
-    items: Node
+class Array(Kind, frozen=True, eq=False):
+    items: Kind
     minimum_size: float | None
     maximum_size: float | None
     unique: bool
-    contains: Node | None
+    contains: Kind | None
     minimum_contains: float | None
     maximum_contains: float | None
 
 
-class Tuple(Node, frozen=True, eq=False):
-    items: tuple[Node, ...]
+class Tuple(Kind, frozen=True, eq=False):
+    items: tuple[Kind, ...]
 
 
-class Union(Node, frozen=True, eq=False):
-    variants: tuple[Node, ...]
+class Union(Kind, frozen=True, eq=False):
+    variants: tuple[Kind, ...]
 
 
-class Intersect(Node, frozen=True, eq=False):
+class Intersect(Kind, frozen=True, eq=False):
     """`unevaluated` is what a property that no member names may be."""
 
-    members: tuple[Node, ...]
-    unevaluated: Node | bool
+    members: tuple[Kind, ...]
+    unevaluated: Kind | bool
 
 
-class Ref(Node, frozen=True, eq=False):
+class Ref(Kind, frozen=True, eq=False):
     """A reference; `slot` is its place among the document's targets, None where it points to nothing."""
 
     name: str
@@ -129,7 +129,7 @@ class Ref(Node, frozen=True, eq=False):
     to_ancestor: bool
 
 
-class Import(Node, frozen=True, eq=False):
+class Import(Kind, frozen=True, eq=False):
     """A type imported from a module: like a reference, but a union does not look through it."""
 
     slot: int
@@ -138,18 +138,18 @@ class Import(Node, frozen=True, eq=False):
 Reference = Ref | Import
 
 
-class Document(msgspec.Struct, frozen=True, eq=False):
+class CastSchema(msgspec.Struct, frozen=True, eq=False):
     """A whole schema: where it starts, and what its references point to in the end."""
 
-    root: Node
-    targets: tuple[Node, ...]
+    root: Kind
+    targets: tuple[Kind, ...]
 
-    def follow(self, node: Node) -> Node:
+    def follow(self, node: Kind) -> Kind:
         """What a reference points to; a reference again if that is nothing, or if it goes round in a circle."""
         return self.targets[node.slot] if isinstance(node, Reference) and node.slot is not None else node
 
 
-def children(node: Node) -> tuple[Node, ...]:
+def children(node: Kind) -> tuple[Kind, ...]:
     """The kinds directly inside a kind, those behind references left out."""
     match node:
         case Not():
@@ -170,5 +170,5 @@ def children(node: Node) -> tuple[Node, ...]:
             return ()
 
 
-def _nodes(value: Node | bool | None) -> tuple[Node, ...]:
-    return (value,) if isinstance(value, Node) else ()
+def _nodes(value: Kind | bool | None) -> tuple[Kind, ...]:
+    return (value,) if isinstance(value, Kind) else ()

@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.schema.cast import kinds
 from enfold.schema.cast.failure import too_large
-from enfold.schema.cast.kinds import MISSING, Node
+from enfold.schema.cast.kinds import MISSING, Kind
 from enfold.schema.nodes import reference
 
 # A schema of a stranger may be of any size; ours, and those of the largest public services, stay far below.
@@ -20,7 +20,7 @@ _MOST_NODES: Final = 50_000
 _SHAPES: Final = ("enum", "const", "properties", "patternProperties", "items", "prefixItems")
 
 
-def read_schema(schema: Any) -> kinds.Document:
+def read_schema(schema: Any) -> kinds.CastSchema:
     """The kinds of a schema. What no kind stands for is Unknown: it accepts everything and changes nothing."""
     return _Reader(schema).document()
 
@@ -37,19 +37,19 @@ class _Reader:
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
-        self._places = reference.Document(schema)
+        self._places = reference.SchemaDocument(schema)
         self._base = reference.root_base(schema)
         self._count = 0
-        self._targets: list[Node] = []
+        self._targets: list[Kind] = []
         self._slots: dict[int, int] = {}
         self._waiting: deque[tuple[int, Any, _Scope]] = deque()
 
-    def document(self) -> kinds.Document:
+    def document(self) -> kinds.CastSchema:
         root = self._read(self._schema, _Scope({}, {}))
         while self._waiting:
             slot, schema, scope = self._waiting.popleft()
             self._targets[slot] = self._read(schema, scope)
-        return kinds.Document(root, _settle(self._targets))
+        return kinds.CastSchema(root, _settle(self._targets))
 
     def _number(self) -> int:
         self._count += 1
@@ -57,7 +57,7 @@ class _Reader:
             raise too_large("The schema")
         return self._count
 
-    def _read(self, schema: Any, scope: _Scope) -> Node:
+    def _read(self, schema: Any, scope: _Scope) -> Kind:
         if schema is False:
             return kinds.Never(number=self._number())
         if not isinstance(schema, dict):
@@ -67,18 +67,18 @@ class _Reader:
             return self._nullable(schema, scope)
         return self._not_nullable(schema, scope)
 
-    def _nullable(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _nullable(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         variants = (self._not_nullable(schema, scope), kinds.Null(number=self._number()))
         return kinds.Union(number=self._number(), variants=variants, default=_default(schema))
 
-    def _not_nullable(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _not_nullable(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         if _is_text(schema.get("$ref")):
             return self._reference(schema, scope)
         if any(_is_list(schema.get(name)) for name in ("allOf", "anyOf", "oneOf")):
             return self._combination(schema, scope)
         return self._plain(schema, scope)
 
-    def _combination(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _combination(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         match self._parts(schema, scope):
             case []:
                 return self._plain(schema, scope)
@@ -92,7 +92,7 @@ class _Reader:
                     default=_default(schema),
                 )
 
-    def _parts(self, schema: dict[str, Any], scope: _Scope) -> list[Node]:
+    def _parts(self, schema: dict[str, Any], scope: _Scope) -> list[Kind]:
         """What a schema with `allOf`, `anyOf` or `oneOf` has to be at once: its own shape, the members, a choice."""
         own = [self._plain({**schema, "default": MISSING}, scope)] if _has_own_shape(schema) else []
         members = [self._read(member, scope) for member in _list(schema, "allOf")]
@@ -102,10 +102,10 @@ class _Reader:
             choices = [choice for choice in choices if not _accepts_everything(choice)]
         return own + members + choices
 
-    def _choice(self, schemas: list[Any], scope: _Scope) -> Node:
+    def _choice(self, schemas: list[Any], scope: _Scope) -> Kind:
         return self._one_of(tuple(self._read(schema, scope) for schema in schemas), MISSING)
 
-    def _one_of(self, variants: tuple[Node, ...], default: Any) -> Node:
+    def _one_of(self, variants: tuple[Kind, ...], default: Any) -> Kind:
         if not variants:
             return kinds.Never(number=self._number(), default=default)
         if len(variants) == 1:
@@ -115,7 +115,7 @@ class _Reader:
             return kinds.Enum(number=self._number(), values=values, default=default)
         return kinds.Union(number=self._number(), variants=variants, default=default)
 
-    def _plain(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _plain(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         """A schema that combines no others: an enumeration, a constant, one type or several, a negation, or nothing."""
         if _is_list(schema.get("enum")):
             return self._enum(schema)
@@ -129,7 +129,7 @@ class _Reader:
             case _:
                 return self._untyped(schema, scope)
 
-    def _enum(self, schema: dict[str, Any]) -> Node:
+    def _enum(self, schema: dict[str, Any]) -> Kind:
         values = schema["enum"]
         match values:
             case []:
@@ -139,7 +139,7 @@ class _Reader:
             case _:
                 return kinds.Enum(number=self._number(), values=tuple(values), default=_default(schema))
 
-    def _typed(self, name: Any, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _typed(self, name: Any, schema: dict[str, Any], scope: _Scope) -> Kind:
         match name:
             case "object":
                 return self._object(schema, scope)
@@ -156,7 +156,7 @@ class _Reader:
             case _:
                 return kinds.Unknown(number=self._number(), default=_default(schema))
 
-    def _untyped(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _untyped(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         if _is_dict(schema.get("properties")) or _is_dict(schema.get("patternProperties")):
             return self._object(schema, scope)
         if "items" in schema or "prefixItems" in schema:
@@ -165,14 +165,14 @@ class _Reader:
             return self._negation(schema, scope)
         return kinds.Unknown(number=self._number(), default=_default(schema))
 
-    def _negation(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _negation(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         # TypeBox writes Never as {"not": {}}.
         if schema["not"] in ({}, True):
             return kinds.Never(number=self._number(), default=_default(schema))
         inner = self._read(schema["not"], scope)
         return kinds.Not(number=self._number(), inner=inner, default=_default(schema))
 
-    def _string(self, schema: dict[str, Any]) -> Node:
+    def _string(self, schema: dict[str, Any]) -> Kind:
         pattern = schema.get("pattern")
         return kinds.String(
             number=self._number(),
@@ -182,7 +182,7 @@ class _Reader:
             default=_default(schema),
         )
 
-    def _numeric(self, schema: dict[str, Any], *, integer: bool) -> Node:
+    def _numeric(self, schema: dict[str, Any], *, integer: bool) -> Kind:
         minimum, maximum = _real(schema, "minimum"), _real(schema, "maximum")
         # Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true` beside `minimum`.
         above = minimum if schema.get("exclusiveMinimum") is True else _real(schema, "exclusiveMinimum")
@@ -198,7 +198,7 @@ class _Reader:
             default=_default(schema),
         )
 
-    def _object(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _object(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         properties = schema.get("properties")
         if _is_dict(properties):
             return self._closed_or_open(schema, properties, scope)
@@ -209,7 +209,7 @@ class _Reader:
             return self._closed_or_open(schema, {}, scope)
         return self._record(schema, None, schema.get("additionalProperties", True), extra=True, scope=scope)
 
-    def _closed_or_open(self, schema: dict[str, Any], properties: dict[str, Any], scope: _Scope) -> Node:
+    def _closed_or_open(self, schema: dict[str, Any], properties: dict[str, Any], scope: _Scope) -> Kind:
         required = _list(schema, "required")
         return kinds.Object(
             number=self._number(),
@@ -223,8 +223,8 @@ class _Reader:
         )
 
     def _record(
-        self, schema: dict[str, Any], pattern: str | None, values: Any, extra: Node | bool, scope: _Scope
-    ) -> Node:
+        self, schema: dict[str, Any], pattern: str | None, values: Any, extra: Kind | bool, scope: _Scope
+    ) -> Kind:
         return kinds.Record(
             number=self._number(),
             pattern=pattern,
@@ -235,10 +235,10 @@ class _Reader:
             default=_default(schema),
         )
 
-    def _extra(self, schema: Any, scope: _Scope) -> Node | bool:
+    def _extra(self, schema: Any, scope: _Scope) -> Kind | bool:
         return self._read(schema, scope) if _is_dict(schema) else schema is not False
 
-    def _array(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _array(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         for places in (schema.get("prefixItems"), schema.get("items")):
             if _is_list(places) and places:
                 items = tuple(self._read(place, scope) for place in places)
@@ -257,7 +257,7 @@ class _Reader:
             default=_default(schema),
         )
 
-    def _reference(self, schema: dict[str, Any], scope: _Scope) -> Node:
+    def _reference(self, schema: dict[str, Any], scope: _Scope) -> Kind:
         name = schema["$ref"]
         if _is_import(schema):
             return kinds.Import(number=self._number(), slot=self._slot(schema["$defs"][name], scope))
@@ -290,9 +290,9 @@ class _Reader:
         return slot
 
 
-def _settle(targets: list[Node]) -> tuple[Node, ...]:
+def _settle(targets: list[Kind]) -> tuple[Kind, ...]:
     """Targets with chains of references shortened to their ends; one that goes round in a circle stays a reference."""
-    ends: dict[int, Node] = {}
+    ends: dict[int, Kind] = {}
     for start in range(len(targets)):
         chain: dict[int, None] = {}
         slot = start
@@ -332,13 +332,13 @@ def _has_own_shape(schema: dict[str, Any]) -> bool:
     return any(name in schema for name in _SHAPES) or _is_dict(schema.get("additionalProperties"))
 
 
-def _accepts_everything(node: Node) -> bool:
+def _accepts_everything(node: Kind) -> bool:
     return isinstance(node, kinds.Unknown) or (
         isinstance(node, kinds.Union) and any(map(_accepts_everything, node.variants))
     )
 
 
-def _with_default(node: Node, default: Any) -> Node:
+def _with_default(node: Kind, default: Any) -> Kind:
     """The only part of a combination, with the default written around it unless it has its own."""
     if node.default is not MISSING or default is MISSING:
         return node

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.schema.cast.failure import too_deep
-from enfold.schema.cast.kinds import Document
+from enfold.schema.cast.kinds import CastSchema
 from enfold.schema.cast.mapping import read_schema
 from enfold.schema.cast.typebox_check import Checks, Memo
 from enfold.schema.cast.visit import Caster
@@ -37,7 +37,7 @@ def _cast(plan: _Plan, value: Any) -> Any:
 
 
 class _Plan(msgspec.Struct, frozen=True, eq=False):
-    document: Document
+    document: CastSchema
     checks: Checks
     root: int
     needs_memo: bool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from enfold.schema.cast.check_code import TOOLS, Source
-from enfold.schema.cast.kinds import Array, Document, Intersect, Node, Object, Reference, Union, children
+from enfold.schema.cast.kinds import Array, CastSchema, Intersect, Kind, Object, Reference, Union, children
 from enfold.schema.cast.missing import MissingRules
 
 # Answers already found in one cast, by kind and identity of the value, each with the value so that no other takes its
@@ -19,7 +19,7 @@ Rebuild = Callable[[dict[str, Any], Memo, Any], dict[str, Any]]
 class Checks(dict[int, Check]):
     """The checks of one document by the number of their kind. Large schemas are common, their rarer parts are not used."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: CastSchema) -> None:
         super().__init__()
         self._nodes = {node.number: node for node in _all_nodes(document)}
         self.count = len(self._nodes)
@@ -95,7 +95,7 @@ def _remembering(number: int) -> list[str]:
     ]
 
 
-def _all_nodes(document: Document) -> Iterator[Node]:
+def _all_nodes(document: CastSchema) -> Iterator[Kind]:
     waiting = [document.root, *document.targets]
     seen: set[int] = set()
     while waiting:
@@ -106,12 +106,12 @@ def _all_nodes(document: Document) -> Iterator[Node]:
             waiting.extend(children(node))
 
 
-def _is_ambiguous(node: Node) -> bool:
+def _is_ambiguous(node: Kind) -> bool:
     """Whether one value may be checked more than once by what a reference points to, and so exponentially often."""
     return isinstance(node, Union | Intersect | Array) and sum(map(_has_reference, children(node))) > 1
 
 
-def _has_reference(node: Node) -> bool:
+def _has_reference(node: Kind) -> bool:
     waiting = [node]
     while waiting:
         node = waiting.pop()

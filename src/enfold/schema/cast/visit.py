@@ -9,7 +9,7 @@ from enfold.schema.cast import kinds
 from enfold.schema.cast.create import Creator
 from enfold.schema.cast.failure import CastError, cannot_cast
 from enfold.schema.cast.javascript import as_object, clone, distinct, length
-from enfold.schema.cast.kinds import MISSING, Node
+from enfold.schema.cast.kinds import MISSING, Kind
 from enfold.schema.cast.typebox_check import Checks, Memo
 
 # An object with more properties than this is rebuilt step by step: compiling so many lines takes a good part of a second.
@@ -19,7 +19,7 @@ _WORTH_COMPILING: Final = 200
 class Caster:
     """One cast under way."""
 
-    def __init__(self, document: kinds.Document, checks: Checks, memo: Memo) -> None:
+    def __init__(self, document: kinds.CastSchema, checks: Checks, memo: Memo) -> None:
         self.creator = Creator(document, checks, memo)
         self._document = document
         self.checks = checks
@@ -32,27 +32,27 @@ class Caster:
         self._fill_holes()
         return result
 
-    def visit(self, node: Node, value: Any) -> Any:
+    def visit(self, node: Kind, value: Any) -> Any:
         """The value itself where the kind accepts it, otherwise what the kind makes of it."""
         return value if self.check(node, value) else self.remake(node, value)
 
-    def visit_missing(self, node: Node) -> Any:
+    def visit_missing(self, node: Kind) -> Any:
         """What the kind makes of nothing; for most kinds the rules know without a check, which need not be compiled."""
         return self.remake(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
 
-    def check(self, node: Node, value: Any) -> bool:
+    def check(self, node: Kind, value: Any) -> bool:
         return self.checks[node.number](value, self.memo)
 
-    def remake(self, node: Node, value: Any) -> Any:
+    def remake(self, node: Kind, value: Any) -> Any:
         """What the kind makes of a value it does not accept."""
         if isinstance(node, kinds.Reference):
             node = self.creator.follow(node)
         return _CASTS[type(node)](self, node, value)
 
-    def create(self, node: Node, _: Any = None) -> Any:
+    def create(self, node: Kind, _: Any = None) -> Any:
         return self.creator.create(node)
 
-    def variants(self, node: kinds.Union) -> list[Node]:
+    def variants(self, node: kinds.Union) -> list[Kind]:
         return [
             variant if isinstance(variant, kinds.Import) else self.creator.follow(variant) for variant in node.variants
         ]
@@ -70,7 +70,7 @@ class Caster:
             else:
                 container[place] = None
 
-    def score(self, node: Node, value: Any) -> int:
+    def score(self, node: Kind, value: Any) -> int:
         """How well a variant of a union fits: whole numbers that only mean something beside each other."""
         key = (node.number, id(value))
         known = self._scores.get(key)
@@ -85,7 +85,7 @@ def _object(caster: Caster, node: kinds.Object, value: Any) -> Any:
         return caster.create(node)
     small = len(node.properties) <= _WORTH_COMPILING and caster.checks.is_worth_compiling(node)
     result = caster.checks.rebuild(node)(own, caster.memo, caster) if small else _rebuild(caster, node, own)
-    if isinstance(node.extra, Node):
+    if isinstance(node.extra, Kind):
         extras = ((name, item) for name, item in own.items() if name not in node.properties)
         result.update((name, caster.visit(node.extra, item)) for name, item in extras)
     return result
@@ -164,7 +164,7 @@ def _union(caster: Caster, node: kinds.Union, value: Any) -> Any:
     return caster.visit(chosen, value)
 
 
-def _score(caster: Caster, node: Node, value: Any) -> int:
+def _score(caster: Caster, node: Kind, value: Any) -> int:
     own = as_object(value) if isinstance(node, kinds.Object) else None
     if isinstance(node, kinds.Object) and own is not None:
         return sum(_score_property(caster, part, own.get(name, MISSING)) for name, part in node.properties.items())
@@ -173,7 +173,7 @@ def _score(caster: Caster, node: Node, value: Any) -> int:
     return int(caster.check(node, value))
 
 
-def _score_property(caster: Caster, node: Node, value: Any) -> int:
+def _score_property(caster: Caster, node: Kind, value: Any) -> int:
     fits = caster.check(node, value)
     tag = 100 if fits and isinstance(node, kinds.Literal) else 0
     return tag + (10 if fits else 0) + (value is not MISSING)
@@ -199,7 +199,7 @@ def _never(_: Caster, __: kinds.Never, ___: Any) -> Any:
     raise cannot_cast("Never types cannot be cast")
 
 
-_CASTS: Final[dict[type[Node], Callable[[Caster, Any, Any], Any]]] = {
+_CASTS: Final[dict[type[Kind], Callable[[Caster, Any, Any], Any]]] = {
     kinds.Object: _object,
     kinds.Record: _record,
     kinds.Array: _array,

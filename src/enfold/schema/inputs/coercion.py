@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, Place, TooMuchWorkError, Walk, item_node
+from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, TooMuchWorkError, ValuePlace, Walk, item_node
 from enfold.schema.nodes.node import Node
 
 __all__ = ["Coercion"]
@@ -29,7 +29,7 @@ class Coercion:
         # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
         self._answers: dict[tuple[int, int], tuple[Any, Any]] = {}
 
-    def convert(self, node: Node, value: Any, place: Place = ROOT) -> Any:
+    def convert(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Any:
         self._walk.spend()
         if place.depth >= MAX_DEPTH:
             return value
@@ -42,7 +42,7 @@ class Coercion:
             self._answers[key] = (value, self._container(node, value, place))
         return self._answers[key][1]
 
-    def _text(self, node: Node, text: str, place: Place) -> Any:
+    def _text(self, node: Node, text: str, place: ValuePlace) -> Any:
         types = self._walk.types(node)
         if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text, place)):
             return text
@@ -56,7 +56,7 @@ class Coercion:
         # Of the right type but wrong in another way: that is then the fault to be told of.
         return readings[0] if readings and "string" not in types else text
 
-    def _container(self, node: Node, value: Any, place: Place) -> Any:
+    def _container(self, node: Node, value: Any, place: ValuePlace) -> Any:
         value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
         for part in self._parts(node, value, place):
             value = self.convert(part, value, place.again())
@@ -65,24 +65,24 @@ class Coercion:
                 value = self._variant(node, variants, value, place)
         return value
 
-    def _items(self, node: Node, value: list[Any], place: Place) -> list[Any]:
+    def _items(self, node: Node, value: list[Any], place: ValuePlace) -> list[Any]:
         converted = [
             item if (part := item_node(node, index)) is None else self.convert(part, item, place.inside(index))
             for index, item in enumerate(value)
         ]
         return value if all(map(_is_same, converted, value)) else converted
 
-    def _properties(self, node: Node, value: dict[str, Any], place: Place) -> dict[str, Any]:
+    def _properties(self, node: Node, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
         converted = {name: self._property(node, name, item, place) for name, item in value.items()}
         return value if all(map(_is_same, converted.values(), value.values())) else converted
 
-    def _property(self, node: Node, name: str, item: Any, place: Place) -> Any:
+    def _property(self, node: Node, name: str, item: Any, place: ValuePlace) -> Any:
         named = (node.properties or {}).get(name)
         for part in ([] if named is None else [named]) + self._walk.other_nodes(node, name):
             item = self.convert(part, item, place.inside(name))
         return item
 
-    def _parts(self, node: Node, value: Any, place: Place) -> Iterator[Node]:
+    def _parts(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Node]:
         """The nodes that apply at the same place without a choice."""
         yield from node.all_of
         if type(value) is dict:
@@ -91,7 +91,7 @@ class Coercion:
             part = node.then if self._walk.fits(node.if_, value, place) else node.else_
             yield from () if part is None else (part,)
 
-    def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: Place) -> Any:
+    def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Any:
         if any(self._walk.fits(part, value, place) for part in variants):
             return value
         near = self._walk.near(variants, value)

@@ -16,7 +16,7 @@ from enfold.schema.checks.evaluated import evaluated_names
 from enfold.schema.nodes.compare import all_differ, is_multiple, same
 from enfold.schema.nodes.node import TYPES, Node
 
-__all__ = ["ROOT", "Fault", "Place", "TooMuchWorkError", "Walk"]
+__all__ = ["ROOT", "Fault", "TooMuchWorkError", "ValuePlace", "Walk"]
 
 Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
 
@@ -44,25 +44,25 @@ class TooMuchWorkError(Exception):
     """The schema and the value together ask for more steps than a message is worth."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class ValuePlace(msgspec.Struct, frozen=True):
     """Where a node meets a value: the keys that lead there, and how many nodes deep that is."""
 
     keys: tuple[str | int, ...] = ()
     depth: int = 0
 
-    def inside(self, key: str | int) -> Place:
-        return Place((*self.keys, key), self.depth + 1)
+    def inside(self, key: str | int) -> ValuePlace:
+        return ValuePlace((*self.keys, key), self.depth + 1)
 
-    def under(self, name: Any) -> Place:
+    def under(self, name: Any) -> ValuePlace:
         """The place of a property; a name that is no text is none in JSON either, but has to be told of."""
         return self.inside(name if isinstance(name, str) else str(name))
 
-    def again(self) -> Place:
+    def again(self) -> ValuePlace:
         """The same place, for another node that applies there too."""
-        return Place(self.keys, self.depth + 1)
+        return ValuePlace(self.keys, self.depth + 1)
 
 
-ROOT: Final = Place()
+ROOT: Final = ValuePlace()
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class Walk:
         # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
         self._answers: dict[tuple[int, int], tuple[Any, bool]] = {}
 
-    def fits(self, node: Node, value: Any, place: Place = ROOT) -> bool:
+    def fits(self, node: Node, value: Any, place: ValuePlace = ROOT) -> bool:
         if not isinstance(value, dict | list):
             return next(self.faults(node, value, place), None) is None
         key = (node.index, id(value))
@@ -96,7 +96,7 @@ class Walk:
             self._answers[key] = (value, next(self.faults(node, value, place), None) is None)
         return self._answers[key][1]
 
-    def faults(self, node: Node, value: Any, place: Place = ROOT) -> Iterator[Fault]:
+    def faults(self, node: Node, value: Any, place: ValuePlace = ROOT) -> Iterator[Fault]:
         """The faults of a value, in the order of the schema; below a certain depth none are seen."""
         self.spend()
         if place.depth >= MAX_DEPTH:
@@ -171,10 +171,10 @@ class Walk:
         lists = [self._members(part, depth + 1) for part in node.all_of]
         return next((members for members in lists if members is not None), None)
 
-    def _wrong_type(self, node: Node, value: Any, place: Place) -> Fault:
+    def _wrong_type(self, node: Node, value: Any, place: ValuePlace) -> Fault:
         return Fault(wording.path(place.keys), "type", self.describe(node), wording.type_name(value))
 
-    def _kind_faults(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+    def _kind_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         match value:
             case str():
                 yield from _string_faults(node, value, place)
@@ -185,7 +185,7 @@ class Walk:
             case int() | float() if not isinstance(value, bool):
                 yield from _number_faults(node, value, place)
 
-    def _array_faults(self, node: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+    def _array_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         if node.min_items is not None and len(value) < node.min_items:
             yield _broken(place, f"at least {wording.counted(node.min_items, 'item')}")
         if node.max_items is not None and len(value) > node.max_items:
@@ -196,7 +196,7 @@ class Walk:
         if node.contains is not None:
             yield from self._contains_faults(node, node.contains, value, place)
 
-    def _item_faults(self, node: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+    def _item_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         first = len(node.prefix)
         if node.items is not None and node.items.never and len(value) > first:
             yield _broken(place, f"at most {wording.counted(first, 'item')}")
@@ -205,7 +205,7 @@ class Walk:
             if part is not None and not part.never:
                 yield from self.faults(part, item, place.inside(index))
 
-    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: Place) -> Iterator[Fault]:
+    def _contains_faults(self, node: Node, wanted: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         found = sum(self.fits(wanted, item, place.again()) for item in value)
         least = 1 if node.min_contains is None else node.min_contains
         if found < least:
@@ -213,7 +213,7 @@ class Walk:
         if node.max_contains is not None and found > node.max_contains:
             yield _broken(place, f"at most {wording.counted(node.max_contains, 'item')} of {self.describe(wanted)}")
 
-    def _object_faults(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+    def _object_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         yield from self._missing_or_wrong(node, value, place)
         for name, item in value.items():
             for part in self.other_nodes(node, name):
@@ -228,7 +228,7 @@ class Walk:
         if node.max_properties is not None and len(value) > node.max_properties:
             yield _broken(place, f"at most {wording.counted(node.max_properties, 'property')}")
 
-    def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+    def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         required = dict.fromkeys(node.required)
         for name, part in (node.properties or {}).items():
             if name in value:
@@ -239,7 +239,7 @@ class Walk:
             if name not in value and name not in (node.properties or ()):
                 yield self._missing(None, name, place)
 
-    def _missing(self, node: Node | None, name: str, place: Place) -> Fault:
+    def _missing(self, node: Node | None, name: str, place: ValuePlace) -> Fault:
         expected = "any value" if node is None else self.describe(node)
         return Fault(wording.path((*place.keys, name)), "missing", expected)
 
@@ -251,19 +251,19 @@ class Walk:
             return matching
         return [node.additional]
 
-    def _name_faults(self, node: Node, name: str, place: Place) -> Iterator[Fault]:
+    def _name_faults(self, node: Node, name: str, place: ValuePlace) -> Iterator[Fault]:
         wrong = next(self.faults(node, name, place.again()), None)
         if wrong is not None:
             expected = f"a name that is {wrong.expected or 'known'}"
             yield Fault(wording.path((*place.keys, name)), "constraint", expected)
 
-    def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+    def _leftover_faults(self, node: Node, left: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         seen = evaluated_names(node, value, lambda part, item: self.fits(part, item, place.again()))
         for name, item in value.items():
             if name not in seen:
                 yield from self.faults(left, item, place.under(name))
 
-    def _dependent_faults(self, node: Node, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+    def _dependent_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         for name, needed in node.dependent_required.items():
             for each in needed if name in value else ():
                 if each not in value:
@@ -272,7 +272,7 @@ class Walk:
             if name in value:
                 yield from self.faults(part, value, place.again())
 
-    def _in_place(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+    def _in_place(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         for part in node.all_of:
             yield from self.faults(part, value, place.again())
         if node.any_of and not any(self.fits(part, value, place.again()) for part in node.any_of):
@@ -285,14 +285,14 @@ class Walk:
             branch = node.then if self.fits(node.if_, value, place.again()) else node.else_
             yield from () if branch is None else self.faults(branch, value, place.again())
 
-    def _one_of_faults(self, node: Node, value: Any, place: Place) -> Iterator[Fault]:
+    def _one_of_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         fitting = sum(self.fits(part, value, place.again()) for part in node.one_of)
         if fitting == 0:
             yield from self._union_faults(node, node.one_of, value, place)
         elif fitting > 1:
             yield _broken(place, f"exactly one of {len(node.one_of)} forms", value)
 
-    def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: Place) -> Iterator[Fault]:
+    def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Iterator[Fault]:
         """The faults of the variant that was meant, as far as that can be told."""
         near = self.near(variants, value)
         tag = self.tag(node, near) if type(value) is dict and len(near) > 1 else None
@@ -306,7 +306,7 @@ class Walk:
             nearest = max(near, key=lambda part: self._closeness(part, value, place.again()))
             yield from self.faults(nearest, value, place.again())
 
-    def _closeness(self, node: Node, value: Any, place: Place) -> int:
+    def _closeness(self, node: Node, value: Any, place: ValuePlace) -> int:
         """How many parts of a value fit a variant, less what it lacks and what does not fit."""
         self.spend()
         inner = self._inner_nodes(node, value)
@@ -326,7 +326,7 @@ class Walk:
         """The variants that a value of this type may be meant for."""
         return [part for part in variants if not self.types(part).isdisjoint(types_of(value))]
 
-    def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: Place) -> Iterator[Fault]:
+    def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         inside = place.inside(tag.name)
         if tag.name not in value:
             yield Fault(wording.path(inside.keys), "missing", wording.one_of(tag.values))
@@ -394,7 +394,7 @@ def _is_member(value: Any, members: list[Any]) -> bool:
     return any(same(value, member) for member in members)
 
 
-def _string_faults(node: Node, value: str, place: Place) -> Iterator[Fault]:
+def _string_faults(node: Node, value: str, place: ValuePlace) -> Iterator[Fault]:
     if node.min_length is not None and len(value) < node.min_length:
         yield _broken(place, f"at least {wording.counted(node.min_length, 'character')}", value)
     if node.max_length is not None and len(value) > node.max_length:
@@ -403,7 +403,7 @@ def _string_faults(node: Node, value: str, place: Place) -> Iterator[Fault]:
         yield _broken(place, wording.cut(f"text matching {node.pattern.source}"), value)
 
 
-def _number_faults(node: Node, value: float, place: Place) -> Iterator[Fault]:
+def _number_faults(node: Node, value: float, place: ValuePlace) -> Iterator[Fault]:
     if node.minimum is not None and value < node.minimum:
         yield _broken(place, f"at least {node.minimum}", value)
     if node.exclusive_minimum is not None and value <= node.exclusive_minimum:
@@ -416,11 +416,11 @@ def _number_faults(node: Node, value: float, place: Place) -> Iterator[Fault]:
         yield _broken(place, f"a multiple of {node.multiple_of}", value)
 
 
-def _forbidden(place: Place) -> Fault:
+def _forbidden(place: ValuePlace) -> Fault:
     if place.keys and isinstance(place.keys[-1], str):
         return Fault(wording.path(place.keys), "unknown", None)
     return _broken(place, "left out")
 
 
-def _broken(place: Place, expected: str, value: Any = None) -> Fault:
+def _broken(place: ValuePlace, expected: str, value: Any = None) -> Fault:
     return Fault(wording.path(place.keys), "constraint", expected, wording.shown(value))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.nodes.reference import Document, Place, Unresolved, base_of, root_base, unquote
+from enfold.schema.nodes.reference import SchemaDocument, SchemaPlace, Unresolved, base_of, root_base, unquote
 
 __all__ = ["MISSING", "Node", "TooLargeError", "read_nodes"]
 
@@ -105,7 +105,7 @@ class _Reader:
     """Reads without recursion: a node is known before its schema is read, so that references may form cycles."""
 
     def __init__(self, schema: Any, *, is_dynamic: bool) -> None:
-        self.document = Document(schema)
+        self.document = SchemaDocument(schema)
         self.is_dynamic = is_dynamic
         self.met_dynamic = False
         self.nodes: list[Node] = []
@@ -141,8 +141,8 @@ class _Reader:
         self.nodes.append(node)
         return node
 
-    def target(self, reference: str, found: Place | Unresolved, scope: Scope) -> Node:
-        if isinstance(found, Place) and isinstance(found.schema, dict | bool):
+    def target(self, reference: str, found: SchemaPlace | Unresolved, scope: Scope) -> Node:
+        if isinstance(found, SchemaPlace) and isinstance(found.schema, dict | bool):
             node = self.node(found.schema, found.base, scope)
             node.shared = True
             node.name = node.name or _last_word(reference)
@@ -288,7 +288,7 @@ class _Keywords:
         nodes: dict[str, Node] = {}
         for value, reference in references.items():
             found = self.reader.document.resolve(reference, self.base)
-            if isinstance(found, Place) and isinstance(found.schema, dict):
+            if isinstance(found, SchemaPlace) and isinstance(found.schema, dict):
                 nodes[value] = self.reader.node(found.schema, found.base, self.scope)
         return Discriminator(name, nodes, {value: _last_word(reference) for value, reference in references.items()})
 

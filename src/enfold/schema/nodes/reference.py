@@ -8,7 +8,7 @@ import msgspec
 
 from enfold.schema.plain import is_plain
 
-__all__ = ["Document", "Place", "Unresolved", "digest"]
+__all__ = ["SchemaDocument", "SchemaPlace", "Unresolved", "digest"]
 
 # Below these keywords stand values, not schemas: an `$id` in there names nothing.
 _VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
@@ -17,7 +17,7 @@ _VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
 _MOST_TOKENS: Final = 200_000
 
 
-class Place(msgspec.Struct, frozen=True):
+class SchemaPlace(msgspec.Struct, frozen=True):
     """A schema, and the base address that its own relative references start from."""
 
     schema: Any
@@ -31,7 +31,7 @@ class Unresolved(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Document:
+class SchemaDocument:
     """One schema document: its embedded resources and anchors, found when a reference first asks for them."""
 
     __slots__ = ("_anchors", "_dynamic", "_resources", "root")
@@ -39,10 +39,10 @@ class Document:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._resources: dict[str, Any] | None = None
-        self._anchors: dict[tuple[str, str], Place] = {}
-        self._dynamic: dict[tuple[str, str], Place] = {}
+        self._anchors: dict[tuple[str, str], SchemaPlace] = {}
+        self._dynamic: dict[tuple[str, str], SchemaPlace] = {}
 
-    def resolve(self, reference: str, base: str = "") -> Place | Unresolved:
+    def resolve(self, reference: str, base: str = "") -> SchemaPlace | Unresolved:
         """The place a reference leads to, seen from a schema whose base address is `base`."""
         address, _, fragment = reference.partition("#")
         resource = self._resource(address, base)
@@ -51,14 +51,14 @@ class Document:
         found = self._within(resource, unquote(fragment))
         if found is None and not address and resource.schema is not self.root:
             # Strictly, a pointer starts at the nearest `$id`; documents put together by tools mean the root.
-            found = self._within(Place(self.root, root_base(self.root)), unquote(fragment))
+            found = self._within(SchemaPlace(self.root, root_base(self.root)), unquote(fragment))
         return found or Unresolved(reference, "there is nothing at that place")
 
-    def resolve_dynamic(self, reference: str, base: str, scope: tuple[str, ...]) -> Place | Unresolved:
+    def resolve_dynamic(self, reference: str, base: str, scope: tuple[str, ...]) -> SchemaPlace | Unresolved:
         """The place a `$dynamicRef` leads to, after the resources of `scope` were entered, the outermost first."""
         found = self.resolve(reference, base)
         name = reference.partition("#")[2]
-        if not isinstance(found, Place) or (found.base, name) not in self._dynamic:
+        if not isinstance(found, SchemaPlace) or (found.base, name) not in self._dynamic:
             return found
         return next(
             self._dynamic[entered, name] for entered in (*scope, found.base) if (entered, name) in self._dynamic
@@ -68,17 +68,17 @@ class Document:
         self._index()
         return any(entered == base for entered, _ in self._dynamic)
 
-    def _resource(self, address: str, base: str) -> Place | None:
+    def _resource(self, address: str, base: str) -> SchemaPlace | None:
         if not address and not base:
-            return Place(self.root, root_base(self.root))
+            return SchemaPlace(self.root, root_base(self.root))
         full = join(base, address) if address else base
         resources = self._index()
         for name in (full, address):
             if name in resources:
-                return Place(resources[name], name)
+                return SchemaPlace(resources[name], name)
         return None
 
-    def _within(self, resource: Place, fragment: str) -> Place | None:
+    def _within(self, resource: SchemaPlace, fragment: str) -> SchemaPlace | None:
         if not fragment:
             return resource
         if fragment.startswith("/"):
@@ -94,7 +94,7 @@ class Document:
 
     def _walk(self) -> None:
         resources = self._resources = {"": self.root}
-        waiting = [Place(self.root, "")]
+        waiting = [SchemaPlace(self.root, "")]
         seen: set[tuple[int, str]] = set()
         while waiting:
             place = waiting.pop()
@@ -102,13 +102,15 @@ class Document:
                 continue
             seen.add((id(place.schema), place.base))
             if isinstance(place.schema, dict):
-                place = Place(place.schema, base_of(place.schema, place.base))
+                place = SchemaPlace(place.schema, base_of(place.schema, place.base))
                 self._note(place, resources)
-                waiting.extend(Place(item, place.base) for key, item in place.schema.items() if key not in _VALUES)
+                waiting.extend(
+                    SchemaPlace(item, place.base) for key, item in place.schema.items() if key not in _VALUES
+                )
             elif isinstance(place.schema, list):
-                waiting.extend(Place(item, place.base) for item in place.schema)
+                waiting.extend(SchemaPlace(item, place.base) for item in place.schema)
 
-    def _note(self, place: Place, resources: dict[str, Any]) -> None:
+    def _note(self, place: SchemaPlace, resources: dict[str, Any]) -> None:
         name = place.schema.get("$id")
         if isinstance(name, str) and not name.startswith("#"):
             resources.setdefault(place.base, place.schema)
@@ -155,7 +157,7 @@ def unquote(fragment: str) -> str:
     return percent_decoded(fragment)
 
 
-def _follow(resource: Place, pointer: str) -> Place | None:
+def _follow(resource: SchemaPlace, pointer: str) -> SchemaPlace | None:
     schema, base = resource.schema, resource.base
     for token in pointer[1:].split("/"):
         key = token.replace("~1", "/").replace("~0", "~")
@@ -167,7 +169,7 @@ def _follow(resource: Place, pointer: str) -> Place | None:
             return None
         if isinstance(schema, dict):
             base = base_of(schema, base)
-    return Place(schema, base)
+    return SchemaPlace(schema, base)
 
 
 def _is_index(token: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from enfold.schema.regexp.characters import WORD, Ranges, contains
-from enfold.schema.regexp.syntax import Back, Chars, Choice, Edge, Group, Look, Node, Repeat, Sequence
+from enfold.schema.regexp.syntax import Alternation, Back, Chars, Edge, Group, Look, Node, Repeat, Sequence
 
 MAX_STATES: Final = 5_000
 # Working out a step takes about this many times as long, for each state, as a step that is remembered.
@@ -102,7 +102,7 @@ class _Builder:
                 return self.before(after, body)
             case Sequence(items):
                 return self.before_all(after, items)
-            case Choice(branches):
+            case Alternation(branches):
                 return self.add(None, *(self.before(after, branch) for branch in branches))
             case Repeat():
                 return self.before_repeat(after, node)

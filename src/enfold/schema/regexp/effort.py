@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from enfold.schema.regexp import characters
-from enfold.schema.regexp.syntax import Back, Chars, Choice, Edge, Group, Look, Node, Repeat, Sequence
+from enfold.schema.regexp.syntax import Alternation, Back, Chars, Edge, Group, Look, Node, Repeat, Sequence
 
 if TYPE_CHECKING:
     from enfold.schema.regexp.characters import Ranges
@@ -87,7 +87,7 @@ def effort(node: Node) -> Effort:
             return _look(effort(body))
         case Sequence(items):
             return reduce(_then, map(effort, items), _leaf())
-        case Choice(branches):
+        case Alternation(branches):
             return _choice([effort(branch) for branch in branches])
         case Repeat(_, _, 0):
             return _leaf()
@@ -102,7 +102,7 @@ def is_anchored(node: Node) -> bool:
             return kind == "start"
         case Group(body):
             return is_anchored(body)
-        case Choice(branches):
+        case Alternation(branches):
             return all(map(is_anchored, branches))
         case Repeat(body, least):
             return least > 0 and is_anchored(body)

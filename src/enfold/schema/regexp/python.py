@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from enfold.schema.regexp.characters import LAST, Ranges, complement
-from enfold.schema.regexp.syntax import Back, Chars, Choice, Edge, Group, Look, Node, Repeat, Sequence
+from enfold.schema.regexp.syntax import Alternation, Back, Chars, Edge, Group, Look, Node, Repeat, Sequence
 
 # `$` of Python also stands before a last line end; `\B` of Python does not hold in an empty text.
 _EDGES: Final = {"start": r"\A", "end": r"\Z", "word": r"\b", "not word": r"(?!\b)"}
@@ -25,8 +25,8 @@ def to_python(node: Node) -> str:
         case Look(body, is_ahead, is_negative):
             return f"(?{'' if is_ahead else '<'}{'!' if is_negative else '='}{to_python(body)})"
         case Sequence(items):
-            return "".join(_enclosed(item) if isinstance(item, Choice) else to_python(item) for item in items)
-        case Choice(branches):
+            return "".join(_enclosed(item) if isinstance(item, Alternation) else to_python(item) for item in items)
+        case Alternation(branches):
             return "|".join(map(to_python, branches))
         case Repeat(body):
             return _repeat(node)

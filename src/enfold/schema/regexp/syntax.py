@@ -43,7 +43,7 @@ class Sequence(msgspec.Struct, frozen=True):
     items: tuple[Node, ...]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Alternation(msgspec.Struct, frozen=True):
     branches: tuple[Node, ...]
 
 
@@ -81,7 +81,7 @@ class Look(msgspec.Struct, frozen=True):
     is_negative: bool
 
 
-Node: TypeAlias = Chars | Sequence | Choice | Repeat | Group | Back | Edge | Look
+Node: TypeAlias = Chars | Sequence | Alternation | Repeat | Group | Back | Edge | Look
 
 EMPTY: Final = Sequence(())
 
@@ -173,7 +173,7 @@ class _Parser:
         branches = [self.sequence()]
         while self.take("|"):
             branches.append(self.sequence())
-        return branches[0] if len(branches) == 1 else Choice(tuple(branches))
+        return branches[0] if len(branches) == 1 else Alternation(tuple(branches))
 
     def sequence(self) -> Node:
         items: list[Node] = []

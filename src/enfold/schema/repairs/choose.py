@@ -13,10 +13,10 @@ from enfold.schema.nodes.traits import kinds_of, outer_types, types_of_values
 from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending
 from enfold.schema.repairs.conversions import lossless
 
-__all__ = ["Choice", "choose", "unmapped_tag"]
+__all__ = ["Candidates", "choose", "unmapped_tag"]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Candidates(msgspec.Struct, frozen=True):
     """Variants worth a try, the likeliest first; or the tag whose value none of them has; or that it was too much."""
 
     variants: tuple[Node, ...]
@@ -26,22 +26,22 @@ class Choice(msgspec.Struct, frozen=True):
 
 def choose(
     bundles: Bundles, pending: Pending, value: Any, answers: Answers, may_compare: Callable[[int], bool]
-) -> Choice:
+) -> Candidates:
     """The variants a value may have been meant for; `may_compare` is asked before it is held against so many."""
     variants = pending.variants
     if type(value) is dict:
         named = _named_by_discriminator(pending.node, variants, value)
         if named is not None:
-            return Choice((named,))
+            return Candidates((named,))
         tag = _tag(bundles, variants, value)
         if tag is not None:
             return _by_tag(bundles, tag, variants, value)
         tag = unmapped_tag(bundles, pending, value)
         if tag is not None:
-            return Choice((), unknown_tag=tag)
+            return Candidates((), unknown_tag=tag)
     if not may_compare(len(variants)):
-        return Choice((), is_too_much=True)
-    return Choice(_by_likeness(bundles, variants, value, answers))
+        return Candidates((), is_too_much=True)
+    return Candidates(_by_likeness(bundles, variants, value, answers))
 
 
 def unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> str | None:
@@ -78,13 +78,13 @@ def _tag(bundles: Bundles, variants: tuple[Node, ...], value: dict[Any, Any]) ->
     return None
 
 
-def _by_tag(bundles: Bundles, tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Choice:
+def _by_tag(bundles: Bundles, tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Candidates:
     tables = {variant: bundles.tags_of(variant).get(tag, frozenset()) for variant in variants}
     constants = frozenset[Any]().union(*tables.values())
     possible = {standing_for(value[tag])}
     possible.update(map(standing_for, lossless(value[tag], types_of_values(constants))))
     meant = tuple(variant for variant in variants if possible & tables[variant])
-    return Choice(meant) if meant else Choice((), unknown_tag=tag)
+    return Candidates(meant) if meant else Candidates((), unknown_tag=tag)
 
 
 def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: Answers) -> tuple[Node, ...]:

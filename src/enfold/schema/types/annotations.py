@@ -301,14 +301,14 @@ def _alias_name(alias: Any) -> str:
 
 def _literal(annotation: Any) -> Shape:
     members = get_args(annotation)
-    return shapes.Choice(annotation, tuple(_json_value(member) for member in members), members)
+    return shapes.Enumeration(annotation, tuple(_json_value(member) for member in members), members)
 
 
 def _enum(cls: type[enum.Enum]) -> Shape:
     if issubclass(cls, enum.Flag):
         return shapes.Flags(cls)
     members = tuple(cls)
-    return shapes.Choice(cls, tuple(_json_value(member) for member in members), members)
+    return shapes.Enumeration(cls, tuple(_json_value(member) for member in members), members)
 
 
 def _json_value(member: Any) -> Any:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from enfold.schema.types.record_classes import resolve
 
-__all__ = ["Declaration", "Kind", "Parameter", "read_callable"]
+__all__ = ["Declaration", "FunctionParameter", "Kind", "read_callable"]
 
 Kind = Literal["def", "async", "stream", "generator"]
 
@@ -24,7 +24,7 @@ _COROUTINE: Final = 0x80 | 0x100
 _ASYNC_GENERATOR: Final = 0x200
 
 
-class Parameter(msgspec.Struct, frozen=True):
+class FunctionParameter(msgspec.Struct, frozen=True):
     """One parameter that can be passed by name; `annotation` is as it was written, perhaps as text."""
 
     name: str
@@ -37,7 +37,7 @@ class Declaration(msgspec.Struct, frozen=True):
 
     name: str
     kind: Kind
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[FunctionParameter, ...]
     returns: Any
     doc: str | None
     globals: Mapping[str, Any]
@@ -103,7 +103,7 @@ def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declarat
     defaults = _defaults(function, names[:positional])
     annotations = _annotations(function)
     parameters = tuple(
-        Parameter(each, annotations.get(each, UNSET), defaults.get(each, UNSET)) for each in names[bound:]
+        FunctionParameter(each, annotations.get(each, UNSET), defaults.get(each, UNSET)) for each in names[bound:]
     )
     returns = annotations.get("return", UNSET)
     doc = (
@@ -201,7 +201,7 @@ def _unpartial(function: Any) -> Any:
     return function
 
 
-def _inspected(name: str, parameter: Any) -> Parameter:
+def _inspected(name: str, parameter: Any) -> FunctionParameter:
     if parameter.kind is parameter.VAR_POSITIONAL:
         raise TypeError(f"{name}(): *{parameter.name} has no names to call it by; write the parameters out")
     if parameter.kind is parameter.VAR_KEYWORD:
@@ -209,4 +209,6 @@ def _inspected(name: str, parameter: Any) -> Parameter:
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise TypeError(f"{name}(): parameter {parameter.name!r} is positional-only; arguments are passed by name")
     annotation = UNSET if parameter.annotation is parameter.empty else parameter.annotation
-    return Parameter(parameter.name, annotation, UNSET if parameter.default is parameter.empty else parameter.default)
+    return FunctionParameter(
+        parameter.name, annotation, UNSET if parameter.default is parameter.empty else parameter.default
+    )

@@ -93,7 +93,7 @@ def whole_numbers(shape: Shape, value: Any, definitions: Definitions) -> Any:
     match shape, value:
         case ((shapes.Scalar(type="integer") | shapes.Flags()), float()) if value.is_integer():
             return int(value)
-        case shapes.Choice(), float() if value.is_integer() and int in map(type, shape.values):
+        case shapes.Enumeration(), float() if value.is_integer() and int in map(type, shape.values):
             return int(value)
         case shapes.Noted(), _:
             return whole_numbers(shape.shape, value, definitions)

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from enfold.errors import CallError
 from enfold.schema.plain import to_plain
 from enfold.schema.types import shapes
-from enfold.schema.types.shapes import Definitions, Field, Limits, Record, Shape
+from enfold.schema.types.shapes import Definitions, Field, Record, Shape, ValueLimits
 
 __all__ = ["Mode", "describe_record", "describe_shape"]
 
@@ -72,7 +72,7 @@ class _Writer:
                 return {"type": shape.type, **_limits(shape.limits, _SCALAR_WORDS.get(shape.type, {}))}
             case shapes.Text():
                 return self._text(shape)
-            case shapes.Choice():
+            case shapes.Enumeration():
                 return _choice(shape.values)
             case shapes.Flags():
                 return {"type": "integer"}
@@ -147,7 +147,7 @@ class _Writer:
                 return {"type": "string", "pattern": "^-?[0-9]+$"}
             case shapes.Scalar(type="number"):
                 return {"type": "string", "pattern": "^-?[0-9]+(\\.[0-9]+)?([eE][-+]?[0-9]+)?$"}
-            case shapes.Choice():
+            case shapes.Enumeration():
                 return _choice(tuple(str(value) for value in key.values))
             case shapes.Noted():
                 return self._key(key.shape)
@@ -255,7 +255,7 @@ def _mentions(schema: Any, reference: str) -> bool:
     return bool(schema == reference)
 
 
-def _limits(limits: Limits, words: dict[str, str]) -> dict[str, Any]:
+def _limits(limits: ValueLimits, words: dict[str, str]) -> dict[str, Any]:
     return {words[name]: to_plain(value) for name, value in limits.given().items() if name in words}
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, ValidationError
 from enfold.schema.refusal import DecodeError
 from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
-from enfold.schema.types.shapes import NO_LIMITS, Definitions, Limits, Record, Shape
+from enfold.schema.types.shapes import NO_LIMITS, Definitions, Record, Shape, ValueLimits
 
 __all__ = ["argument_reader", "read_hook", "to_annotation", "value_reader"]
 
@@ -77,7 +77,7 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
             return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
         case shapes.Text():
             return _with_limits(shape.cls, shape.limits)
-        case shapes.Choice():
+        case shapes.Enumeration():
             return shape.annotation
         case shapes.Flags():
             return shape.cls
@@ -117,11 +117,11 @@ def _generic(build: Any, arguments: Any) -> Any:
     return build[arguments]
 
 
-def _with_limits(annotation: Any, limits: Limits) -> Any:
+def _with_limits(annotation: Any, limits: ValueLimits) -> Any:
     return annotation if limits == NO_LIMITS else Annotated[annotation, msgspec.Meta(**limits.given())]
 
 
-def _finite(limits: Limits) -> Any:
+def _finite(limits: ValueLimits) -> Any:
     """A number within its limits; those it lacks are the largest that JSON can hold, so that infinity is none."""
     given = limits.given()
     if not given.keys() & {"ge", "gt"}:
@@ -156,7 +156,7 @@ def _is_unconverted(shape: Shape) -> bool:
         return _is_unconverted(shape.shape)
     if isinstance(shape, shapes.Either):
         return all(_is_unconverted(member) for member in shape.members)
-    if isinstance(shape, shapes.Choice):
+    if isinstance(shape, shapes.Enumeration):
         return all(value is member for value, member in zip(shape.values, shape.members, strict=True))
     return isinstance(shape, shapes.Scalar) and shape.type in _UNCONVERTED
 
@@ -214,7 +214,7 @@ def _is_simple(shape: Shape) -> bool:
             return _is_simple(shape.item)
         case shapes.Text():
             return shape.cls.__module__ in {"datetime", "uuid", "decimal", "builtins"}
-    return isinstance(shape, shapes.Anything | shapes.Scalar | shapes.Choice | shapes.Flags)
+    return isinstance(shape, shapes.Anything | shapes.Scalar | shapes.Enumeration | shapes.Flags)
 
 
 def _refused(error: ValidationError, data: Any, annotation: Any, schema: Schema) -> DecodeError:

@@ -23,7 +23,7 @@ from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation
 from enfold.schema.types.foreign import with_base64, with_finite_numbers
-from enfold.schema.types.shapes import Definitions, Field, Limits, Record, Shape
+from enfold.schema.types.shapes import Definitions, Field, Record, Shape, ValueLimits
 
 __all__ = ["argument_reader", "value_reader"]
 
@@ -113,7 +113,7 @@ class _Builder:
                 return _scalar(shape)
             case shapes.Text():
                 return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
-            case shapes.Choice():
+            case shapes.Enumeration():
                 return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
             case shapes.Flags():
                 return _made_by(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
@@ -237,7 +237,7 @@ def _read_text(shape: shapes.Text, value: Any) -> Any:
     return found
 
 
-def _check_limits(value: Any, limits: Limits) -> None:
+def _check_limits(value: Any, limits: ValueLimits) -> None:
     """The limits that pydantic-core would check, for values it does not make."""
     for name, bound in limits.given().items():
         try:
@@ -270,7 +270,7 @@ _WORDS: Final = {
 }
 
 
-def _pick(shape: shapes.Choice, value: Any) -> Any:
+def _pick(shape: shapes.Enumeration, value: Any) -> Any:
     for json_value, member in zip(shape.values, shape.members, strict=True):
         if type(json_value) is type(value) and json_value == value:
             return member
@@ -305,7 +305,7 @@ def _is_scalar(shape: Shape) -> bool:
     return (
         _is_scalar(shape.shape)
         if isinstance(shape, shapes.Noted)
-        else isinstance(shape, shapes.Scalar | shapes.Text | shapes.Choice | shapes.Flags)
+        else isinstance(shape, shapes.Scalar | shapes.Text | shapes.Enumeration | shapes.Flags)
     )
 
 
@@ -313,7 +313,7 @@ def _precedence(shape: Shape) -> int:
     """Text that is unmistakably a date or an id is taken as such before it is taken as text; an integer before a float."""
     if isinstance(shape, shapes.Noted):
         return _precedence(shape.shape)
-    if isinstance(shape, shapes.Choice) or (
+    if isinstance(shape, shapes.Enumeration) or (
         isinstance(shape, shapes.Text) and shape.format not in {"base64", "path", "decimal"}
     ):
         return 0

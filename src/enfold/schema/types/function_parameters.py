@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.schema.types.annotations import TypeReader, spelled
-from enfold.schema.types.callables import Declaration, Parameter
+from enfold.schema.types.callables import Declaration, FunctionParameter
 from enfold.schema.types.docstring import Docstring
 from enfold.schema.types.shapes import Anything, Definitions, Either, Field, Noted, Record, Scalar, Shape
 from enfold.schema.types.value_limits import field_alias, field_default, is_field, known_default
@@ -46,7 +46,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
             continue
         annotation, default = _field_apart(annotation, parameter.default)
         shape = read_shape(declaration, f"parameter {parameter.name!r}", reader, annotation)
-        fields.append(_argument(Parameter(parameter.name, annotation, default), shape, documentation, defaults))
+        fields.append(_argument(FunctionParameter(parameter.name, annotation, default), shape, documentation, defaults))
         if reader.beyond_msgspec is not None and beyond is None:
             beyond = (parameter.name, reader.beyond_msgspec)
     record = Record(None, declaration.name, tuple(fields), dict, is_closed=True)
@@ -58,7 +58,7 @@ def _refuse_another(declaration: Declaration, known: str | None, name: str) -> N
         raise TypeError(f"{declaration.name}(): {known!r} and {name!r} both ask for the context, and there is one")
 
 
-def _resolve_parameter(declaration: Declaration, parameter: Parameter, context_type: type | None) -> Any:
+def _resolve_parameter(declaration: Declaration, parameter: FunctionParameter, context_type: type | None) -> Any:
     annotation = parameter.annotation
     try:
         return declaration.resolve(annotation, f"parameter {parameter.name!r}") if annotation is not UNSET else Any
@@ -93,7 +93,7 @@ def _field_in(annotation: Any) -> Any:
 
 
 def _argument(
-    parameter: Parameter, shape: Shape, documentation: Docstring, defaults: dict[str, Callable[[], Any]]
+    parameter: FunctionParameter, shape: Shape, documentation: Docstring, defaults: dict[str, Callable[[], Any]]
 ) -> Field:
     name, default, field = parameter.name, parameter.default, _field_in(parameter.annotation)
     required = default is UNSET

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 
-class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+class ValueLimits(msgspec.Struct, frozen=True, omit_defaults=True):
     """The constraints an annotation puts on a value, in the words that msgspec and annotated_types share."""
 
     ge: Any = None
@@ -35,7 +35,7 @@ class Notes(msgspec.Struct, frozen=True):
     extra: dict[str, Any] = {}
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = ValueLimits()
 NO_NOTES: Final = Notes()
 
 
@@ -47,7 +47,7 @@ class Scalar(msgspec.Struct, frozen=True):
     """A JSON value that is the Python value."""
 
     type: Literal["null", "boolean", "integer", "number", "string"]
-    limits: Limits = NO_LIMITS
+    limits: ValueLimits = NO_LIMITS
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -55,10 +55,10 @@ class Text(msgspec.Struct, frozen=True):
 
     cls: type
     format: str
-    limits: Limits = NO_LIMITS
+    limits: ValueLimits = NO_LIMITS
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Enumeration(msgspec.Struct, frozen=True):
     """One of several values: `values` in JSON, `members` (at the same places) in Python."""
 
     annotation: Any
@@ -77,7 +77,7 @@ class Items(msgspec.Struct, frozen=True):
 
     build: type
     item: Shape
-    limits: Limits = NO_LIMITS
+    limits: ValueLimits = NO_LIMITS
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Table(msgspec.Struct, frozen=True):
     build: type
     key: Shape
     value: Shape
-    limits: Limits = NO_LIMITS
+    limits: ValueLimits = NO_LIMITS
 
 
 class Either(msgspec.Struct, frozen=True):
@@ -120,7 +120,9 @@ class Noted(msgspec.Struct, frozen=True):
     notes: Notes
 
 
-Shape: TypeAlias = Anything | Scalar | Text | Choice | Flags | Items | Row | Table | Either | Named | Foreign | Noted
+Shape: TypeAlias = (
+    Anything | Scalar | Text | Enumeration | Flags | Items | Row | Table | Either | Named | Foreign | Noted
+)
 
 
 class Field(msgspec.Struct, frozen=True):

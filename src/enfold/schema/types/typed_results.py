@@ -102,7 +102,7 @@ def _is_plain_part(part: Shape | Record) -> bool:
             return part.build is dict
         case shapes.Items():
             return part.build is list
-        case shapes.Choice():
+        case shapes.Enumeration():
             return all(value is member for value, member in zip(part.values, part.members, strict=True))
     return not isinstance(part, shapes.Text | shapes.Flags | shapes.Row | shapes.Foreign)
 

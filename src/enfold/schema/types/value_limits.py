@@ -13,13 +13,13 @@ from enfold.schema.types.shapes import (
     NO_NOTES,
     Either,
     Items,
-    Limits,
     Noted,
     Notes,
     Scalar,
     Shape,
     Table,
     Text,
+    ValueLimits,
 )
 
 __all__ = [
@@ -50,7 +50,7 @@ _LIMITS_OF_TEXT: Final = {
 class Metadata(msgspec.Struct, frozen=True):
     """What the extra arguments of an `Annotated` say."""
 
-    limits: Limits = NO_LIMITS
+    limits: ValueLimits = NO_LIMITS
     notes: Notes = NO_NOTES
     uses_pydantic: bool = False  # a pydantic `Field` is among them
     is_plain: bool = True  # msgspec reads all constraints from the annotation as it is written
@@ -66,7 +66,7 @@ def read_metadata(metadata: Iterable[Any]) -> Metadata:
         notes.update(_notes_of(item))
         uses_pydantic = uses_pydantic or is_field(item)
         is_plain = is_plain and (isinstance(item, msgspec.Meta) or not found)
-    return Metadata(Limits(**limits), Notes(**notes), uses_pydantic, is_plain)
+    return Metadata(ValueLimits(**limits), Notes(**notes), uses_pydantic, is_plain)
 
 
 def is_pydantic_metadata(metadata: Iterable[Any]) -> bool:
@@ -100,7 +100,7 @@ def field_alias(field: Any) -> str | None:
     return alias if isinstance(alias, str) else None
 
 
-def limit(shape: Shape, limits: Limits) -> Shape:
+def limit(shape: Shape, limits: ValueLimits) -> Shape:
     """The shape with the limits put where they belong; a limit that fits nowhere is a TypeError."""
     given = limits.given()
     used: set[str] = set()
@@ -119,7 +119,7 @@ def _limited(shape: Shape, given: dict[str, Any], used: set[str]) -> Shape:
         return shape
     fitting = {name: value for name, value in given.items() if name in _applicable(shape)}
     used.update(fitting)
-    return msgspec.structs.replace(shape, limits=Limits(**shape.limits.given() | fitting)) if fitting else shape
+    return msgspec.structs.replace(shape, limits=ValueLimits(**shape.limits.given() | fitting)) if fitting else shape
 
 
 def _applicable(shape: Scalar | Text | Items | Table) -> frozenset[str]:
@@ -151,7 +151,7 @@ def _limits_of(item: Any) -> dict[str, Any]:
         return {"pattern": item.pattern} if isinstance(getattr(item, "pattern", None), str) else {}
     if home != "annotated_types" and not isinstance(item, msgspec.Meta):
         return {}
-    names = Limits.__struct_fields__
+    names = ValueLimits.__struct_fields__
     return {name: value for name in names if (value := getattr(item, name, None)) is not None}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from enfold.sources.mcp.outgoing_call import Call, Listener
+from enfold.sources.mcp.outgoing_call import CallListener, OutgoingCall
 
 __all__ = ["Askers"]
 
@@ -20,17 +20,17 @@ class Askers:
 
     def __init__(self) -> None:
         self._left: dict[object, object | None] = {}  # the clients of calls given up, by their request's id
-        self._tasks: dict[object, Listener] = {}  # by the id that the server gave the task
+        self._tasks: dict[object, CallListener] = {}  # by the id that the server gave the task
         self._has_overflown = False
 
-    def left(self, call: Call) -> None:
+    def left(self, call: OutgoingCall) -> None:
         """Its caller has given up a call that the server has not answered."""
         if len(self._left) >= MAX_LEFT:
             self._has_overflown = True
         elif call.listener is not None:
             self._left[call.id] = call.listener.client
 
-    def answered(self, request_id: object, call: Call | None, result: dict[str, Any]) -> None:
+    def answered(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
         """The server has answered a request, which may have begun a task or ended one."""
         self._left.pop(request_id, None)
         if call is None or call.listener is None:
@@ -43,7 +43,7 @@ class Askers:
                 self._has_overflown = True
             self._tasks[task["taskId"]] = call.listener
 
-    def only(self, calls: list[Call]) -> Listener | None:
+    def only(self, calls: list[OutgoingCall]) -> CallListener | None:
         """The newest listener, if all calls that can have caused a message are of one client, or there is only one."""
         listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
         if not listeners or self._has_overflown:
@@ -53,7 +53,7 @@ class Askers:
         clients = [*(listener.client for listener in listeners), *self._left.values()]
         return listeners[-1] if all(client is clients[0] for client in clients) else None
 
-    def are_all_unaskable(self, calls: list[Call]) -> bool:
+    def are_all_unaskable(self, calls: list[OutgoingCall]) -> bool:
         """Whether no client at all can be meant, so that the source itself may answer."""
         listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
         is_open = bool(listeners) or not self._left  # a call that was given up is not answered for

@@ -19,20 +19,20 @@ from enfold.mcp.json_rpc import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     SUBSCRIPTION_KEY,
-    Message,
     ProtocolError,
     RequestId,
+    RPCMessage,
     error_message,
     parse,
     parse_batch,
     result_message,
 )
 from enfold.sources.mcp.askers import Askers
-from enfold.sources.mcp.mcp_limits import Limits
-from enfold.sources.mcp.outgoing_call import Call, Listener
+from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.sources.mcp.outgoing_call import CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
 
-__all__ = ["UNCANCELLED", "Call", "Inbox", "Notice", "Send"]
+__all__ = ["UNCANCELLED", "Inbox", "Notice", "OutgoingCall", "Send"]
 
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 Send: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -56,13 +56,13 @@ class _Question(msgspec.Struct, frozen=True, eq=False):
     """A request of the server that is being answered."""
 
     id: object
-    listener: Listener | None
+    listener: CallListener | None
 
 
 class Inbox:
     """The calls that wait for a server's answers, and the tasks that answer its questions."""
 
-    def __init__(self, name: str, notice: Notice, source: Listener, limits: Limits) -> None:
+    def __init__(self, name: str, notice: Notice, source: CallListener, limits: MCPLimits) -> None:
         """`source` answers the questions that belong to no call."""
         self.name = name
         self.is_stateless = False  # whether the revision agreed on has no requests of servers
@@ -70,7 +70,7 @@ class Inbox:
         self._source = source
         self._limits = limits
         self._ids = count(1)
-        self._waiting: dict[RequestId, Call] = {}
+        self._waiting: dict[RequestId, OutgoingCall] = {}
         self._askers = Askers()
         self._questions: dict[asyncio.Task[Any], _Question] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -80,14 +80,14 @@ class Inbox:
     # --- calls
 
     def open(
-        self, method: str, params: dict[str, Any], listener: Listener | None, headers: dict[str, str] | None = None
-    ) -> Call:
+        self, method: str, params: dict[str, Any], listener: CallListener | None, headers: dict[str, str] | None = None
+    ) -> OutgoingCall:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        call = Call(next(self._ids), method, params, listener, answer, headers or {})
+        call = OutgoingCall(next(self._ids), method, params, listener, answer, headers or {})
         self._waiting[call.id] = call
         return call
 
-    def close(self, call: Call) -> None:
+    def close(self, call: OutgoingCall) -> None:
         """Nobody waits for this call any more; an answer that still comes is dropped."""
         is_open = self._waiting.pop(call.id, None) is not None
         if call.answer.done() and not call.answer.cancelled():
@@ -95,11 +95,11 @@ class Inbox:
         elif is_open and call.can_ask:
             self._askers.left(call)
 
-    def withdraw(self, call: Call) -> None:
+    def withdraw(self, call: OutgoingCall) -> None:
         """The server has never seen this call, or has refused it without an answer."""
         self._waiting.pop(call.id, None)
 
-    def is_waiting(self, call: Call) -> bool:
+    def is_waiting(self, call: OutgoingCall) -> bool:
         return call.id in self._waiting
 
     def fail_all(self, error: CallError, *, may_have_run: bool = True, words: str = "") -> None:
@@ -131,7 +131,7 @@ class Inbox:
 
     # --- messages
 
-    def take_text(self, text: bytes, send: Send, call: Call | None = None) -> None:
+    def take_text(self, text: bytes, send: Send, call: OutgoingCall | None = None) -> None:
         """Take in one text of the server; what is no message is passed over with a warning."""
         text = text.strip()
         if not text or (len(text) > self._limits.list_bytes and self._refuse_list(text)):
@@ -156,7 +156,7 @@ class Inbox:
         self._refuse(call.id, CallError("PAYLOAD_TOO_LARGE", f"The list is over the limit of {limit} bytes"))
         return True
 
-    def take(self, message: Message, send: Send, call: Call | None = None) -> None:
+    def take(self, message: RPCMessage, send: Send, call: OutgoingCall | None = None) -> None:
         """Take in one message; `call` is the one on whose own stream it came."""
         if message.is_request:
             self._take_question(message, send, call)
@@ -165,7 +165,7 @@ class Inbox:
         else:
             self._take_answer(message)
 
-    def _take_answer(self, message: Message) -> None:
+    def _take_answer(self, message: RPCMessage) -> None:
         result = message.result if message.error is UNSET else UNSET
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
         self._askers.answered(message.id, call, {} if result is UNSET else result)
@@ -176,7 +176,7 @@ class Inbox:
         else:
             call.answer.set_result({} if result is UNSET else result)
 
-    def _take_notification(self, method: str, params: dict[str, Any], call: Call | None) -> None:
+    def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
         if method == "notifications/progress":
             listener = self._progressing(params, call)
         elif method == "notifications/message":
@@ -192,25 +192,25 @@ class Inbox:
         if listener is not None:
             listener.hear(method, params)
 
-    def _progressing(self, params: dict[str, Any], stream_of: Call | None) -> Listener | None:
+    def _progressing(self, params: dict[str, Any], stream_of: OutgoingCall | None) -> CallListener | None:
         """The listener of the call that has been given this progress token; on a call's own stream only its own."""
         call = self._waiting_for(params.get("progressToken"))
         has_token = call is not None and "progressToken" in (call.params.get("_meta") or ())
         return call.listener if call is not None and has_token and stream_of in (None, call) else None
 
-    def _subscriber(self, params: dict[str, Any]) -> Listener | None:
+    def _subscriber(self, params: dict[str, Any]) -> CallListener | None:
         meta = params.get("_meta")
         call = self._waiting_for(meta.get(SUBSCRIPTION_KEY)) if isinstance(meta, dict) else None
         return None if call is None else call.listener
 
-    def _waiting_for(self, request_id: object) -> Call | None:
+    def _waiting_for(self, request_id: object) -> OutgoingCall | None:
         """The call that a server names by its id."""
         is_id = isinstance(request_id, int | str) and request_id is not True
         return self._waiting.get(cast("RequestId", request_id)) if is_id else None
 
     # --- questions
 
-    def _take_question(self, message: Message, send: Send, call: Call | None) -> None:
+    def _take_question(self, message: RPCMessage, send: Send, call: OutgoingCall | None) -> None:
         count = len(self._questions)
         if count >= 2 * self._limits.open_requests:
             self.warn_once("requests", "has too many requests open at once; further ones are not answered")
@@ -228,10 +228,10 @@ class Inbox:
         self._questions[task] = _Question(message.id, listener)
         task.add_done_callback(lambda task: self._questions.pop(task, None))
 
-    def _open(self) -> list[Call]:
+    def _open(self) -> list[OutgoingCall]:
         return [call for call in self._waiting.values() if call.can_ask]
 
-    def _asker(self) -> Listener | None:
+    def _asker(self) -> CallListener | None:
         """Whoever a message concerns that names no call, if only one client's calls can have caused it."""
         return self._askers.only(self._open())
 
@@ -246,7 +246,7 @@ class Inbox:
             if question.id == request_id:
                 task.cancel()
 
-    async def _reply(self, message: Message, send: Send, listener: Listener | None) -> None:
+    async def _reply(self, message: RPCMessage, send: Send, listener: CallListener | None) -> None:
         request_id: Any = message.id
         try:
             reply = result_message(request_id, await self._answer(str(message.method), message.params, listener))
@@ -256,11 +256,11 @@ class Inbox:
             reply = error_message(request_id, ProtocolError(INTERNAL_ERROR, error.message))
         await _sent(send(reply))
 
-    async def _refuse_question(self, message: Message, send: Send, error: ProtocolError) -> None:
+    async def _refuse_question(self, message: RPCMessage, send: Send, error: ProtocolError) -> None:
         request_id: Any = message.id
         await _sent(send(error_message(request_id, error)))
 
-    async def _answer(self, method: str, params: dict[str, Any], listener: Listener | None) -> dict[str, Any]:
+    async def _answer(self, method: str, params: dict[str, Any], listener: CallListener | None) -> dict[str, Any]:
         if method == "ping":
             return {}
         if self.is_stateless:
@@ -312,7 +312,7 @@ async def _sent(sending: Any) -> None:
         await sending
 
 
-def _parse(text: bytes) -> Message:
+def _parse(text: bytes) -> RPCMessage:
     try:
         return parse(text)
     except ProtocolError as error:
@@ -321,10 +321,10 @@ def _parse(text: bytes) -> Message:
         return _parse_loosely(text, error)
 
 
-def _parse_loosely(text: bytes, refused: ProtocolError) -> Message:
+def _parse_loosely(text: bytes, refused: ProtocolError) -> RPCMessage:
     """Several servers write NaN and lone surrogates, which JSON does not know; the rest of such a result is good."""
     try:
         found = json.loads(text.decode("utf-8", "replace"), parse_constant=lambda _: None)
-        return msgspec.convert(found, Message)
+        return msgspec.convert(found, RPCMessage)
     except (ValueError, RecursionError):
         raise refused from None

@@ -9,10 +9,10 @@ from urllib.parse import urljoin, urlsplit
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError, encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import Call, Inbox
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.inbox import Inbox, OutgoingCall
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.upstream_failures import LostError
-from enfold.sources.mcp.web_requests import Reply, Web
+from enfold.sources.mcp.web_requests import OpenResponse, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError
 
 __all__ = ["SSEConnection", "open_event_stream"]
@@ -20,7 +20,7 @@ __all__ = ["SSEConnection", "open_event_stream"]
 EVENTS: Final = "text/event-stream"
 
 
-async def open_event_stream(web: Web, inbox: Inbox, limits: Limits) -> SSEConnection:
+async def open_event_stream(web: Web, inbox: Inbox, limits: MCPLimits) -> SSEConnection:
     """Open the stream, whose first event says where to post; an address without one is no such server."""
     reply = await web.send("GET", {"accept": EVENTS})
     if reply.status >= 400 or reply.content_type != EVENTS:
@@ -37,7 +37,7 @@ async def open_event_stream(web: Web, inbox: Inbox, limits: Limits) -> SSEConnec
 class SSEConnection:
     """The conversation over one event stream."""
 
-    def __init__(self, web: Web, inbox: Inbox, limits: Limits) -> None:
+    def __init__(self, web: Web, inbox: Inbox, limits: MCPLimits) -> None:
         self._web = web
         self._inbox = inbox
         self._limits = limits
@@ -50,7 +50,7 @@ class SSEConnection:
     async def endpoint(self) -> str:
         return await asyncio.shield(self._endpoint)
 
-    async def request(self, call: Call) -> dict[str, Any]:
+    async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request, which comes on the stream."""
         try:
             await self._post(request(call.id, call.method, call.params))
@@ -74,7 +74,7 @@ class SSEConnection:
         await self._inbox.cancel_tasks()
         await self._web.close()
 
-    async def read(self, reply: Reply) -> None:
+    async def read(self, reply: OpenResponse) -> None:
         """Take in the events of the stream until it ends; then nobody can be answered any more."""
         decoder = EventDecoder(max_event=self._limits.message_bytes)
         try:
@@ -121,7 +121,7 @@ class SSEConnection:
                 await reply.close()
         await reply.drain()
 
-    async def _refusal(self, reply: Reply) -> Exception:
+    async def _refusal(self, reply: OpenResponse) -> Exception:
         failure = await reply.failure()
         if reply.status in (400, 404):  # the session that this stream stands for is not known any more
             self.is_open = False

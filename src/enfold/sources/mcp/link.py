@@ -9,8 +9,8 @@ from typing import Any, Final
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.sources.mcp.inbox import Notice
-from enfold.sources.mcp.outgoing_call import Listener
-from enfold.sources.mcp.session import ServerSettings, Session, open_session
+from enfold.sources.mcp.outgoing_call import CallListener
+from enfold.sources.mcp.session import ServerSettings, UpstreamSession, open_session
 
 __all__ = ["Link"]
 
@@ -23,10 +23,10 @@ class Link:
     def __init__(
         self,
         settings: ServerSettings,
-        source: Listener,
+        source: CallListener,
         log_level: str,
         notice: Notice,
-        on_return: Callable[[Session], Awaitable[None]],
+        on_return: Callable[[UpstreamSession], Awaitable[None]],
         on_state: Callable[[], None],
         *,
         is_first: bool,
@@ -40,7 +40,7 @@ class Link:
         self._on_state = on_state
         self.why = ""  # there is no session
         self._is_first = is_first
-        self._session: Session | None = None
+        self._session: UpstreamSession | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
         self._was_open = False
@@ -49,7 +49,7 @@ class Link:
     def is_up(self) -> bool:
         return self._session is not None and self._session.is_open
 
-    async def session(self) -> Session:
+    async def session(self) -> UpstreamSession:
         """The open session; many callers at once open it only once."""
         session = self._session
         if session is not None and session.is_open:
@@ -59,13 +59,13 @@ class Link:
                 return self._session
             return await self._reopen()
 
-    async def open_aside(self) -> Session:
+    async def open_aside(self) -> UpstreamSession:
         """Another session, for one call; who asks for it closes it."""
         session = await open_session(self._settings, _ignore, self._source)
         await session.hear_logs(self._log_level)
         return session
 
-    async def drop(self, session: Session) -> None:
+    async def drop(self, session: UpstreamSession) -> None:
         """Give up a session that is of no use any more; the next call opens another."""
         if self._session is session:
             self._session = None
@@ -77,7 +77,7 @@ class Link:
         if session is not None:
             await session.close()
 
-    async def _reopen(self) -> Session:
+    async def _reopen(self) -> UpstreamSession:
         if self._session is not None:
             await self.drop(self._session)
         self._check_open()
@@ -110,7 +110,7 @@ class Link:
         if self._is_closed:
             raise CallError("UNAVAILABLE", f"The connection to {self._settings.name} has been closed", retryable=False)
 
-    async def _settle(self, session: Session) -> None:
+    async def _settle(self, session: UpstreamSession) -> None:
         await session.listen()
         await session.hear_logs(self._log_level)
 

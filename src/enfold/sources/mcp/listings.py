@@ -27,10 +27,10 @@ from enfold.operation import (
     with_hash,
 )
 from enfold.sources.choosing import Choice, choosing
-from enfold.sources.mcp.result_envelopes import Reads, Shape, read_shape, to_envelope
+from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
 from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
-from enfold.sources.mcp.upstream import Listing, Upstream
+from enfold.sources.mcp.upstream import ListedItems, Upstream
 from enfold.sources.report import Problem
 
 __all__ = ["KINDS", "Imported", "Kind", "Options", "import_operations"]
@@ -108,7 +108,7 @@ class _Maker:
     def imported(self, renewed: frozenset[str]) -> Imported:
         return Imported(list(self._made.values()), self._skipped, self._is_stateless, renewed)
 
-    def items(self, listing: Listing) -> list[Listed]:
+    def items(self, listing: ListedItems) -> list[Listed]:
         """The items of a list; that it was cut is told."""
         if listing.problem is not None:
             self._skipped.append(listing.problem)
@@ -134,7 +134,7 @@ class _Maker:
         if spec is not None:
             self._add(spec, self._caller(tool, spec, shape, mirrors))
 
-    def _tool_spec(self, tool: Listed, name: str, schema: Listed, shape: Shape) -> OperationSpec | None:
+    def _tool_spec(self, tool: Listed, name: str, schema: Listed, shape: ResultShape) -> OperationSpec | None:
         given, advertised = tool.get("annotations"), tool.get("outputSchema")
         hints: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         is_query = hints.get("readOnlyHint") is True
@@ -154,7 +154,7 @@ class _Maker:
             destructive=not is_query and hints.get("destructiveHint") is not False,
         )
 
-    def _caller(self, tool: Listed, spec: OperationSpec, shape: Shape, mirrors: tuple[Mirror, ...]) -> Handler:
+    def _caller(self, tool: Listed, spec: OperationSpec, shape: ResultShape, mirrors: tuple[Mirror, ...]) -> Handler:
         original, idempotent, upstream = tool["name"], spec.idempotent, self._upstream
         runs_as_task = not self._is_stateless and needs_task(tool)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Limits"]
+__all__ = ["MCPLimits"]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class MCPLimits(msgspec.Struct, frozen=True):
     """Sizes in bytes, times in seconds."""
 
     message_bytes: int = 64 * 1024 * 1024

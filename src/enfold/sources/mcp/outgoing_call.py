@@ -7,13 +7,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-__all__ = ["LISTEN", "Call", "Listener"]
+__all__ = ["LISTEN", "CallListener", "OutgoingCall"]
 
 # A request that stays open for as long as its maker wants to be told of changes.
 LISTEN: Final = "subscriptions/listen"
 
 
-class Listener(Protocol):
+class CallListener(Protocol):
     """Whoever made a call, as the server may speak to them while it works."""
 
     @property
@@ -30,13 +30,13 @@ class Listener(Protocol):
         """Answer a question of the server, or raise the ProtocolError it is to get."""
 
 
-class Call(msgspec.Struct, frozen=True, eq=False):
+class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
     """One request in flight; `headers` are further ones for HTTP."""
 
     id: int
     method: str
     params: dict[str, Any]
-    listener: Listener | None
+    listener: CallListener | None
     answer: asyncio.Future[dict[str, Any]]
     headers: dict[str, str] = {}
 

@@ -15,7 +15,7 @@ import msgspec
 from enfold.mcp.asking import MissingCapability, Peer, Question
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
 from enfold.operation import Context
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_limits import MCPLimits
 
 __all__ = ["Answers", "PutQuestions", "Recipient", "peer_of", "with_defaults"]
 
@@ -39,7 +39,7 @@ def peer_of(context: Context) -> Peer | None:
 class Recipient:
     """Whoever waits for a call's result; they may change while the call is held."""
 
-    def __init__(self, context: Context, answers: Answers, limits: Limits) -> None:
+    def __init__(self, context: Context, answers: Answers, limits: MCPLimits) -> None:
         self.context = context
         self._left_bytes = limits.notice_bytes
         self._answers = answers

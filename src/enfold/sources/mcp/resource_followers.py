@@ -10,23 +10,23 @@ from typing import Final
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import ProtocolError
-from enfold.sources.mcp.session import Session
+from enfold.sources.mcp.session import UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 
-__all__ = ["Following"]
+__all__ = ["ResourceFollowers"]
 
 PARTING: Final = 2.0  # seconds in which a server may take in that nobody follows a resource any more
 
 log: Final = Log("enfold.mcp")
 
 
-class Following:
+class ResourceFollowers:
     """Who follows which resource of a server; `open_session` gives the connection on which it is asked for."""
 
-    def __init__(self, open_session: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, open_session: Callable[[], Awaitable[UpstreamSession]]) -> None:
         self._open_session = open_session
         self._followers: dict[str, list[_Follower]] = {}
-        self._asked: dict[str, Session] = {}
+        self._asked: dict[str, UpstreamSession] = {}
         self._asking = asyncio.Lock()
 
     async def follow(self, uri: str) -> AsyncGenerator[str]:
@@ -50,7 +50,7 @@ class Following:
                     for follower in followers:
                         follower.hear(uri)
 
-    async def take_up(self, session: Session) -> None:
+    async def take_up(self, session: UpstreamSession) -> None:
         """Ask a server that was lost and is back for all that is followed; what has happened meanwhile nobody knows."""
         for uri in [uri for uri, followers in self._followers.items() if followers]:
             try:

@@ -13,7 +13,7 @@ from enfold.errors import FormatError
 from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.self_named import is_encoded_block, names_itself
 
-__all__ = ["PARSED_TEXT", "Reads", "Shape", "read_shape", "to_envelope"]
+__all__ = ["PARSED_TEXT", "Reads", "ResultShape", "read_shape", "to_envelope"]
 
 Reads: TypeAlias = Literal["result"] | None
 Schema: TypeAlias = dict[str, Any]
@@ -22,7 +22,7 @@ PARSED_TEXT: Final = "parsed_text"  # the data was JSON in a text block, and not
 FASTMCP_WRAP: Final = "x-fastmcp-wrap-result"
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ResultShape(msgspec.Struct, frozen=True):
     """What a tool says of its results: the schema of the data, and whether that lies in a wrapper."""
 
     schema: Schema
@@ -30,14 +30,14 @@ class Shape(msgspec.Struct, frozen=True):
     null_is_data: bool = False  # whether structured content that is null is a value
 
 
-def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any = None) -> Shape:
+def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any = None) -> ResultShape:
     """The shape a tool's output schema describes; a wrapper that the schema or the tool's `_meta` names is taken off."""
     schema: Schema = advertised if isinstance(advertised, dict) else {}
     is_ours = isinstance(meta, Mapping) and meta.get(FORMAT_KEY) == "result"
     is_marked = schema.get(FASTMCP_WRAP) is True or is_ours
     if is_marked or reads == "result":
-        return Shape(_inner_schema(schema), is_wrapped=True, null_is_data=null_is_data)
-    return Shape(schema, null_is_data=null_is_data)
+        return ResultShape(_inner_schema(schema), is_wrapped=True, null_is_data=null_is_data)
+    return ResultShape(schema, null_is_data=null_is_data)
 
 
 def _inner_schema(schema: Schema) -> Schema:
@@ -62,7 +62,7 @@ class _Payload(msgspec.Struct, frozen=True):
     provenance: dict[str, Any] | None = None
 
 
-def to_envelope(result: Mapping[str, Any], shape: Shape) -> ResponseEnvelope[Any]:
+def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
     """The envelope of a tool's result; its meta keeps the result as it came."""
     blocks, meta = result.get("content"), result.get("_meta")
     content: list[Any] = blocks if isinstance(blocks, list) else []
@@ -81,7 +81,7 @@ def to_envelope(result: Mapping[str, Any], shape: Shape) -> ResponseEnvelope[Any
     return msgspec.structs.replace(envelope, warnings=payload.warnings, provenance=payload.provenance)
 
 
-def _payload(content: list[Any], structured: Any, shape: Shape, *, is_error: bool) -> _Payload:
+def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_error: bool) -> _Payload:
     has_structure = structured is not UNSET and (structured is not None or shape.null_is_data)
     if is_error:
         return _Payload(structured if has_structure else content)
@@ -90,7 +90,7 @@ def _payload(content: list[Any], structured: Any, shape: Shape, *, is_error: boo
     return _block_payload(content) or _text_payload(content, shape) or _Payload(content)
 
 
-def _text_payload(content: list[Any], shape: Shape) -> _Payload | None:
+def _text_payload(content: list[Any], shape: ResultShape) -> _Payload | None:
     """The JSON of the one text block, where something says what it is: itself, or an output schema."""
     parsed = _parsed_text(content)
     if names_itself(parsed):
@@ -104,7 +104,7 @@ def _text_payload(content: list[Any], shape: Shape) -> _Payload | None:
 # --- payloads in other envelopes ----------------------------------------------------------------------------------
 
 
-def _unwrapped(data: Any, shape: Shape) -> _Payload:
+def _unwrapped(data: Any, shape: ResultShape) -> _Payload:
     if names_itself(data):
         return _read_envelope(data)
     if not shape.is_wrapped or not isinstance(data, Mapping) or data.keys() == {"error"}:

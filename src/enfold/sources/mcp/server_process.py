@@ -13,8 +13,8 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.inbox import UNCANCELLED, Inbox, OutgoingCall
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Command
 from enfold.sources.mcp.upstream_failures import LostError
 
@@ -32,7 +32,7 @@ _NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", 
 _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
 
 
-async def start_process(command: Command, inbox: Inbox, limits: Limits) -> StdioConnection:
+async def start_process(command: Command, inbox: Inbox, limits: MCPLimits) -> StdioConnection:
     """Start the server; one that cannot be started at all is UNAVAILABLE."""
     loop = asyncio.get_running_loop()
     connection = StdioConnection(inbox, limits)
@@ -76,7 +76,7 @@ def _is_needed(name: str) -> bool:
 class StdioConnection:
     """The conversation with one process."""
 
-    def __init__(self, inbox: Inbox, limits: Limits) -> None:
+    def __init__(self, inbox: Inbox, limits: MCPLimits) -> None:
         self._inbox = inbox
         self._limits = limits
         self.process = _Process(self)
@@ -88,7 +88,7 @@ class StdioConnection:
     def agree(self, revision: Revision | None) -> None:
         """This transport names no revision beside its messages."""
 
-    async def request(self, call: Call) -> dict[str, Any]:
+    async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
         try:
             await self._write_call(call)
@@ -99,7 +99,7 @@ class StdioConnection:
         finally:
             self._inbox.close(call)
 
-    async def _write_call(self, call: Call) -> None:
+    async def _write_call(self, call: OutgoingCall) -> None:
         """Send a request when the process has read enough of what came before; a caller who leaves earlier sends none."""
         try:
             while self.process.is_full is not None:
@@ -135,7 +135,7 @@ class StdioConnection:
         if stdin.is_closing():  # the write itself found nobody reading
             raise self._lost()
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: OutgoingCall) -> None:
         if call.method not in UNCANCELLED and self._inbox.is_waiting(call):
             params = {"requestId": call.id, "reason": "The caller has given up"}
             self._send(notification("notifications/cancelled", params))

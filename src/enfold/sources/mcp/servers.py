@@ -15,7 +15,7 @@ from enfold.operation import AccessControl, Normalize, Operation, Policy, legal_
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
 from enfold.sources.mcp.recipients import Answers
 from enfold.sources.mcp.result_envelopes import Reads
@@ -26,7 +26,7 @@ from enfold.sources.report import ImportReport, Problem
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
-    from enfold.sources.mcp.oauth.login import Login
+    from enfold.sources.mcp.oauth.login import OAuthLogin
 
 __all__ = ["MCPOperations", "from_mcp"]
 
@@ -51,7 +51,7 @@ def from_mcp(
     normalize: Normalize | None = None,
     policy: Policy | None = None,
     timeout: float | Literal["default"] | None = "default",
-    limits: Limits | None = None,
+    limits: MCPLimits | None = None,
     headers: GivenHeaders | None = None,
     credentials: Credentials | None = None,
     auth: Auth | None = None,
@@ -91,7 +91,7 @@ def from_mcp(
 
     def server_of(name: str, server: Server, options: Options) -> _Server:
         login = _login(server, auth, name, sent)
-        settings = ServerSettings(server, name, limits or Limits(), protocol, login or sent, client)
+        settings = ServerSettings(server, name, limits or MCPLimits(), protocol, login or sent, client)
         return _Server(settings, login, answers or {}, log_level, options)
 
     if not isinstance(servers, dict):
@@ -168,7 +168,7 @@ class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
     def __init__(
-        self, settings: ServerSettings, login: Login | None, answers: Answers, log_level: str, options: Options
+        self, settings: ServerSettings, login: OAuthLogin | None, answers: Answers, log_level: str, options: Options
     ) -> None:
         self._upstream = Upstream(settings, answers, log_level, self._changed, self._tell)
         self._login = login
@@ -303,13 +303,13 @@ def _update(registry: OperationRegistry, before: list[Operation], after: list[Op
 # --- what the user gives ------------------------------------------------------------------------------------------
 
 
-def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) -> Login | None:
+def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) -> OAuthLogin | None:
     """The login at a server, which only one at an address can ask for."""
     if auth is None or not isinstance(server, Address):
         return None
-    from enfold.sources.mcp.oauth.login import Login
+    from enfold.sources.mcp.oauth.login import OAuthLogin
 
-    return Login(auth, server.url, name, headers)
+    return OAuthLogin(auth, server.url, name, headers)
 
 
 def _with_credentials(headers: GivenHeaders, credentials: Credentials | None) -> GivenHeaders:

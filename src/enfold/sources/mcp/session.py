@@ -24,13 +24,13 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.levels import place_of
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
 from enfold.sources.mcp.inbox import Inbox, Notice
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Command, Server
-from enfold.sources.mcp.outgoing_call import LISTEN, Call, Listener
+from enfold.sources.mcp.outgoing_call import LISTEN, CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 from enfold.sources.mcp.web_requests import Headers
 
-__all__ = ["Connection", "Dialect", "ServerSettings", "Session", "open_session"]
+__all__ = ["Dialect", "ServerConnection", "ServerSettings", "UpstreamSession", "open_session"]
 
 log: Final = Log("enfold.mcp")
 
@@ -48,7 +48,7 @@ ALL_CAPABILITIES: Final[dict[str, Any]] = {
 _FINAL_STATUSES: Final = (401, 403, 429, 503)
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """What a transport offers."""
 
     @property
@@ -58,7 +58,7 @@ class Connection(Protocol):
     def agree(self, revision: Revision | None) -> None:
         """Name this revision from now on."""
 
-    async def request(self, call: Call) -> dict[str, Any]:
+    async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
@@ -74,7 +74,7 @@ class ServerSettings:
     __slots__ = ("client", "headers", "limits", "name", "protocol", "server")
 
     def __init__(
-        self, server: Server, name: str, limits: Limits, protocol: Dialect, headers: Headers, client: Any
+        self, server: Server, name: str, limits: MCPLimits, protocol: Dialect, headers: Headers, client: Any
     ) -> None:
         self.server = server
         self.name = name
@@ -88,10 +88,10 @@ class ServerSettings:
         return ServerSettings(self.server, self.name, self.limits, protocol, self.headers, self.client)
 
 
-class Session:
+class UpstreamSession:
     """One open conversation, in an agreed revision."""
 
-    def __init__(self, connection: Connection, inbox: Inbox, revision: Revision, told: Mapping[str, Any]) -> None:
+    def __init__(self, connection: ServerConnection, inbox: Inbox, revision: Revision, told: Mapping[str, Any]) -> None:
         self.connection = connection
         self.revision = revision
         self._inbox = inbox
@@ -118,7 +118,7 @@ class Session:
         self,
         method: str,
         params: dict[str, Any],
-        listener: Listener | None = None,
+        listener: CallListener | None = None,
         *,
         capabilities: Mapping[str, Any] | None = None,
         wants_progress: bool = False,
@@ -243,8 +243,8 @@ class _Begun:
 
 
 async def open_session(
-    settings: ServerSettings, notice: Notice, source: Listener, *, tells_output: bool = False
-) -> Session:
+    settings: ServerSettings, notice: Notice, source: CallListener, *, tells_output: bool = False
+) -> UpstreamSession:
     """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
 
     `tells_output` says that the error may repeat what a process has printed.
@@ -269,7 +269,9 @@ async def open_session(
 # --- transports ---------------------------------------------------------------------------------------------------
 
 
-async def _open_process(settings: ServerSettings, command: Command, notice: Notice, source: Listener) -> Session:
+async def _open_process(
+    settings: ServerSettings, command: Command, notice: Notice, source: CallListener
+) -> UpstreamSession:
     try:
         return await _begin_process(settings, command, notice, source, settings.protocol)
     except LostError:
@@ -280,8 +282,8 @@ async def _open_process(settings: ServerSettings, command: Command, notice: Noti
 
 
 async def _begin_process(
-    settings: ServerSettings, command: Command, notice: Notice, source: Listener, protocol: Dialect
-) -> Session:
+    settings: ServerSettings, command: Command, notice: Notice, source: CallListener, protocol: Dialect
+) -> UpstreamSession:
     from enfold.sources.mcp.server_process import start_process
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
@@ -289,7 +291,9 @@ async def _begin_process(
     return await _begin(connection, inbox, settings, protocol)
 
 
-async def _open_address(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
+async def _open_address(
+    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
+) -> UpstreamSession:
     if address.transport == "sse":
         return await _begin_event_stream(settings, address, notice, source)
     try:
@@ -304,7 +308,9 @@ async def _open_address(settings: ServerSettings, address: Address, notice: Noti
         raise refused from None
 
 
-async def _begin_http(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
+async def _begin_http(
+    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
+) -> UpstreamSession:
     from enfold.sources.mcp.streamable_http import HTTPConnection
     from enfold.sources.mcp.web_requests import Web
 
@@ -313,7 +319,9 @@ async def _begin_http(settings: ServerSettings, address: Address, notice: Notice
     return await _begin(HTTPConnection(web, inbox, settings.limits), inbox, settings, settings.protocol)
 
 
-async def _begin_event_stream(settings: ServerSettings, address: Address, notice: Notice, source: Listener) -> Session:
+async def _begin_event_stream(
+    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
+) -> UpstreamSession:
     from enfold.sources.mcp.legacy_sse import open_event_stream
     from enfold.sources.mcp.web_requests import Web
 
@@ -337,7 +345,9 @@ def _may_be_older(error: Exception) -> bool:
 # --- revisions ----------------------------------------------------------------------------------------------------
 
 
-async def _begin(connection: Connection, inbox: Inbox, settings: ServerSettings, protocol: Dialect) -> Session:
+async def _begin(
+    connection: ServerConnection, inbox: Inbox, settings: ServerSettings, protocol: Dialect
+) -> UpstreamSession:
     try:
         return await _negotiate(connection, inbox, settings.limits, protocol)
     except BaseException:
@@ -345,7 +355,9 @@ async def _begin(connection: Connection, inbox: Inbox, settings: ServerSettings,
         raise
 
 
-async def _negotiate(connection: Connection, inbox: Inbox, limits: Limits, protocol: Dialect) -> Session:
+async def _negotiate(
+    connection: ServerConnection, inbox: Inbox, limits: MCPLimits, protocol: Dialect
+) -> UpstreamSession:
     """The newest revision if the server knows it, else the handshake of the older ones."""
     if protocol != "auto":
         revision = _revision(protocol)
@@ -369,7 +381,7 @@ async def _negotiate(connection: Connection, inbox: Inbox, limits: Limits, proto
     return await _discover(connection, inbox)
 
 
-async def _discover(connection: Connection, inbox: Inbox) -> Session:
+async def _discover(connection: ServerConnection, inbox: Inbox) -> UpstreamSession:
     connection.agree(LATEST)
     try:
         told = await _ask_for_versions(connection, inbox)
@@ -381,15 +393,15 @@ async def _discover(connection: Connection, inbox: Inbox) -> Session:
     versions = told.get("supportedVersions")
     if not isinstance(versions, list) or LATEST.name not in versions:
         raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
-    return Session(connection, inbox, LATEST, told)
+    return UpstreamSession(connection, inbox, LATEST, told)
 
 
-async def _ask_for_versions(connection: Connection, inbox: Inbox) -> dict[str, Any]:
+async def _ask_for_versions(connection: ServerConnection, inbox: Inbox) -> dict[str, Any]:
     params = {"_meta": _stateless_meta(LATEST, {})}
     return await connection.request(inbox.open("server/discover", params, None))
 
 
-async def _shake_hands(connection: Connection, inbox: Inbox, revision: Revision) -> Session:
+async def _shake_hands(connection: ServerConnection, inbox: Inbox, revision: Revision) -> UpstreamSession:
     connection.agree(None)
     params = {"protocolVersion": revision.name, "capabilities": ALL_CAPABILITIES, "clientInfo": _client_info()}
     told = await connection.request(inbox.open("initialize", params, None))
@@ -399,7 +411,7 @@ async def _shake_hands(connection: Connection, inbox: Inbox, revision: Revision)
     found = _revision(agreed)
     connection.agree(found)
     await connection.notify("notifications/initialized")
-    return Session(connection, inbox, found, told)
+    return UpstreamSession(connection, inbox, found, told)
 
 
 def _revision(name: str) -> Revision:

@@ -10,11 +10,11 @@ from enfold.errors import CallError
 from enfold.mcp.headers import NAMED_BY, write_value
 from enfold.mcp.json_rpc import ProtocolError, encode, notification, parse, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import UNCANCELLED, Call, Inbox
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.inbox import UNCANCELLED, Inbox, OutgoingCall
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
-from enfold.sources.mcp.web_requests import DRAIN, Reply, Web, too_large
-from enfold.sources.sse import Event, EventDecoder, EventTooLargeError
+from enfold.sources.mcp.web_requests import DRAIN, OpenResponse, Web, too_large
+from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
 
 __all__ = ["HTTPConnection"]
 
@@ -27,7 +27,7 @@ RETRY: Final = 1.0  # seconds before a broken stream is taken up again, where th
 class HTTPConnection:
     """The conversation with one address."""
 
-    def __init__(self, web: Web, inbox: Inbox, limits: Limits) -> None:
+    def __init__(self, web: Web, inbox: Inbox, limits: MCPLimits) -> None:
         self._web = web
         self._inbox = inbox
         self._limits = limits
@@ -39,7 +39,7 @@ class HTTPConnection:
         """From now on requests name this revision, or none."""
         self._revision = revision
 
-    async def request(self, call: Call) -> dict[str, Any]:
+    async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
         try:
             reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
@@ -84,7 +84,7 @@ class HTTPConnection:
             headers["mcp-session-id"] = self._session_id
         return headers
 
-    def _headers(self, call: Call) -> dict[str, str]:
+    def _headers(self, call: OutgoingCall) -> dict[str, str]:
         headers = self._common()
         if self._revision is not None and self._revision.is_stateless:
             headers["mcp-method"] = call.method
@@ -93,7 +93,7 @@ class HTTPConnection:
                 headers["mcp-name"] = write_value(name)
         return {**headers, **call.headers}
 
-    async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> Reply:
+    async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> OpenResponse:
         reply = await self._reach("POST", headers, encode(message))
         self._session_id = reply.header("mcp-session-id") or self._session_id
         return await self._accepted(reply)
@@ -103,7 +103,7 @@ class HTTPConnection:
 
     async def _reach(
         self, method: str, headers: dict[str, str], body: bytes | None = None, *, waits: bool = False
-    ) -> Reply:
+    ) -> OpenResponse:
         try:
             return await self._web.send(method, headers, body, waits=waits)
         except LostError as lost:
@@ -112,7 +112,7 @@ class HTTPConnection:
                 self._inbox.on_loss(lost.error.message)
             raise
 
-    async def _accepted(self, reply: Reply) -> Reply:
+    async def _accepted(self, reply: OpenResponse) -> OpenResponse:
         if reply.status < 400:
             return reply
         try:
@@ -120,7 +120,7 @@ class HTTPConnection:
         finally:
             await reply.close()
 
-    async def _refusal(self, reply: Reply) -> Exception:
+    async def _refusal(self, reply: OpenResponse) -> Exception:
         """What an error status means: a session that is over, an error of the protocol, or of HTTP."""
         failure = await reply.failure()
         body = str(failure.details.get("body", ""))
@@ -135,7 +135,7 @@ class HTTPConnection:
         self._inbox.on_loss(error.message)
         return LostError(error, may_have_run=False)
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: OutgoingCall) -> None:
         """Closing the response says it in the newest revision; before, a message does."""
         is_stateless = self._revision is not None and self._revision.is_stateless
         if self.is_open and not is_stateless and call.method not in UNCANCELLED:
@@ -144,7 +144,7 @@ class HTTPConnection:
 
     # --- receiving
 
-    async def _take(self, reply: Reply, call: Call) -> None:
+    async def _take(self, reply: OpenResponse, call: OutgoingCall) -> None:
         """Read a reply until the call has its answer."""
         if reply.content_type == EVENTS:
             await self._take_events(reply, call)
@@ -161,7 +161,7 @@ class HTTPConnection:
             details = {"status": reply.status, "content_type": reply.content_type}
             raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
 
-    async def _take_events(self, reply: Reply, call: Call) -> None:
+    async def _take_events(self, reply: OpenResponse, call: OutgoingCall) -> None:
         """Read the events of a call; a stream that breaks off is taken up again where its server allows that."""
         decoder = EventDecoder(max_event=self._limits.message_bytes)
         failures = 0
@@ -178,7 +178,7 @@ class HTTPConnection:
                 call.listener.let_go()
             reply = await self._resume(decoder)
 
-    async def _read_events(self, reply: Reply, decoder: EventDecoder, call: Call | None) -> bool:
+    async def _read_events(self, reply: OpenResponse, decoder: EventDecoder, call: OutgoingCall | None) -> bool:
         """Take in events until the call is answered or the stream ends; whether there were any."""
         has_any = False
         try:
@@ -200,14 +200,14 @@ class HTTPConnection:
         await reply.close()
         return has_any
 
-    def _take_event(self, event: Event, call: Call | None) -> None:
+    def _take_event(self, event: ServerSentEvent, call: OutgoingCall | None) -> None:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             told = {"status": 405, "reason": "transport"}
             raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", told)
         text = self._web.censored(event.data.encode("utf-8", "surrogatepass"))
         self._inbox.take_text(text, self._send, call)
 
-    async def _resume(self, decoder: EventDecoder) -> Reply:
+    async def _resume(self, decoder: EventDecoder) -> OpenResponse:
         await asyncio.sleep(RETRY if decoder.retry is None else decoder.retry / 1000)
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:

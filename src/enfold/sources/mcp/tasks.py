@@ -8,7 +8,7 @@ from typing import Any
 
 from enfold.operation import Context
 from enfold.sources.mcp.driving import cancel_quietly
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream import Upstream
 
@@ -37,6 +37,6 @@ async def _result(upstream: Upstream, task_id: str, caller: Recipient) -> dict[s
     try:
         return await upstream.converse("tasks/result", {"taskId": task_id}, caller)
     except asyncio.CancelledError:
-        nobody = Recipient(Context(), {}, Limits())
+        nobody = Recipient(Context(), {}, MCPLimits())
         await cancel_quietly(lambda method, params: upstream.converse(method, params, nobody), task_id)
         raise

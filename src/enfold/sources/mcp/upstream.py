@@ -20,17 +20,17 @@ from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.mcp_targets import Command
 from enfold.sources.mcp.recipients import Answers, Recipient, peer_of
-from enfold.sources.mcp.resource_followers import Following
-from enfold.sources.mcp.session import ServerSettings, Session
+from enfold.sources.mcp.resource_followers import ResourceFollowers
+from enfold.sources.mcp.session import ServerSettings, UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 from enfold.sources.report import Problem
 
-__all__ = ["Listing", "Upstream"]
+__all__ = ["ListedItems", "Upstream"]
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 
 
-class Listing(msgspec.Struct, frozen=True):
+class ListedItems(msgspec.Struct, frozen=True):
     """The items of a list, and what was left out of them."""
 
     items: list[dict[str, Any]]
@@ -56,13 +56,17 @@ class Upstream:
         self._changed: set[str] = set()
         self._held = Held(settings.limits.held)
         self._link = self._new_link(settings, self._returned, is_first=True)
-        self._following = Following(self._link.session)
+        self._following = ResourceFollowers(self._link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
         self._asides = 0
 
     def _new_link(
-        self, settings: ServerSettings, on_return: Callable[[Session], Awaitable[None]], *, is_first: bool = False
+        self,
+        settings: ServerSettings,
+        on_return: Callable[[UpstreamSession], Awaitable[None]],
+        *,
+        is_first: bool = False,
     ) -> Link:
         source = Recipient(Context(), self._answers, settings.limits)
         on_state = self._on_state if is_first else _ignore
@@ -81,7 +85,7 @@ class Upstream:
         """Why it is not up, as far as that is known."""
         return self._link.why
 
-    async def session(self) -> Session:
+    async def session(self) -> UpstreamSession:
         return await self._link.session()
 
     async def close(self) -> None:
@@ -111,11 +115,11 @@ class Upstream:
         elif method == "notifications/resources/updated":
             self._following.hear(params.get("uri"))
 
-    async def _returned(self, session: Session) -> None:
+    async def _returned(self, session: UpstreamSession) -> None:
         await self._list_again(session)
         await self._following.take_up(session)
 
-    async def _list_again(self, session: Session) -> None:
+    async def _list_again(self, session: UpstreamSession) -> None:
         del session
         self._on_change()  # another program may have taken its place
 
@@ -192,7 +196,7 @@ class Upstream:
         speaks_of_tasks = method == "tools/call" or method in TASK_METHODS
         capabilities = (with_tasks if speaks_of_tasks else without_tasks)(caller.capabilities)
 
-        def request(session: Session) -> Awaitable[dict[str, Any]]:
+        def request(session: UpstreamSession) -> Awaitable[dict[str, Any]]:
             return session.request(
                 method,
                 dict(params),
@@ -218,7 +222,7 @@ class Upstream:
                 await link.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _goes_aside(self, session: Session, params: dict[str, Any], caller: Recipient) -> bool:
+    def _goes_aside(self, session: UpstreamSession, params: dict[str, Any], caller: Recipient) -> bool:
         """Whether a call needs a process of its own.
 
         On the standard streams a question does not say whose it is. While one client is asked, the questions of another
@@ -230,7 +234,9 @@ class Upstream:
         has_room = self._asides < self._settings.limits.side_sessions
         return is_askable and has_room and session.waits_for_another(caller.client)
 
-    async def _aside(self, link: Link, request: Callable[[Session], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _aside(
+        self, link: Link, request: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         self._asides += 1
         try:
             session = await link.open_aside()
@@ -270,7 +276,7 @@ class Upstream:
 
     # --- lists
 
-    async def pages(self, method: str, field: str) -> Listing:
+    async def pages(self, method: str, field: str) -> ListedItems:
         """The items of a paged list, as many as the limits allow; a server that has no such list has none of them."""
         session, limits = await self.session(), self._settings.limits
         items: list[dict[str, Any]] = []
@@ -281,21 +287,21 @@ class Upstream:
             except CallError as error:
                 if error.code != "PAYLOAD_TOO_LARGE":
                     raise
-                return Listing(items, _over(method, "list_bytes", limits.list_bytes))
+                return ListedItems(items, _over(method, "list_bytes", limits.list_bytes))
             size += len(encode(page))
             if size > limits.list_bytes:
-                return Listing(items, _over(method, "list_bytes", limits.list_bytes))
+                return ListedItems(items, _over(method, "list_bytes", limits.list_bytes))
             found = page.get(field)
             items += [item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict)]
             if len(items) > limits.list_items:
-                return Listing(items[: limits.list_items], _over(method, "list_items", limits.list_items))
+                return ListedItems(items[: limits.list_items], _over(method, "list_items", limits.list_items))
             following = page.get("nextCursor")
             if following is None or following == cursor:
-                return Listing(items)
+                return ListedItems(items)
             cursor = following
-        return Listing(items, _over(method, "pages", limits.pages))
+        return ListedItems(items, _over(method, "pages", limits.pages))
 
-    async def _page(self, session: Session, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _page(self, session: UpstreamSession, method: str, params: dict[str, Any]) -> dict[str, Any]:
         limit = self._settings.limits.connect
         try:
             async with asyncio.timeout(limit):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.mcp_limits import Limits
+from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address
 from enfold.sources.mcp.secrets import secrets_in, without_secrets
 from enfold.sources.mcp.upstream_failures import LostError, http_failure
@@ -21,7 +21,7 @@ from enfold.sources.web.urls import same_place, split_url
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
 
-__all__ = ["GivenHeaders", "Headers", "Refusal", "Reply", "Web", "given_headers", "too_large"]
+__all__ = ["GivenHeaders", "Headers", "OpenResponse", "Refusal", "Web", "given_headers", "too_large"]
 
 # Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
 GivenHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -65,7 +65,7 @@ _FOLLOWED: Final = (307, 308)
 class Web:
     """The client for one address, and the user's own client where they gave one."""
 
-    def __init__(self, address: Address, name: str, limits: Limits, headers: Headers, client: Any = None) -> None:
+    def __init__(self, address: Address, name: str, limits: MCPLimits, headers: Headers, client: Any = None) -> None:
         self.name = name
         self.limits = limits
         self.url = address.url
@@ -88,7 +88,7 @@ class Web:
         url: str = "",
         *,
         waits: bool = False,
-    ) -> Reply:
+    ) -> OpenResponse:
         """An open reply, whatever its status; who gets it closes it. `waits` says that it may take as long as a login."""
         before: str | None = None
         for _ in range(LOGINS):
@@ -102,7 +102,7 @@ class Web:
             before = refusal.sent
         return await self._follow(method, headers, content, url)
 
-    async def _is_let_in(self, reply: Reply, refusal: Refusal, *, waits: bool) -> bool:
+    async def _is_let_in(self, reply: OpenResponse, refusal: Refusal, *, waits: bool) -> bool:
         """Whether a refused request may be sent again; its reply is of use to nobody then."""
         try:
             if self._login is None:
@@ -126,7 +126,7 @@ class Web:
             )
             raise CallError("ACCESS_DENIED", f"{self.name} {refused}: {advice}", {"status": 401, "reason": "login"})
 
-    async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> Reply:
+    async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> OpenResponse:
         """Send, and follow redirects that stay on the server: our headers are for no other."""
         target = url or self.url
         try:
@@ -140,13 +140,13 @@ class Web:
             raise self.lost(error) from error
         raise CallError("EXECUTION_ERROR", f"{self.name} redirects again and again", {"reason": "redirects"})
 
-    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> Reply:
+    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> OpenResponse:
         client = self._client or self._open()
         own = self._static if self._static is not None else await self._own_headers(method, url)
         self._remember(own.get("authorization", ""))
         origin, target = split_url(url)
         response = await client.send(Request(method, origin, target, _merged(own, headers), content))
-        return Reply(self, response, own.get("authorization", ""))
+        return OpenResponse(self, response, own.get("authorization", ""))
 
     def _remember(self, authorization: str) -> None:
         """Know the newest token and the one before, which a server may repeat."""
@@ -192,7 +192,7 @@ class Web:
             await client.aclose()
 
 
-class Reply:
+class OpenResponse:
     """An open response: its head, and its body as it comes."""
 
     def __init__(self, web: Web, response: Response, sent: str = "") -> None:

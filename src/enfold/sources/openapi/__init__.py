@@ -1,7 +1,7 @@
 """OpenAPI services as operations: every version from 2.0 to 3.2, JSON and YAML, streams included."""
 
-from enfold.sources.openapi.service_client import Limits
+from enfold.sources.openapi.service_client import OpenAPILimits
 from enfold.sources.openapi.source import ImportedOperations, from_openapi
 from enfold.sources.report import ImportReport
 
-__all__ = ["ImportReport", "ImportedOperations", "Limits", "from_openapi"]
+__all__ = ["ImportReport", "ImportedOperations", "OpenAPILimits", "from_openapi"]

@@ -8,10 +8,10 @@ from typing import Final
 from urllib.parse import urljoin
 
 from enfold.errors import CallError
-from enfold.sources.openapi.security import ClientCredentials
+from enfold.sources.openapi.security import CredentialsFlow
 from enfold.sources.openapi.server_urls import Reach
-from enfold.sources.openapi.service_client import HTTPClient
-from enfold.sources.web.token_endpoint import Method, RefusedError, TokenAnswer, identify, post_form
+from enfold.sources.openapi.service_client import ServiceClient
+from enfold.sources.web.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify, post_form
 from enfold.sources.web.web_error import WebError
 
 MARGIN: Final = 30.0  # a token this near to its end is as good as ended
@@ -21,14 +21,14 @@ _UNKNOWN_LIFE: Final = 300.0
 class TokenStore:
     """The tokens of one source."""
 
-    def __init__(self, client: HTTPClient, reach: Reach, base: str) -> None:
+    def __init__(self, client: ServiceClient, reach: Reach, base: str) -> None:
         self._client = client
         self._reach = reach
         self._base = base
-        self._tokens: dict[ClientCredentials, tuple[str, float]] = {}
-        self._locks: dict[ClientCredentials, asyncio.Lock] = {}
+        self._tokens: dict[CredentialsFlow, tuple[str, float]] = {}
+        self._locks: dict[CredentialsFlow, asyncio.Lock] = {}
 
-    async def token(self, grant: ClientCredentials) -> str:
+    async def token(self, grant: CredentialsFlow) -> str:
         """A token that is good for a while; many callers at once fetch it only once."""
         async with self._locks.setdefault(grant, asyncio.Lock()):
             token, until = self._tokens.get(grant, ("", 0.0))
@@ -45,7 +45,7 @@ class TokenStore:
         self._tokens.clear()
         return had_any
 
-    async def _fetch(self, grant: ClientCredentials) -> TokenAnswer:
+    async def _fetch(self, grant: CredentialsFlow) -> TokenAnswer:
         url = urljoin(f"{self._base}/", grant.token_url)
         refusal = None if grant.is_trusted else self._reach.refusal(url)
         if refusal is not None or not grant.token_url:
@@ -53,19 +53,19 @@ class TokenStore:
         try:
             try:
                 return await self._ask(url, grant, "client_secret_basic")
-            except RefusedError as refused:
+            except GrantRefusedError as refused:
                 if refused.status not in (400, 401):
                     raise
             # Some servers read the client's credentials only from the body.
             return await self._ask(url, grant, "client_secret_post")
-        except RefusedError as refused:
+        except GrantRefusedError as refused:
             details = {"status": refused.status, "reason": "token"}
             raise CallError("EXECUTION_ERROR", f"No token was fetched: {refused}", details) from None
         except WebError as error:
             code = "UNAVAILABLE" if error.kind in ("unreachable", "broken", "late") else "EXECUTION_ERROR"
             raise CallError(code, f"No token was fetched: {error.sentence}", {"reason": "token"}) from None
 
-    async def _ask(self, url: str, grant: ClientCredentials, method: Method) -> TokenAnswer:
+    async def _ask(self, url: str, grant: CredentialsFlow, method: Method) -> TokenAnswer:
         form = {"grant_type": "client_credentials", **({"scope": grant.scopes} if grant.scopes else {})}
         fields, headers = identify(grant.client_id, grant.client_secret, method)
         return await post_form(self._client.send, url, {**form, **fields}, headers, grant.client_secret)

@@ -12,7 +12,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.openapi import media, styles
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import Found
 from enfold.sources.openapi.parameters import MalformedOperationError, collection_style
 
@@ -46,8 +46,8 @@ class Media(msgspec.Struct, frozen=True):
     """One media type a body may have, with its schema and how its parts are encoded."""
 
     type: str
-    schema: Place
-    encoding: Place
+    schema: DocumentPlace
+    encoding: DocumentPlace
     is_sequence: bool = False  # described by an itemSchema: one item after another
     headers: dict[str, dict[str, str | None]] = {}  # of parts: by field and name, None where the caller gives it
 
@@ -55,7 +55,7 @@ class Media(msgspec.Struct, frozen=True):
 class Body(msgspec.Struct, frozen=True):
     """The body of an operation: its media types, the one we like best first."""
 
-    place: Place
+    place: DocumentPlace
     required: bool
     media: tuple[Media, ...]
 
@@ -75,7 +75,7 @@ def read_body(library: Library, version: str, found: Found) -> Body | None:
     return Body(place, place.node.get("required") is True, kinds)
 
 
-def _media(library: Library, name: str, place: Place) -> Media:
+def _media(library: Library, name: str, place: DocumentPlace) -> Media:
     if isinstance(place.node, dict) and "itemSchema" in place.node and "schema" not in place.node:
         return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
     encoding = place.child("encoding")
@@ -83,7 +83,7 @@ def _media(library: Library, name: str, place: Place) -> Media:
     return Media(name, place.child("schema"), encoding, headers=headers)
 
 
-def _part_headers(library: Library, encoding: Place) -> dict[str, dict[str, str | None]]:
+def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[str, str | None]]:
     """The headers that parts have by their encoding, with the value where the document fixes it; the type is no such."""
     return {
         field: {
@@ -96,7 +96,7 @@ def _part_headers(library: Library, encoding: Place) -> dict[str, dict[str, str 
     }
 
 
-def _fixed_header(library: Library, place: Place) -> str | None:
+def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
     """The only or the usual value of a header; None where the caller has to give it."""
     try:
         header = library.follow(place)
@@ -114,7 +114,7 @@ def _fixed_header(library: Library, place: Place) -> str | None:
 # --- 2.0 ----------------------------------------------------------------------------------------------------------
 
 
-def _parameters(found: Found) -> list[Place]:
+def _parameters(found: Found) -> list[DocumentPlace]:
     return [
         each
         for owner in (found.item, found.place)
@@ -125,7 +125,7 @@ def _parameters(found: Found) -> list[Place]:
 
 def _read_old(library: Library, found: Found) -> Body | None:
     """The body of 2.0: a parameter in `body`, or all those in `formData` together."""
-    fields: dict[str, Place] = {}
+    fields: dict[str, DocumentPlace] = {}
     for place in map(library.follow, _parameters(found)):
         if place.node.get("in") == "body":
             kinds = media.json_first(_consumed(library, found)) or [_JSON]
@@ -146,7 +146,7 @@ def _consumed(library: Library, found: Found) -> list[str]:
     return []
 
 
-def _form_body(library: Library, found: Found, fields: dict[str, Place]) -> Body:
+def _form_body(library: Library, found: Found, fields: dict[str, DocumentPlace]) -> Body:
     has_file = any(each.node.get("type") == "file" for each in fields.values())
     required = [name for name, each in fields.items() if each.node.get("required") is True]
     schema = {
@@ -160,7 +160,9 @@ def _form_body(library: Library, found: Found, fields: dict[str, Place]) -> Body
         kinds = [each for each in kinds if media.is_multipart(each)]
     kind = kinds[0] if kinds else _MULTIPART if has_file else _URLENCODED
     base = found.place
-    whole = Media(kind, Place(schema, base.resource, base.pointer), Place(encoding, base.resource, base.pointer))
+    whole = Media(
+        kind, DocumentPlace(schema, base.resource, base.pointer), DocumentPlace(encoding, base.resource, base.pointer)
+    )
     return Body(base.child("parameters"), bool(required), (whole,))
 
 

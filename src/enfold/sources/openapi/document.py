@@ -20,7 +20,7 @@ class BrokenReferenceError(LookupError):
     """A reference that leads nowhere, or to where it may not."""
 
 
-class Resource:
+class DocumentResource:
     """What references without an address are relative to: a document, or a schema with an `$id` of its own."""
 
     __slots__ = ("anchors", "is_root", "resolved", "root", "uri")
@@ -30,34 +30,34 @@ class Resource:
         self.root = root
         self.is_root = is_root
         self.anchors: dict[str, Any] = {}
-        self.resolved: dict[str, Place] = {}
+        self.resolved: dict[str, DocumentPlace] = {}
 
 
-class Place(msgspec.Struct, frozen=True):
+class DocumentPlace(msgspec.Struct, frozen=True):
     """A node, the resource it lies in, and the pointer by which it was reached."""
 
     node: Any
-    resource: Resource
+    resource: DocumentResource
     pointer: tuple[str, ...] = ()
 
-    def child(self, *keys: str) -> Place:
+    def child(self, *keys: str) -> DocumentPlace:
         """The place below; a missing key gives None as its node."""
         node = self.node
         for key in keys:
             node = node.get(key) if isinstance(node, dict) else None
-        return Place(node, self.resource, self.pointer + keys)
+        return DocumentPlace(node, self.resource, self.pointer + keys)
 
-    def items(self) -> Iterator[tuple[str, Place]]:
+    def items(self) -> Iterator[tuple[str, DocumentPlace]]:
         """The places below a mapping; what is no mapping has none."""
         if isinstance(self.node, dict):
             for key, node in self.node.items():
-                yield str(key), Place(node, self.resource, (*self.pointer, str(key)))
+                yield str(key), DocumentPlace(node, self.resource, (*self.pointer, str(key)))
 
-    def elements(self) -> Iterator[Place]:
+    def elements(self) -> Iterator[DocumentPlace]:
         """The places below a list; what is no list has none."""
         if isinstance(self.node, list):
             for index, node in enumerate(self.node):
-                yield Place(node, self.resource, (*self.pointer, str(index)))
+                yield DocumentPlace(node, self.resource, (*self.pointer, str(index)))
 
     @property
     def where(self) -> str:
@@ -82,20 +82,20 @@ class Library:
 
     def __init__(self, root: Any, uri: str, load: Load, version: str) -> None:
         self._load = load
-        self._resources: dict[str, Resource] = {}
+        self._resources: dict[str, DocumentResource] = {}
         self._failed: dict[str, str] = {}
         self._has_ids = version not in ("2.0", "3.0")  # `$id` and `$anchor` came with 3.1, and words beside a `$ref`
-        self._unindexed: list[Resource] = []
+        self._unindexed: list[DocumentResource] = []
         own = root.get("$self") if isinstance(root, dict) else None
         self._retrieved_from = uri
-        self.root = Resource(urljoin(uri, own) if isinstance(own, str) else uri, root, is_root=True)
+        self.root = DocumentResource(urljoin(uri, own) if isinstance(own, str) else uri, root, is_root=True)
         self._add(self.root)
         self._resources[uri] = self.root
 
-    def place(self) -> Place:
-        return Place(self.root.root, self.root)
+    def place(self) -> DocumentPlace:
+        return DocumentPlace(self.root.root, self.root)
 
-    def follow(self, place: Place) -> Place:
+    def follow(self, place: DocumentPlace) -> DocumentPlace:
         """The place itself, or where its `$ref` leads in the end."""
         for _ in range(MAX_REFERENCE_STEPS):
             ref = place.node.get("$ref") if isinstance(place.node, dict) else None
@@ -104,15 +104,15 @@ class Library:
             place = self.resolve(ref, place.resource)
         raise BrokenReferenceError(f"{place.where} refers to itself")
 
-    def follow_described(self, place: Place) -> Place:
+    def follow_described(self, place: DocumentPlace) -> DocumentPlace:
         """The same; since 3.1 a reference may have a summary and a description of its own, which then count."""
         target = self.follow(place)
         if target is place or not self._has_ids or not isinstance(target.node, dict):
             return target
         own = {key: place.node[key] for key in ("summary", "description") if isinstance(place.node.get(key), str)}
-        return Place({**target.node, **own}, target.resource, target.pointer) if own else target
+        return DocumentPlace({**target.node, **own}, target.resource, target.pointer) if own else target
 
-    def resolve(self, ref: str, base: Resource) -> Place:
+    def resolve(self, ref: str, base: DocumentResource) -> DocumentPlace:
         """The place a reference names; a large document says the same ones thousands of times."""
         known = base.resolved.get(ref)
         if known is None:
@@ -121,17 +121,17 @@ class Library:
             known = base.resolved[ref] = self._inside(resource, fragment, ref)
         return known
 
-    def _inside(self, resource: Resource, fragment: str, ref: str) -> Place:
+    def _inside(self, resource: DocumentResource, fragment: str, ref: str) -> DocumentPlace:
         if not fragment or fragment == "/":
-            return Place(resource.root, resource)
+            return DocumentPlace(resource.root, resource)
         if fragment.startswith("/"):
-            return self._walk(Place(resource.root, resource), fragment[1:].split("/"), ref)
+            return self._walk(DocumentPlace(resource.root, resource), fragment[1:].split("/"), ref)
         self._index_all()
         if fragment in resource.anchors:
-            return Place(resource.anchors[fragment], resource, (fragment,))
+            return DocumentPlace(resource.anchors[fragment], resource, (fragment,))
         raise BrokenReferenceError(f"{ref} names an anchor that does not exist")
 
-    def _walk(self, place: Place, keys: list[str], ref: str) -> Place:
+    def _walk(self, place: DocumentPlace, keys: list[str], ref: str) -> DocumentPlace:
         for key in keys:
             step = self._step(place, key)
             if step is None:
@@ -142,20 +142,24 @@ class Library:
             place = step
         return place
 
-    def _step(self, place: Place, key: str) -> Place | None:
+    def _step(self, place: DocumentPlace, key: str) -> DocumentPlace | None:
         node, name = place.node, _unescape(key)
         if isinstance(node, dict):
             found = name if name in node else key
-            return self._entered(Place(node[found], place.resource, (*place.pointer, found))) if found in node else None
+            return (
+                self._entered(DocumentPlace(node[found], place.resource, (*place.pointer, found)))
+                if found in node
+                else None
+            )
         if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-            return self._entered(Place(node[int(name)], place.resource, (*place.pointer, name)))
+            return self._entered(DocumentPlace(node[int(name)], place.resource, (*place.pointer, name)))
         return None
 
-    def _entered(self, place: Place) -> Place:
+    def _entered(self, place: DocumentPlace) -> DocumentPlace:
         resource = self.own_resource(place.node, place.resource)
-        return place if resource is place.resource else Place(place.node, resource)
+        return place if resource is place.resource else DocumentPlace(place.node, resource)
 
-    def own_resource(self, node: Any, base: Resource) -> Resource:
+    def own_resource(self, node: Any, base: DocumentResource) -> DocumentResource:
         """The resource a schema is relative to inside: its own, where it has an `$id`."""
         if not self._has_ids or not isinstance(node, dict) or node is base.root:
             return base
@@ -167,7 +171,7 @@ class Library:
         known = self._resources.get(uri)
         return known if known is not None and known.root is node else base
 
-    def _resource(self, address: str, base: Resource) -> Resource:
+    def _resource(self, address: str, base: DocumentResource) -> DocumentResource:
         self._index_all()
         uri = urljoin(base.uri, address)
         known = self._resources.get(uri)
@@ -177,7 +181,7 @@ class Library:
             known = self._resources.get(uri)
         return known or self._read(uri)
 
-    def _read(self, uri: str) -> Resource:
+    def _read(self, uri: str) -> DocumentResource:
         if uri in self._failed:
             raise BrokenReferenceError(self._failed[uri])
         try:
@@ -185,11 +189,11 @@ class Library:
         except (FormatError, BrokenReferenceError, OSError) as error:
             self._failed[uri] = f"{uri} cannot be read: {error}"
             raise BrokenReferenceError(self._failed[uri]) from error
-        resource = Resource(uri, root)
+        resource = DocumentResource(uri, root)
         self._add(resource)
         return resource
 
-    def _add(self, resource: Resource) -> None:
+    def _add(self, resource: DocumentResource) -> None:
         self._resources[resource.uri] = resource
         own = resource.root.get("$self") if isinstance(resource.root, dict) else None
         if isinstance(own, str):
@@ -199,7 +203,7 @@ class Library:
 
     def _index_all(self) -> None:
         """Find every `$id` and `$anchor`; most documents have none, and are never searched for them."""
-        waiting: list[tuple[Any, Resource]] = [(resource.root, resource) for resource in self._unindexed]
+        waiting: list[tuple[Any, DocumentResource]] = [(resource.root, resource) for resource in self._unindexed]
         self._unindexed.clear()
         seen: set[int] = set()  # data that was resolved by other tools may hold itself
         while waiting:
@@ -211,10 +215,10 @@ class Library:
                 base = self._named(node, base)
             waiting.extend((value, base) for value in (node.values() if isinstance(node, dict) else node))
 
-    def _named(self, node: dict[str, Any], base: Resource) -> Resource:
+    def _named(self, node: dict[str, Any], base: DocumentResource) -> DocumentResource:
         own = node.get("$id")
         if isinstance(own, str) and not own.startswith("#") and node is not base.root:
-            base = Resource(urldefrag(urljoin(base.uri, own))[0], node)
+            base = DocumentResource(urldefrag(urljoin(base.uri, own))[0], node)
             self._resources.setdefault(base.uri, base)
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = node.get(keyword)

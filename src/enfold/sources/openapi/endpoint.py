@@ -18,19 +18,19 @@ from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.operation_input import Inputs, is_stream_field, plan_inputs
 from enfold.sources.openapi.operations import Found
-from enfold.sources.openapi.outputs import Response
+from enfold.sources.openapi.outputs import DeclaredResponse
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
-from enfold.sources.openapi.responses import Answer, to_envelope, to_error
+from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
 from enfold.sources.openapi.schemas import Schema, Schemas
-from enfold.sources.openapi.security import Carried, Requirements, Security, read_requirements
+from enfold.sources.openapi.security import AddedCredentials, Requirements, Security, read_requirements
 from enfold.sources.openapi.server_urls import Servers
-from enfold.sources.openapi.service_client import HTTPClient
-from enfold.sources.openapi.streams import Stream
+from enfold.sources.openapi.service_client import ServiceClient
+from enfold.sources.openapi.streams import ResponseStream
 from enfold.sources.report import Problem
 
 
-class Shared:
+class SharedByEndpoints:
     """What all operations of a document share."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Shared:
         library: Library,
         version: str,
         servers: Servers,
-        client: HTTPClient,
+        client: ServiceClient,
         security: Security,
         tokens: TokenStore,
         private_headers: tuple[str, ...],
@@ -64,7 +64,7 @@ class Blueprint(msgspec.Struct, frozen=True):
     found: Found
     parameters: list[Parameter]
     body: Body | None
-    responses: tuple[Response, ...]
+    responses: tuple[DeclaredResponse, ...]
     requirements: Requirements
     base: str
 
@@ -78,7 +78,7 @@ class Blueprint(msgspec.Struct, frozen=True):
         return not self.gives_stream or any(each.plain_types for each in outputs.successes(self.responses))
 
 
-def read_blueprint(shared: Shared, found: Found) -> Blueprint:
+def read_blueprint(shared: SharedByEndpoints, found: Found) -> Blueprint:
     """Read an operation; a MalformedOperationError or BrokenReferenceError says why it cannot be called."""
     library, version = shared.library, shared.version
     return Blueprint(
@@ -91,10 +91,10 @@ def read_blueprint(shared: Shared, found: Found) -> Blueprint:
     )
 
 
-class Call:
+class Endpoint:
     """The handler of one operation; everything costly is made when first needed."""
 
-    def __init__(self, shared: Shared, blueprint: Blueprint, *, streams: bool) -> None:
+    def __init__(self, shared: SharedByEndpoints, blueprint: Blueprint, *, streams: bool) -> None:
         self._shared = shared
         self._blueprint = blueprint
         self._streams = streams
@@ -163,10 +163,10 @@ class Call:
     def items(self, arguments: Mapping[str, Any], context: Context) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """Open the operation's stream and give its items."""
         is_text = self.output_schema().get("type") == "string"
-        stream = Stream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
+        stream = ResponseStream(self._shared.client, is_text=is_text, private_headers=self._shared.private_headers)
         return stream.items(lambda: self._request(arguments), context)
 
-    def _failure(self, answer: Answer) -> CallError:
+    def _failure(self, answer: ReceivedResponse) -> CallError:
         """The error of a status; after a 401 it says which scheme needs a credential, and where that is read from."""
         error = to_error(answer)
         sentence, details = self._shared.security.refused(self._blueprint.requirements, self._schemes)
@@ -176,7 +176,7 @@ class Call:
 
     # --- requests
 
-    async def _fetch(self, arguments: Mapping[str, Any]) -> Answer:
+    async def _fetch(self, arguments: Mapping[str, Any]) -> ReceivedResponse:
         answer = await self._shared.client.fetch(await self._request(arguments))
         if answer.status == 401 and self._schemes and self._shared.tokens.forget():
             # The token may have ended before its time; a new one is tried once.
@@ -228,10 +228,10 @@ class Call:
         return accept(self._blueprint.responses, streams=self._streams)
 
     @cached_property
-    def _successes(self) -> tuple[Response, ...]:
+    def _successes(self) -> tuple[DeclaredResponse, ...]:
         return outputs.successes(self._blueprint.responses)
 
-    def _schema_of(self, response: Response, content_type: str) -> Schema:
+    def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
         """The schema of an answer of this type; of one that nobody declared, that of the type we like best."""
         promised = [kind for kind in response.plain_types if media.is_json(kind)] or response.plain_types
         kind = outputs.kind_for(response, content_type) or (promised[0] if promised else "")
@@ -242,7 +242,7 @@ class Call:
         return schema
 
 
-def _add(carried: Carried, request: Outgoing) -> None:
+def _add(carried: AddedCredentials, request: Outgoing) -> None:
     """Lay credentials on a request; no argument of a caller takes their place."""
     names = {name.lower() for name, _ in carried.headers}
     request.headers = [pair for pair in request.headers if pair[0].lower() not in names] + carried.headers
@@ -250,7 +250,7 @@ def _add(carried: Carried, request: Outgoing) -> None:
     request.cookies += carried.cookies
 
 
-def accept(responses: tuple[Response, ...], *, streams: bool) -> str:
+def accept(responses: tuple[DeclaredResponse, ...], *, streams: bool) -> str:
     """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
     good = outputs.successes(responses)
     wanted = [kind for each in good for kind in (each.stream_types if streams else each.plain_types)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
 
 MAX_CHILDREN: Final = 50
 
@@ -17,15 +17,15 @@ class Families:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._extending: dict[int, list[Place]] = {}  # by the identity of what they extend
+        self._extending: dict[int, list[DocumentPlace]] = {}  # by the identity of what they extend
         self._read: set[int] = set()
 
-    def children(self, base: Place) -> list[Place]:
+    def children(self, base: DocumentPlace) -> list[DocumentPlace]:
         """The schemas that a base with a discriminator stands for, itself excepted; none for any other schema."""
         if not _is_base(base.node):
             return []
         self._index(base)
-        found: dict[int, Place] = {}
+        found: dict[int, DocumentPlace] = {}
         waiting = [*self._extending.get(id(base.node), ()), *self._mapped(base)]
         while waiting:
             child = waiting.pop(0)
@@ -34,32 +34,32 @@ class Families:
                 waiting.extend(self._extending.get(id(child.node), ()))
         return list(found.values())
 
-    def extends(self, node: Any, base: Place) -> bool:
+    def extends(self, node: Any, base: DocumentPlace) -> bool:
         """Whether a named schema extends this base: what it inherits is then the base alone."""
         if not _is_base(base.node):
             return False
         self._index(base)
         return any(each.node is node for each in self._extending.get(id(base.node), ()))
 
-    def _index(self, base: Place) -> None:
+    def _index(self, base: DocumentPlace) -> None:
         """Look for children where the base lies, and in the document itself."""
         for resource in (self._library.root, base.resource):
             if id(resource) not in self._read:
                 self._read.add(id(resource))
                 self._index_resource(resource)
 
-    def _index_resource(self, resource: Resource) -> None:
-        for child in _named_schemas(Place(resource.root, resource)):
+    def _index_resource(self, resource: DocumentResource) -> None:
+        for child in _named_schemas(DocumentPlace(resource.root, resource)):
             for part in child.child("allOf").elements():
                 target = self._target(part)
                 if target is not None:
                     self._extending.setdefault(id(target.node), []).append(child)
 
-    def _target(self, part: Place) -> Place | None:
+    def _target(self, part: DocumentPlace) -> DocumentPlace | None:
         ref = part.node.get("$ref") if isinstance(part.node, dict) else None
         return self._resolved(ref, part.resource) if isinstance(ref, str) else None
 
-    def _mapped(self, base: Place) -> Iterator[Place]:
+    def _mapped(self, base: DocumentPlace) -> Iterator[DocumentPlace]:
         """What the discriminator maps to, as far as it cannot lead back to the base."""
         for ref in _mapping(base.node).values():
             if isinstance(ref, str):
@@ -69,7 +69,7 @@ class Families:
                 if target is not None and isinstance(target.node, dict) and not _IN_PLACE & set(target.node):
                     yield target
 
-    def _resolved(self, ref: str, resource: Resource) -> Place | None:
+    def _resolved(self, ref: str, resource: DocumentResource) -> DocumentPlace | None:
         try:
             return self._library.resolve(ref, resource)
         except BrokenReferenceError:
@@ -90,6 +90,6 @@ def _mapping(node: dict[str, Any]) -> dict[str, Any]:
     return mapping if isinstance(mapping, dict) else {}
 
 
-def _named_schemas(root: Place) -> Iterator[Place]:
+def _named_schemas(root: DocumentPlace) -> Iterator[DocumentPlace]:
     for folder in (root.child("components", "schemas"), root.child("definitions"), root.child("$defs")):
         yield from (place for _, place in folder.items())

@@ -37,7 +37,7 @@ class Loaded(msgspec.Struct, frozen=True):
     uri: str
 
 
-class Login(msgspec.Struct, frozen=True):
+class DocumentLogin(msgspec.Struct, frozen=True):
     """What the user gave for their own server, which a document of that server may ask for as well."""
 
     client: Any = None
@@ -54,13 +54,13 @@ class Loader:
         max_bytes: int,
         base_url: str | None = None,
         allow_files: Folders = (),
-        login: Login | None = None,
+        login: DocumentLogin | None = None,
     ) -> None:
         """`base_url` is the server the user gave: its origin is as good as the document's own.
 
         The login is for that server; without a `base_url` it is the document's own.
         """
-        self._login = login or Login()
+        self._login = login or DocumentLogin()
         self._base_url = base_url
         base = origin(base_url or "")
         self._allow_hosts = (*allow_hosts, *([f"{base[0]}://{base[1]}:{base[2]}"] if base else []))

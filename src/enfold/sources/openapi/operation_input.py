@@ -9,11 +9,11 @@ import msgspec
 
 from enfold.sources.openapi import media
 from enfold.sources.openapi.bodies import FILE_SCHEMA, Body, Media, is_binary_range
-from enfold.sources.openapi.document import BrokenReferenceError, Place
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace
 from enfold.sources.openapi.families import MAX_CHILDREN
 from enfold.sources.openapi.outputs import any_of, distinct
 from enfold.sources.openapi.parameters import LOCATIONS, Parameter
-from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
+from enfold.sources.openapi.schemas import ANYTHING, ConvertedSchema, Schema, Schemas
 from enfold.sources.report import Problem
 
 MAX_EXAMPLES: Final = 3
@@ -31,11 +31,11 @@ _ONLY_REQUIRED: Final = frozenset({"required", "title", "description"})
 class Fields(msgspec.Struct, frozen=True):
     """A body that is a plain object: its properties, and what the document explicitly allows beyond them."""
 
-    properties: dict[str, Shape]
+    properties: dict[str, ConvertedSchema]
     required: frozenset[str]
     hidden: frozenset[str] = frozenset()  # properties of the other direction: required or not, they are no input
     files: frozenset[str] = frozenset()
-    extra: Shape | None = None
+    extra: ConvertedSchema | None = None
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Argument(msgspec.Struct, frozen=True):
 
     name: str
     location: str  # of a parameter, `body` for a field, `whole` for a body in one piece, `type` for its media type
-    shape: Shape
+    shape: ConvertedSchema
     required: bool
     parameter: Parameter | None = None
 
@@ -82,7 +82,7 @@ def plan_inputs(
     return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
 
 
-def _object(arguments: dict[str, Argument], kinds: Sequence[Kind]) -> Shape:
+def _object(arguments: dict[str, Argument], kinds: Sequence[Kind]) -> ConvertedSchema:
     """The schema of all arguments together; unknown ones are refused, unless the body takes any field."""
     extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
     schema: Schema = {
@@ -94,7 +94,7 @@ def _object(arguments: dict[str, Argument], kinds: Sequence[Kind]) -> Shape:
     if not schema["required"]:
         del schema["required"]
     shapes = [argument.shape for argument in arguments.values()] + ([] if extra is None else [extra])
-    return Shape(schema, frozenset().union(*(shape.uses for shape in shapes)))
+    return ConvertedSchema(schema, frozenset().union(*(shape.uses for shape in shapes)))
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _with_stream_fixed(arguments: dict[str, Argument], stream: bool) -> dict[str
     """Where a body field `stream` chooses between an answer and a stream, the operation has chosen already."""
     return {
         name: msgspec.structs.replace(
-            each, required=False, shape=Shape({"type": "boolean", "const": stream, "default": stream})
+            each, required=False, shape=ConvertedSchema({"type": "boolean", "const": stream, "default": stream})
         )
         if is_stream_field(each)
         else each
@@ -140,12 +140,12 @@ def is_stream_field(argument: Argument) -> bool:
 
 
 def _parameter_argument(parameter: Parameter, schemas: Schemas) -> Argument:
-    shape = Shape(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
+    shape = ConvertedSchema(ANYTHING) if parameter.schema.node is None else schemas.shape(parameter.schema)
     described = _described(shape, parameter.place.node)
     return Argument(parameter.name, parameter.location, described, parameter.required, parameter)
 
 
-def _described(shape: Shape, node: dict[str, Any]) -> Shape:
+def _described(shape: ConvertedSchema, node: dict[str, Any]) -> ConvertedSchema:
     """A shape with what the parameter object says about it."""
     extra: Schema = {}
     description = node.get("description")
@@ -159,7 +159,7 @@ def _described(shape: Shape, node: dict[str, Any]) -> Shape:
     if not extra:
         return shape
     schema = shape.schema if isinstance(shape.schema, dict) else {}
-    return Shape({**schema, **extra}, shape.uses)
+    return ConvertedSchema({**schema, **extra}, shape.uses)
 
 
 def _examples(node: dict[str, Any]) -> Iterator[Any]:
@@ -202,13 +202,13 @@ def _body_arguments(body: Body | None, kinds: Sequence[Kind], schemas: Schemas) 
     if len(types) > 1 or has_range:
         listed = {"description": f"The media type of the body: {', '.join(types)}."} if has_range else {"enum": types}
         choice = {"type": "string", "description": "The media type of the body.", **listed}
-        yield Argument("content_type", "type", Shape(choice), required=False)
+        yield Argument("content_type", "type", ConvertedSchema(choice), required=False)
 
 
 def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Argument]:
     """The fields of all kinds of body; only what all of them require is required."""
     everywhere = frozenset.intersection(*(each.required for each in plain))
-    shapes: dict[str, list[tuple[Shape, bool]]] = {}
+    shapes: dict[str, list[tuple[ConvertedSchema, bool]]] = {}
     for each in plain:
         for name, shape in each.properties.items():
             shapes.setdefault(name, []).append((shape, name in each.files))
@@ -216,24 +216,24 @@ def _field_arguments(plain: Sequence[Fields], *, required: bool) -> Iterator[Arg
         yield Argument(name, "body", _in_all_kinds(found), required and name in everywhere)
 
 
-def _in_all_kinds(found: list[tuple[Shape, bool]]) -> Shape:
+def _in_all_kinds(found: list[tuple[ConvertedSchema, bool]]) -> ConvertedSchema:
     """A field as the first kind describes it; where another takes a file, either will do."""
     files = [shape for shape, is_file in found if is_file]
     first, is_file = found[0]
     return first if is_file or not files else any_of([first, files[0]])
 
 
-def _whole_shape(kind: Media, schemas: Schemas) -> Shape:
+def _whole_shape(kind: Media, schemas: Schemas) -> ConvertedSchema:
     if kind.is_sequence:
         item = schemas.shape(kind.schema)
-        return Shape({"type": "array", "items": item.schema}, item.uses)
+        return ConvertedSchema({"type": "array", "items": item.schema}, item.uses)
     if media.is_text(kind.type) and not media.has_fields(kind.type):
-        return Shape({"type": "string"})
+        return ConvertedSchema({"type": "string"})
     if is_binary_range(kind, schemas.library):
-        return Shape(FILE_SCHEMA)
+        return ConvertedSchema(FILE_SCHEMA)
     if media.has_fields(kind.type) or media.is_range(kind.type) or media.is_stream(kind.type):
-        return Shape(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
-    return Shape(FILE_SCHEMA)
+        return ConvertedSchema(ANYTHING) if kind.schema.node is None else schemas.shape(kind.schema)
+    return ConvertedSchema(FILE_SCHEMA)
 
 
 def _fields(kind: Media, schemas: Schemas) -> Fields | None:
@@ -257,14 +257,14 @@ def _report_headers(kind: Media, schemas: Schemas) -> None:
             schemas.problems.append(Problem(kind.encoding.child(field).where, why))
 
 
-def _family_fields(place: Place, schemas: Schemas) -> Fields | None:
+def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
     """The fields of an object; of a base with a discriminator, those of its children too, none of them required."""
     own = _plain_object(place, schemas, 0)
     children = schemas.children(place) if own is not None else []
     if own is None or not children:
         return own
     if len(children) > MAX_CHILDREN:
-        return msgspec.structs.replace(own, extra=own.extra or Shape(ANYTHING))
+        return msgspec.structs.replace(own, extra=own.extra or ConvertedSchema(ANYTHING))
     read = [_plain_object(each, schemas, 0) for each in children]
     shapes = {name: [shape] for name, shape in own.properties.items()}
     for each in read:
@@ -278,12 +278,12 @@ def _family_fields(place: Place, schemas: Schemas) -> Fields | None:
     return Fields(properties, own.required, hidden - set(properties), extra=extra)
 
 
-def _plain_object(place: Place, schemas: Schemas, depth: int) -> Fields | None:
+def _plain_object(place: DocumentPlace, schemas: Schemas, depth: int) -> Fields | None:
     """An object that is only a list of fields, `allOf` and references followed."""
     node = place.node
     if not isinstance(node, dict) or depth > _MAX_ALL_OF or not _is_plain(node):
         return None
-    parts: list[Place] = list(place.child("allOf").elements())
+    parts: list[DocumentPlace] = list(place.child("allOf").elements())
     if isinstance(node.get("$ref"), str):
         try:
             parts.append(schemas.library.resolve(node["$ref"], place.resource))
@@ -305,7 +305,7 @@ def _is_plain(node: dict[str, Any]) -> bool:
     )
 
 
-def _own_fields(place: Place, schemas: Schemas) -> Fields:
+def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
     properties = {
         name: schemas.shape(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
     }
@@ -318,10 +318,10 @@ def _own_fields(place: Place, schemas: Schemas) -> Fields:
 
 
 def _merged(parts: list[Fields | None]) -> Fields | None:
-    properties: dict[str, list[Shape]] = {}
+    properties: dict[str, list[ConvertedSchema]] = {}
     required: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
-    extra: Shape | None = None
+    extra: ConvertedSchema | None = None
     for part in parts:
         if part is None:
             return None
@@ -336,14 +336,16 @@ def _merged(parts: list[Fields | None]) -> Fields | None:
 def _with_undeclared(fields: Fields) -> Fields:
     """The fields with those that are required but nowhere described: anything may be their value."""
     required = fields.required - fields.hidden
-    unknown = dict.fromkeys(sorted(required - set(fields.properties)), Shape(ANYTHING))
+    unknown = dict.fromkeys(sorted(required - set(fields.properties)), ConvertedSchema(ANYTHING))
     return msgspec.structs.replace(fields, properties={**fields.properties, **unknown}, required=required)
 
 
-def _all_of(shapes: list[Shape]) -> Shape:
+def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
     if len(shapes) == 1 or all(shape == shapes[0] for shape in shapes):
         return shapes[0]
-    return Shape({"allOf": [shape.schema for shape in shapes]}, frozenset().union(*(shape.uses for shape in shapes)))
+    return ConvertedSchema(
+        {"allOf": [shape.schema for shape in shapes]}, frozenset().union(*(shape.uses for shape in shapes))
+    )
 
 
 def _with_files(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
@@ -353,7 +355,7 @@ def _with_files(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
     return msgspec.structs.replace(fields, properties={**fields.properties, **described}, files=frozenset(files))
 
 
-def _is_file(shape: Shape, name: str, kind: Media, schemas: Schemas) -> bool:
+def _is_file(shape: ConvertedSchema, name: str, kind: Media, schemas: Schemas) -> bool:
     schema = _target(shape.schema, schemas)
     if schema.get("type") == "array":
         schema = _target(schema.get("items"), schemas)
@@ -374,11 +376,11 @@ def _target(schema: Any, schemas: Schemas) -> Schema:
     return schema if isinstance(schema, dict) else {}
 
 
-def _file_shape(shape: Shape) -> Shape:
+def _file_shape(shape: ConvertedSchema) -> ConvertedSchema:
     schema = shape.schema if isinstance(shape.schema, dict) else {}
     said = schema.get("description")
     described = {**FILE_SCHEMA, "description": f"{said} ({FILE_SCHEMA['description']})"} if said else FILE_SCHEMA
     if schema.get("type") != "array":
-        return Shape(described)
+        return ConvertedSchema(described)
     kept = {key: value for key, value in schema.items() if key not in ("items", "description")}
-    return Shape({**kept, "items": described})
+    return ConvertedSchema({**kept, "items": described})

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.operation import legal_name, with_hash
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.report import Problem
 
 METHODS: Final = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace", "query"})
@@ -23,8 +23,8 @@ class Found(msgspec.Struct, frozen=True):
 
     method: str
     path: str
-    item: Place
-    place: Place
+    item: DocumentPlace
+    place: DocumentPlace
 
     @property
     def title(self) -> str:
@@ -48,7 +48,7 @@ def find_operations(library: Library, problems: list[Problem]) -> list[Found]:
     return found
 
 
-def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str, Place]]:
+def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str, DocumentPlace]]:
     paths = _followed(library, library.place().child("paths"), problems)
     if paths is None or paths.node is None:
         return
@@ -67,7 +67,7 @@ def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str
         yield path if path.startswith("/") else f"/{path}", whole
 
 
-def _whole_item(library: Library, item: Place, problems: list[Problem]) -> Place | None:
+def _whole_item(library: Library, item: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
     """A path item; where it is a reference with siblings, these are laid over what it names."""
     target = _followed(library, item, problems)
     if target is None or target is item or not isinstance(target.node, dict):
@@ -75,10 +75,10 @@ def _whole_item(library: Library, item: Place, problems: list[Problem]) -> Place
     siblings = {key: value for key, value in item.node.items() if key != "$ref"}
     if not siblings:
         return target
-    return Place({**target.node, **siblings}, target.resource, target.pointer)
+    return DocumentPlace({**target.node, **siblings}, target.resource, target.pointer)
 
 
-def _followed(library: Library, place: Place, problems: list[Problem]) -> Place | None:
+def _followed(library: Library, place: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
     try:
         return library.follow(place)
     except BrokenReferenceError as error:
@@ -86,7 +86,7 @@ def _followed(library: Library, place: Place, problems: list[Problem]) -> Place 
         return None
 
 
-def _methods(item: Place) -> Iterator[tuple[str, Place]]:
+def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
     for key, place in item.items():
         if key.lower() in METHODS and place.node is not None:
             yield key.upper(), place
@@ -95,7 +95,9 @@ def _methods(item: Place) -> Iterator[tuple[str, Place]]:
             yield key, place
 
 
-def _read(library: Library, method: str, path: str, item: Place, place: Place, problems: list[Problem]) -> Found | None:
+def _read(
+    library: Library, method: str, path: str, item: DocumentPlace, place: DocumentPlace, problems: list[Problem]
+) -> Found | None:
     target = _followed(library, place, problems)
     if target is None:
         return None

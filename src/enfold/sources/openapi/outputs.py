@@ -9,23 +9,23 @@ import msgspec
 
 from enfold.operation import ErrorSchema
 from enfold.sources.openapi import media
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import Found
-from enfold.sources.openapi.schemas import ANYTHING, Schema, Schemas, Shape
+from enfold.sources.openapi.schemas import ANYTHING, ConvertedSchema, Schema, Schemas
 from enfold.sources.report import Problem
 
-_NOTHING: Final = Shape({"type": "null"})
-_TEXT: Final = Shape({"type": "string"})
-_BYTES: Final = Shape({"type": "string", "contentEncoding": "base64"})
+_NOTHING: Final = ConvertedSchema({"type": "null"})
+_TEXT: Final = ConvertedSchema({"type": "string"})
+_BYTES: Final = ConvertedSchema({"type": "string", "contentEncoding": "base64"})
 _ERROR_CODES: Final = {"429": "RESOURCE_EXHAUSTED", "503": "UNAVAILABLE"}
 
 
-class Response(msgspec.Struct, frozen=True):
+class DeclaredResponse(msgspec.Struct, frozen=True):
     """One declared response: its status as written (`200`, `2XX`, `default`) and its media types, JSON first."""
 
     status: str
-    place: Place
-    media: dict[str, Place]
+    place: DocumentPlace
+    media: dict[str, DocumentPlace]
 
     @property
     def plain_types(self) -> list[str]:
@@ -36,21 +36,23 @@ class Response(msgspec.Struct, frozen=True):
         return [each for each in self.media if media.is_stream(each)]
 
 
-def read_responses(library: Library, version: str, found: Found, problems: list[Problem]) -> tuple[Response, ...]:
+def read_responses(
+    library: Library, version: str, found: Found, problems: list[Problem]
+) -> tuple[DeclaredResponse, ...]:
     """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
-    read: list[Response] = []
+    read: list[DeclaredResponse] = []
     for status, place in found.place.child("responses").items():
         if status.startswith("x-"):
             continue
         try:
             target = library.follow_described(place)
-            read.append(Response(status, target, _media(library, version, found, target)))
+            read.append(DeclaredResponse(status, target, _media(library, version, found, target)))
         except BrokenReferenceError as error:
             problems.append(Problem(place.where, str(error)))
     return tuple(read)
 
 
-def _media(library: Library, version: str, found: Found, place: Place) -> dict[str, Place]:
+def _media(library: Library, version: str, found: Found, place: DocumentPlace) -> dict[str, DocumentPlace]:
     content = place.child("content")
     if isinstance(content.node, dict):
         listed = {name: library.follow(each) for name, each in content.items() if not name.startswith("x-")}
@@ -68,21 +70,21 @@ def _produced(library: Library, found: Found) -> list[str]:
     return []
 
 
-def successes(responses: Iterable[Response]) -> tuple[Response, ...]:
+def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
     """The responses that mean success; where only a default is declared, it does."""
     listed = tuple(responses)
     found = tuple(each for each in listed if each.status.upper().startswith("2"))
     return found or tuple(each for each in listed if each.status == "default")
 
 
-def errors(responses: Iterable[Response]) -> tuple[Response, ...]:
+def errors(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
     """The responses that tell of a failure."""
     listed = tuple(responses)
     good = successes(listed)
     return tuple(each for each in listed if each not in good and not each.status.startswith(("1", "3")))
 
 
-def response_for(responses: Iterable[Response], status: int) -> Response | None:
+def response_for(responses: Iterable[DeclaredResponse], status: int) -> DeclaredResponse | None:
     """The declared response that an actual status belongs to."""
     by_status = {each.status.upper(): each for each in responses}
     return by_status.get(str(status)) or by_status.get(f"{status // 100}XX") or by_status.get("DEFAULT")
@@ -91,7 +93,7 @@ def response_for(responses: Iterable[Response], status: int) -> Response | None:
 # --- schemas ------------------------------------------------------------------------------------------------------
 
 
-def response_shape(response: Response, method: str, schemas: Schemas, kind: str = "") -> Shape:
+def response_shape(response: DeclaredResponse, method: str, schemas: Schemas, kind: str = "") -> ConvertedSchema:
     """What the data of one response looks like, in one media type or in any; anything where none is declared."""
     if method == "HEAD" or response.status in ("204", "205", "304"):
         return _NOTHING
@@ -99,15 +101,15 @@ def response_shape(response: Response, method: str, schemas: Schemas, kind: str 
     return any_of(distinct(_media_shape(response, each, schemas) for each in kinds))
 
 
-def _media_shape(response: Response, kind: str, schemas: Schemas) -> Shape:
+def _media_shape(response: DeclaredResponse, kind: str, schemas: Schemas) -> ConvertedSchema:
     """What the data of a response looks like in one of its media types."""
     schema = response.media[kind].child("schema")
     if media.is_json(kind) or (media.is_range(kind) and not media.is_bytes(kind) and not media.is_text(kind)):
-        return Shape(ANYTHING) if schema.node is None else schemas.shape(schema)
+        return ConvertedSchema(ANYTHING) if schema.node is None else schemas.shape(schema)
     return _TEXT if media.is_text(kind) else _BYTES
 
 
-def kind_for(response: Response, content_type: str) -> str | None:
+def kind_for(response: DeclaredResponse, content_type: str) -> str | None:
     """The declared media type that an answer has: by its name, as another kind of JSON, or within a range."""
     kinds = response.plain_types
     by_name = {media.bare(each): each for each in reversed(kinds)}
@@ -117,31 +119,31 @@ def kind_for(response: Response, content_type: str) -> str | None:
     return found or next((each for each in kinds if media.is_within(content_type, each)), None)
 
 
-def output_schema(responses: Iterable[Response], method: str, schemas: Schemas) -> Schema:
+def output_schema(responses: Iterable[DeclaredResponse], method: str, schemas: Schemas) -> Schema:
     """What the data of any success looks like, as one self-contained schema."""
     return schemas.bundle(any_of(distinct(response_shape(each, method, schemas) for each in successes(responses))))
 
 
-def distinct(shapes: Iterable[Shape]) -> list[Shape]:
+def distinct(shapes: Iterable[ConvertedSchema]) -> list[ConvertedSchema]:
     """The shapes without those that are there already."""
-    found: list[Shape] = []
+    found: list[ConvertedSchema] = []
     for shape in shapes:
         if shape not in found:
             found.append(shape)
     return found
 
 
-def any_of(shapes: list[Shape]) -> Shape:
+def any_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
     """The union of shapes; one of anything is anything."""
     if not shapes or any(shape.schema in ({}, True) for shape in shapes):
-        return Shape(ANYTHING)
+        return ConvertedSchema(ANYTHING)
     if len(shapes) == 1:
         return shapes[0]
     uses = frozenset().union(*(shape.uses for shape in shapes))
-    return Shape({"anyOf": [shape.schema for shape in shapes]}, uses)
+    return ConvertedSchema({"anyOf": [shape.schema for shape in shapes]}, uses)
 
 
-def item_schema(responses: Iterable[Response], schemas: Schemas) -> Schema:
+def item_schema(responses: Iterable[DeclaredResponse], schemas: Schemas) -> Schema:
     """What the data of one item of a stream looks like."""
     shapes = [
         _item_shape(kind, response.media[kind], schemas)
@@ -151,7 +153,7 @@ def item_schema(responses: Iterable[Response], schemas: Schemas) -> Schema:
     return schemas.bundle(any_of(distinct(shapes)))
 
 
-def _item_shape(kind: str, place: Place, schemas: Schemas) -> Shape:
+def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
     item, whole = place.child("itemSchema"), place.child("schema")
     if media.bare(kind) == media.EVENT_STREAM:
         return _event_shape(item if item.node is not None else whole, schemas)
@@ -160,15 +162,15 @@ def _item_shape(kind: str, place: Place, schemas: Schemas) -> Shape:
         if isinstance(target.node, dict) and target.node.get("type") == "array" and "items" in target.node:
             item = target.child("items")
     chosen = whole if item.node is None else item
-    return Shape(ANYTHING) if chosen.node is None else schemas.shape(chosen)
+    return ConvertedSchema(ANYTHING) if chosen.node is None else schemas.shape(chosen)
 
 
-def _event_shape(place: Place, schemas: Schemas) -> Shape:
+def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
     """The data of a server-sent event: where the schema describes the event, the schema of its `data`."""
     target = _followed(place, schemas)
     node = target.node
     if not isinstance(node, dict):
-        return Shape(ANYTHING)
+        return ConvertedSchema(ANYTHING)
     for keyword in ("oneOf", "anyOf"):
         if isinstance(node.get(keyword), list) and _describes_events(target.child(keyword), schemas):
             parts = [_event_shape(each, schemas) for each in target.child(keyword).elements()]
@@ -178,14 +180,14 @@ def _event_shape(place: Place, schemas: Schemas) -> Shape:
     data = target.child("properties", "data")
     content = data.child("contentSchema")
     # That an event's data is a string is true of every event, and says nothing of what is in it.
-    return schemas.shape(content) if content.node is not None else Shape(ANYTHING)
+    return schemas.shape(content) if content.node is not None else ConvertedSchema(ANYTHING)
 
 
-def _describes_events(variants: Place, schemas: Schemas) -> bool:
+def _describes_events(variants: DocumentPlace, schemas: Schemas) -> bool:
     return all(_is_event(_followed(each, schemas)) for each in variants.elements())
 
 
-def _is_event(place: Place) -> bool:
+def _is_event(place: DocumentPlace) -> bool:
     """Whether a schema speaks of the event and not of its payload: `data` beside only the fields an event has."""
     properties = place.child("properties").node
     if not isinstance(properties, dict) or "data" not in properties:
@@ -193,14 +195,14 @@ def _is_event(place: Place) -> bool:
     return set(properties) <= {"data", "event", "id", "retry", "comment"}
 
 
-def _followed(place: Place, schemas: Schemas) -> Place:
+def _followed(place: DocumentPlace, schemas: Schemas) -> DocumentPlace:
     try:
         return schemas.library.follow(place)
     except BrokenReferenceError:
-        return Place(None, place.resource, place.pointer)
+        return DocumentPlace(None, place.resource, place.pointer)
 
 
-def error_schemas(responses: Iterable[Response], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
+def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
     """The declared failures; responses shared by many operations are described once."""
     described: list[ErrorSchema] = []
     for response in errors(responses):
@@ -219,7 +221,7 @@ def error_schemas(responses: Iterable[Response], schemas: Schemas, cache: dict[i
     return described
 
 
-def _error_body(response: Response, schemas: Schemas) -> Schema:
+def _error_body(response: DeclaredResponse, schemas: Schemas) -> Schema:
     for kind in response.plain_types:
         schema = response.media[kind].child("schema")
         if media.is_json(kind) and schema.node is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.sources.openapi import styles
-from enfold.sources.openapi.document import Library, Place
+from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.media import is_json
 from enfold.sources.openapi.operations import Found
 
@@ -39,7 +39,7 @@ _COLLECTION_STYLES: Final = {"ssv": "spaceDelimited", "pipes": "pipeDelimited", 
 class MalformedOperationError(ValueError):
     """An operation whose request cannot be built; it is left out of the import."""
 
-    def __init__(self, place: Place, why: str) -> None:
+    def __init__(self, place: DocumentPlace, why: str) -> None:
         super().__init__(why)
         self.where = place.where
         self.why = why
@@ -50,8 +50,8 @@ class Parameter(msgspec.Struct, frozen=True):
 
     name: str
     location: str
-    place: Place  # the parameter object
-    schema: Place
+    place: DocumentPlace  # the parameter object
+    schema: DocumentPlace
     required: bool
     style: str
     explode: bool
@@ -87,7 +87,7 @@ def placeholder_name(text: str) -> str:
     return text.lstrip("+#./;?&").rstrip("*") or text
 
 
-def _declared(found: Found) -> Iterator[Place]:
+def _declared(found: Found) -> Iterator[DocumentPlace]:
     for owner in (found.item, found.place):
         listed = owner.child("parameters")
         if listed.node is not None and not isinstance(listed.node, list):
@@ -95,7 +95,7 @@ def _declared(found: Found) -> Iterator[Place]:
         yield from listed.elements()
 
 
-def _read(place: Place, version: str) -> Parameter | None:
+def _read(place: DocumentPlace, version: str) -> Parameter | None:
     """The parameter at a place; None for one that is part of a body, or that no caller may set."""
     node = place.node
     if not isinstance(node, dict):
@@ -113,7 +113,7 @@ def _read(place: Place, version: str) -> Parameter | None:
     return _read_old(place, name, location) if version == "2.0" and "schema" not in node else _read_new(place)
 
 
-def _read_old(place: Place, name: str, location: str) -> Parameter:
+def _read_old(place: DocumentPlace, name: str, location: str) -> Parameter:
     style, explode = collection_style(place.node.get("collectionFormat"))
     return Parameter(
         name,
@@ -134,7 +134,7 @@ def collection_style(collection_format: Any) -> tuple[str, bool]:
     return _COLLECTION_STYLES.get(str(collection_format), "form"), False
 
 
-def _read_new(place: Place) -> Parameter:
+def _read_new(place: DocumentPlace) -> Parameter:
     node = place.node
     location = node["in"]
     style = node.get("style")
@@ -160,7 +160,7 @@ def _is_required(node: dict[str, Any]) -> bool:
     return node.get("required") is True or node.get("in") == "path"
 
 
-def _content(place: Place) -> tuple[str | None, Place]:
+def _content(place: DocumentPlace) -> tuple[str | None, DocumentPlace]:
     """The media type and schema of a parameter with `content`; else none, and the schema it has itself."""
     for media_type, media in place.child("content").items():
         return media_type, media.child("schema")
@@ -175,7 +175,7 @@ def _undeclared(found: Found, placeholders: list[str], declared: list[Parameter]
     for name in dict.fromkeys(placeholders):
         if name not in known and not (name in in_query and name not in placeholder_names(path)):
             node = {"name": name, "in": "path", "required": True, "schema": {"type": ["string", "number", "boolean"]}}
-            place = Place(node, found.place.resource, found.place.pointer)
+            place = DocumentPlace(node, found.place.resource, found.place.pointer)
             yield Parameter(name, "path", place, place.child("schema"), required=True, style="simple", explode=False)
 
 

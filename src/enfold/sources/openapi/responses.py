@@ -19,7 +19,7 @@ _ERROR_CODES: Final = {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
 _BODILESS: Final = frozenset({204, 205, 304})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReceivedResponse(msgspec.Struct, frozen=True):
     """A response with its body read and decompressed."""
 
     status: int
@@ -33,7 +33,9 @@ class Answer(msgspec.Struct, frozen=True):
         return next((value for key, value in self.headers if key.lower() == name), None)
 
 
-def to_envelope(answer: Answer, *, expects_json: bool, private_headers: tuple[str, ...] = ()) -> ResponseEnvelope[Any]:
+def to_envelope(
+    answer: ReceivedResponse, *, expects_json: bool, private_headers: tuple[str, ...] = ()
+) -> ResponseEnvelope[Any]:
     """The envelope of a success."""
     content_type = answer.header("content-type") or ""
     if answer.status in _BODILESS or answer.method == "HEAD" or not answer.content:
@@ -50,7 +52,7 @@ def to_envelope(answer: Answer, *, expects_json: bool, private_headers: tuple[st
     return msgspec.structs.replace(envelope, warnings=warnings) if warnings else envelope
 
 
-def _empty(answer: Answer, content_type: str) -> Any:
+def _empty(answer: ReceivedResponse, content_type: str) -> Any:
     """No body is nothing; but an empty text is a text, and empty bytes are bytes."""
     if answer.status in _BODILESS or answer.method == "HEAD" or not content_type or media.is_json(content_type):
         return None
@@ -114,7 +116,7 @@ def _text(content: bytes, content_type: str) -> str:
 # --- errors -------------------------------------------------------------------------------------------------------
 
 
-def to_error(answer: Answer) -> CallError:
+def to_error(answer: ReceivedResponse) -> CallError:
     """The error an HTTP error status tells of: status, content type, bounded body, and when to try again."""
     content_type = answer.header("content-type") or ""
     details: dict[str, Any] = {"status": answer.status, "reason": answer.reason, "content_type": content_type}

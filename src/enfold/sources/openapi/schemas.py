@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place, Resource
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
 from enfold.sources.openapi.families import MAX_CHILDREN, Families
 from enfold.sources.report import Problem
 
@@ -30,7 +30,7 @@ _LEGAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _HIDDEN: Final[dict[str, str]] = {"input": "readOnly", "output": "writeOnly"}
 
 
-class Shape(msgspec.Struct, frozen=True):
+class ConvertedSchema(msgspec.Struct, frozen=True):
     """A converted schema whose references name definitions, and the names it uses."""
 
     schema: Any
@@ -48,39 +48,39 @@ class Schemas:
         self._hidden = _HIDDEN[direction]
         self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more
         self._names: dict[tuple[int, str], str] = {}
-        self._places: dict[str, tuple[Place, str]] = {}
+        self._places: dict[str, tuple[DocumentPlace, str]] = {}
         self._families = Families(library)
-        self._shapes: dict[str, Shape] = {}
+        self._shapes: dict[str, ConvertedSchema] = {}
         self._closures: dict[frozenset[str], Schema] = {}
 
-    def shape(self, place: Place) -> Shape:
+    def shape(self, place: DocumentPlace) -> ConvertedSchema:
         """The schema at a place; one that cannot be read counts as `{}`."""
         uses: set[str] = set()
         try:
-            return Shape(self._convert(place.node, place.resource, place, uses), frozenset(uses))
+            return ConvertedSchema(self._convert(place.node, place.resource, place, uses), frozenset(uses))
         except RecursionError:
             self._report(place, "the schema is nested too deeply")
-            return Shape(ANYTHING)
+            return ConvertedSchema(ANYTHING)
 
-    def bundle(self, shape: Shape) -> Schema:
+    def bundle(self, shape: ConvertedSchema) -> Schema:
         """The schema with every definition it reaches, so that it stands alone."""
         root = self._inlined(shape)
         definitions = self._closure(root.uses)
         return {**root.schema, "$defs": definitions} if definitions else root.schema
 
-    def definition(self, name: str) -> Shape:
+    def definition(self, name: str) -> ConvertedSchema:
         """A definition by the name that references use, converted when first needed."""
         found = self._shapes.get(name)
         if found is None:
             found = self._shapes[name] = self._variant(*self._places[name])
         return found
 
-    def children(self, place: Place) -> list[Place]:
+    def children(self, place: DocumentPlace) -> list[DocumentPlace]:
         """The schemas that the one at a place stands for, where it is a base with a discriminator."""
         target = self._follow(place)
         return [] if target is None else self._families.children(target)
 
-    def is_hidden(self, place: Place) -> bool:
+    def is_hidden(self, place: DocumentPlace) -> bool:
         """Whether a property is of the other direction only."""
         node = place.node
         if not isinstance(node, dict):
@@ -94,11 +94,11 @@ class Schemas:
 
     # --- definitions
 
-    def _inlined(self, shape: Shape) -> Shape:
+    def _inlined(self, shape: ConvertedSchema) -> ConvertedSchema:
         """A schema that is only a reference gives way to what it names: readers like to see the type at the root."""
         while isinstance(shape.schema, dict) and set(shape.schema) == {"$ref"}:
             shape = self.definition(shape.schema["$ref"].removeprefix("#/$defs/"))
-        return shape if isinstance(shape.schema, dict) else Shape({} if shape.schema else {"not": {}})
+        return shape if isinstance(shape.schema, dict) else ConvertedSchema({} if shape.schema else {"not": {}})
 
     def _closure(self, uses: frozenset[str]) -> Schema:
         known = self._closures.get(uses)
@@ -116,7 +116,7 @@ class Schemas:
                 waiting.extend(self.definition(name).uses - reached)
         return reached
 
-    def _name(self, target: Place, variant: str = "") -> str:
+    def _name(self, target: DocumentPlace, variant: str = "") -> str:
         key = (id(target.node), variant)
         known = self._names.get(key)
         if known is None:
@@ -127,40 +127,42 @@ class Schemas:
             self._places[known] = target, variant
         return known
 
-    def _variant(self, place: Place, variant: str) -> Shape:
+    def _variant(self, place: DocumentPlace, variant: str) -> ConvertedSchema:
         if variant == _ANY:
             return self._family(place)
-        return self.shape(place if variant != _PART else Place(_opened(place.node), place.resource, place.pointer))
+        return self.shape(
+            place if variant != _PART else DocumentPlace(_opened(place.node), place.resource, place.pointer)
+        )
 
-    def _family(self, base: Place) -> Shape:
+    def _family(self, base: DocumentPlace) -> ConvertedSchema:
         """Any of the children of a base, or the base itself; so many that nobody reads them are any object."""
         children = self._families.children(base)
         if len(children) > MAX_CHILDREN:
             open_base = self._name(base, _PART)
-            return Shape({"$ref": f"#/$defs/{open_base}"}, frozenset({open_base}))
+            return ConvertedSchema({"$ref": f"#/$defs/{open_base}"}, frozenset({open_base}))
         names = [self._name(each) for each in (*children, base)]
         said = {"type": "object"} if base.node.get("type") == "object" else {}
-        return Shape({**said, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
+        return ConvertedSchema({**said, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
 
-    def _variant_of(self, target: Place, owner: Any) -> str:
+    def _variant_of(self, target: DocumentPlace, owner: Any) -> str:
         """Which variant of a schema a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
         is_part = owner is not None and (_composes(owner) or self._families.extends(owner, target))
         if not is_part:
             return _ANY if self._families.children(target) else ""
         return _PART if _is_closed(target.node) else ""
 
-    def _follow(self, place: Place) -> Place | None:
+    def _follow(self, place: DocumentPlace) -> DocumentPlace | None:
         try:
             return self.library.follow(place)
         except BrokenReferenceError:
             return None
 
-    def _report(self, place: Place, why: str) -> None:
+    def _report(self, place: DocumentPlace, why: str) -> None:
         self.problems.append(Problem(place.where, why))
 
     # --- conversion
 
-    def _convert(self, node: Any, base: Resource, at: Place, uses: set[str], owner: Any = None) -> Any:
+    def _convert(self, node: Any, base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any = None) -> Any:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
@@ -174,7 +176,9 @@ class Schemas:
             node = _opened(node)
         return self._keywords(node, base, at, uses)
 
-    def _reference(self, ref: str, node: Schema, base: Resource, at: Place, uses: set[str], owner: Any) -> Any:
+    def _reference(
+        self, ref: str, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any
+    ) -> Any:
         try:
             target = self.library.resolve(ref, base)
             self.library.follow(target)  # a circle of nothing but references means nothing
@@ -190,7 +194,7 @@ class Schemas:
             _allow_null(result)
         return result
 
-    def _siblings(self, node: Schema, base: Resource, at: Place, uses: set[str]) -> Schema:
+    def _siblings(self, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Schema:
         """What stands beside a reference: since 3.1 it counts, before that only what describes does."""
         rest = {key: value for key, value in node.items() if key not in _REFERENCES}
         if self._is_old:
@@ -198,7 +202,7 @@ class Schemas:
         converted: Schema = self._keywords(rest, base, at, uses) if rest else {}
         return converted
 
-    def _keywords(self, node: Schema, base: Resource, at: Place, uses: set[str]) -> Schema:
+    def _keywords(self, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Schema:
         result: Schema = {}
         for key, value in node.items():
             if key in _CONDITIONS:
@@ -219,26 +223,32 @@ class Schemas:
         # An untouched schema is shared with the document: most of a large one is.
         return node if _is_same(node, result) else result
 
-    def _condition(self, value: Any, base: Resource, at: Place, uses: set[str]) -> Any:
+    def _condition(self, value: Any, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Any:
         was, self._is_condition = self._is_condition, True
         try:
             return self._convert(value, base, at, uses)
         finally:
             self._is_condition = was
 
-    def _each(self, values: list[Any], base: Resource, at: Place, uses: set[str], owner: Any = None) -> list[Any]:
+    def _each(
+        self, values: list[Any], base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any = None
+    ) -> list[Any]:
         converted = [self._convert(each, base, at, uses, owner) for each in values]
         return values if all(map(_is, converted, values)) else converted
 
-    def _named(self, values: Schema, base: Resource, at: Place, uses: set[str], *, hides: bool) -> Schema:
+    def _named(
+        self, values: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str], *, hides: bool
+    ) -> Schema:
         converted = {
             name: self._convert(each, base, at, uses)
             for name, each in values.items()
-            if not (hides and self.is_hidden(Place(each, base)))
+            if not (hides and self.is_hidden(DocumentPlace(each, base)))
         }
         return values if _is_same(values, converted) else converted
 
-    def _items(self, node: Schema, value: Any, result: Schema, base: Resource, at: Place, uses: set[str]) -> None:
+    def _items(
+        self, node: Schema, value: Any, result: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]
+    ) -> None:
         if isinstance(value, list):  # the tuple form of older drafts
             if value:
                 result["prefixItems"] = self._each(value, base, at, uses)
@@ -247,7 +257,7 @@ class Schemas:
         else:
             result["items"] = self._convert(value, base, at, uses)
 
-    def _plain(self, key: str, value: Any, result: Schema, at: Place) -> None:
+    def _plain(self, key: str, value: Any, result: Schema, at: DocumentPlace) -> None:
         fits = _ASSERTIONS.get(key)
         if fits is None:
             return  # extensions, and what only OpenAPI knows (xml, discriminator, nullable, example …)
@@ -256,7 +266,7 @@ class Schemas:
         elif key not in ("required", "exclusiveMinimum", "exclusiveMaximum", "readOnly", "writeOnly", "type"):
             self._report(at, f"{key} has a value that means nothing there")
 
-    def _finish(self, node: Schema, result: Schema, at: Place) -> None:
+    def _finish(self, node: Schema, result: Schema, at: DocumentPlace) -> None:
         self._type(node, result, at)
         if "required" in result:
             self._required(node, result)
@@ -278,7 +288,7 @@ class Schemas:
         if self._is_input and isinstance(examples, list) and not _mentions_reference(examples):
             result["examples"] = examples
 
-    def _type(self, node: Schema, result: Schema, at: Place) -> None:
+    def _type(self, node: Schema, result: Schema, at: DocumentPlace) -> None:
         if "type" not in node:
             return
         said = node["type"]
@@ -377,7 +387,7 @@ def _exclusive_limit(node: Schema, result: Schema, limit: str) -> None:
         result[f"exclusive{limit}"] = result.pop(limit.lower())
 
 
-def _definition_name(target: Place) -> str:
+def _definition_name(target: DocumentPlace) -> str:
     """A name from where the schema stands: its own in the components, else the path to it."""
     keys = [key for key in target.pointer if key not in ("components", "schemas", "definitions", "$defs")]
     if not target.resource.is_root:

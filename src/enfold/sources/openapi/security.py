@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from enfold.sources.openapi import styles
-from enfold.sources.openapi.document import BrokenReferenceError, Library, Place
+from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import Found
 from enfold.sources.report import Problem, SchemeNeed
 
@@ -22,7 +22,7 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
-class ClientCredentials(msgspec.Struct, frozen=True):
+class CredentialsFlow(msgspec.Struct, frozen=True):
     """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address, and not the document."""
 
     token_url: str
@@ -32,10 +32,10 @@ class ClientCredentials(msgspec.Struct, frozen=True):
     is_trusted: bool = False
 
 
-class Tokens(Protocol):
+class AccessTokens(Protocol):
     """Where access tokens come from."""
 
-    async def token(self, grant: ClientCredentials) -> str: ...
+    async def token(self, grant: CredentialsFlow) -> str: ...
 
 
 class Scheme(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Scheme(msgspec.Struct, frozen=True):
     prefix: str = ""
 
 
-class Carried(msgspec.Struct):
+class AddedCredentials(msgspec.Struct):
     """What the credentials add to a request."""
 
     headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
@@ -77,7 +77,7 @@ def read_schemes(library: Library, version: str, problems: list[Problem]) -> dic
     return schemes
 
 
-def _read(name: str, place: Place) -> Scheme | None:
+def _read(name: str, place: DocumentPlace) -> Scheme | None:
     node = place.node if isinstance(place.node, dict) else {}
     kind = str(node.get("type", "")).lower()
     if kind == "apikey" and node.get("in") in ("header", "query", "cookie") and isinstance(node.get("name"), str):
@@ -100,7 +100,7 @@ def _read_http(name: str, said: str) -> Scheme | None:
     return Scheme(name, "other", prefix=said)
 
 
-def _token_url(place: Place) -> str | None:
+def _token_url(place: DocumentPlace) -> str | None:
     flow = place.child("flows", "clientCredentials", "tokenUrl").node
     old = place.node.get("tokenUrl") if place.node.get("flow") == "application" else None
     return next((each for each in (flow, old) if isinstance(each, str)), None)
@@ -202,7 +202,11 @@ class Security:
     """The credentials of a source, laid on requests as their operations require."""
 
     def __init__(
-        self, schemes: Mapping[str, Scheme], credentials: Mapping[str, Credential], tokens: Tokens, namespace: str = ""
+        self,
+        schemes: Mapping[str, Scheme],
+        credentials: Mapping[str, Credential],
+        tokens: AccessTokens,
+        namespace: str = "",
     ) -> None:
         self._schemes = schemes
         self._credentials = credentials
@@ -261,9 +265,9 @@ class Security:
             {"schemes": list(variables), "variables": list(variables.values())},
         )
 
-    async def carried(self, names: Iterable[str]) -> Carried:
+    async def carried(self, names: Iterable[str]) -> AddedCredentials:
         """What the chosen schemes add to a request."""
-        carried = Carried()
+        carried = AddedCredentials()
         for name in names:
             scheme, credential = self._schemes[name], self._credentials[name]
             _put(scheme, await self._value(scheme, credential), carried)
@@ -294,20 +298,18 @@ def _standing(scheme: Scheme) -> Standing:
     return "header", scheme.parameter.lower() or "authorization"
 
 
-def _grant(scheme: Scheme, parts: Mapping[str, str]) -> ClientCredentials:
+def _grant(scheme: Scheme, parts: Mapping[str, str]) -> CredentialsFlow:
     scopes = parts.get("scopes") or parts.get("scope") or ""
     own = parts.get("token_url")
     url = own or scheme.token_url or ""
-    return ClientCredentials(
-        url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None
-    )
+    return CredentialsFlow(url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None)
 
 
 def _basic(user: str, password: str = "") -> str:
     return b64encode(f"{user}:{password}".encode()).decode()
 
 
-def _put(scheme: Scheme, value: str, carried: Carried) -> None:
+def _put(scheme: Scheme, value: str, carried: AddedCredentials) -> None:
     if scheme.kind == "header":
         carried.headers.append((scheme.parameter, value))
     elif scheme.kind == "query":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from enfold.sources.openapi.document import Library, Place
+from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import Found
 
 Origin: TypeAlias = tuple[str, str, int]
@@ -101,20 +101,20 @@ class Servers:
             return "The document does not say where its server is: pass base_url"
         return self.reach.refusal(base)
 
-    def _first_of(self, root: Place, version: str) -> str | None:
+    def _first_of(self, root: DocumentPlace, version: str) -> str | None:
         if version == "2.0":
             return self._absolute(_old_server(root.node, self._address))
         # Without servers the document is served where it came from.
         return self._first(root.child("servers")) or (self._absolute("/") if origin(self._address) else None)
 
-    def _first(self, servers: Place) -> str | None:
+    def _first(self, servers: DocumentPlace) -> str | None:
         for server in servers.elements():
             url = server.node.get("url") if isinstance(server.node, dict) else None
             if isinstance(url, str):
                 return self._absolute(self._filled(url, server.child("variables")))
         return None
 
-    def _filled(self, url: str, variables: Place) -> str:
+    def _filled(self, url: str, variables: DocumentPlace) -> str:
         def value(match: re.Match[str]) -> str:
             said = variables.child(match[1]).node
             return self._value(match[1], said if isinstance(said, dict) else {})

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.openapi.responses import Answer, read_retry_after
+from enfold.sources.openapi.responses import ReceivedResponse, read_retry_after
 from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
@@ -27,7 +27,7 @@ RETRIED: Final = frozenset({429, 502, 503, 504})
 _FIRST_WAIT: Final = 0.1
 
 
-class Limits(msgspec.Struct, frozen=True):
+class OpenAPILimits(msgspec.Struct, frozen=True):
     """What a source allows: sizes in bytes after decompression, and how often it tries again."""
 
     response_bytes: int = 32 * 1024 * 1024
@@ -40,11 +40,11 @@ class Limits(msgspec.Struct, frozen=True):
     reconnects: int = 5
 
 
-class HTTPClient:
+class ServiceClient:
     """The client of one source: ours by default, or the user's own httpx or httpx2 client."""
 
     def __init__(
-        self, reach: Reach, limits: Limits, client: Any = None, headers: Mapping[str, str] | None = None
+        self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
         """`headers` are for the user's own server, as are the ways of their client."""
         self._reach = reach
@@ -55,7 +55,7 @@ class HTTPClient:
 
     # --- whole answers
 
-    async def fetch(self, request: Outgoing) -> Answer:
+    async def fetch(self, request: Outgoing) -> ReceivedResponse:
         """The answer to a request, its body read; redirects followed, and tried again where that is safe."""
         response = await self.open(request)
         try:
@@ -63,14 +63,14 @@ class HTTPClient:
         finally:
             await response.close()
 
-    async def read(self, response: Response, request: Outgoing) -> Answer:
+    async def read(self, response: Response, request: Outgoing) -> ReceivedResponse:
         """The answer of an open response; one that is too large is refused before it is all here."""
         is_head = request.method == "HEAD"
         try:
             content = b"" if is_head else await response.body(self.limits.response_bytes)
         except WebError as error:
             raise self.failure(error, request) from error
-        return Answer(response.status, response.reason, response.headers, content, request.method)
+        return ReceivedResponse(response.status, response.reason, response.headers, content, request.method)
 
     # --- open responses
 

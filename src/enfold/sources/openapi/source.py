@@ -12,9 +12,9 @@ from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
-from enfold.sources.openapi.endpoint import Blueprint, Call, Shared, read_blueprint
+from enfold.sources.openapi.endpoint import Blueprint, Endpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.files import Folders
-from enfold.sources.openapi.loading import Loader, Login
+from enfold.sources.openapi.loading import DocumentLogin, Loader
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
 from enfold.sources.openapi.schemas import Schema
@@ -28,7 +28,7 @@ from enfold.sources.openapi.security import (
     unknown_credentials,
 )
 from enfold.sources.openapi.server_urls import Servers
-from enfold.sources.openapi.service_client import IDEMPOTENT, HTTPClient, Limits
+from enfold.sources.openapi.service_client import IDEMPOTENT, OpenAPILimits, ServiceClient
 from enfold.sources.report import ImportReport, Problem
 
 _log: Final = Log("enfold.openapi")
@@ -38,7 +38,7 @@ _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
 class ImportedOperations:
     """The operations of a document: an iterable of them, the report, and the client they share."""
 
-    def __init__(self, operations: list[Operation], report: ImportReport, client: HTTPClient, name: str) -> None:
+    def __init__(self, operations: list[Operation], report: ImportReport, client: ServiceClient, name: str) -> None:
         self.name = name
         self._operations = operations
         self._client = client
@@ -84,7 +84,7 @@ def from_openapi(
     normalize: Normalize | None = None,
     extras: Literal["strip", "keep"] = "keep",
     timeout: float | Literal["default"] | None = "default",
-    limits: Limits | None = None,
+    limits: OpenAPILimits | None = None,
     server_variables: Mapping[str, str] | None = None,
     private_headers: Iterable[str] = (),
 ) -> ImportedOperations:
@@ -97,8 +97,8 @@ def from_openapi(
     `rename` maps a name, an operationId or `METHOD /path` to the new name.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
-    bounds = limits or Limits()
-    login = Login(client, headers or {}, document_credentials(credentials, os.environ))
+    bounds = limits or OpenAPILimits()
+    login = DocumentLogin(client, headers or {}, document_credentials(credentials, os.environ))
     loader = Loader(allowed, bounds.document_bytes, base_url, allow_files, login)
     loaded = loader.load(document)
     version = read_version(loaded.root)
@@ -111,7 +111,7 @@ def from_openapi(
         variables=server_variables or {},
         allow_hosts=allowed,
     )
-    http = HTTPClient(servers.reach, bounds, client, headers or {})
+    http = ServiceClient(servers.reach, bounds, client, headers or {})
     tokens = TokenStore(http, servers.reach, servers.base)
     problems: list[Problem] = []
     schemes = read_schemes(library, version, problems)
@@ -120,7 +120,7 @@ def from_openapi(
         problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
     security = Security(schemes, known, tokens, namespace)
-    shared = Shared(library, version, servers, http, security, tokens, tuple(private_headers), extras)
+    shared = SharedByEndpoints(library, version, servers, http, security, tokens, tuple(private_headers), extras)
     shared.problems += problems
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
     return importer.run(choosing(include, exclude, rename))
@@ -137,7 +137,7 @@ class _Importer:
     """One import: operations found, read, named and made; what goes wrong with one is told of that one."""
 
     def __init__(
-        self, shared: Shared, namespace: str, policy: Policy, timeout: float | Literal["default"] | None
+        self, shared: SharedByEndpoints, namespace: str, policy: Policy, timeout: float | Literal["default"] | None
     ) -> None:
         self._shared = shared
         self._namespace = namespace
@@ -181,7 +181,7 @@ class _Importer:
         return None
 
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
-        call = Call(self._shared, blueprint, streams=streams)
+        call = Endpoint(self._shared, blueprint, streams=streams)
         found, node = blueprint.found, blueprint.found.place.node
         by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
         spec = OperationSpec(

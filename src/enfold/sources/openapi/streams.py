@@ -14,8 +14,8 @@ from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.sources.openapi import media
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.openapi.responses import Answer, to_envelope, to_error
-from enfold.sources.openapi.service_client import HTTPClient
+from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
+from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.sse import EventDecoder, EventTooLargeError
 from enfold.sources.web import Response, WebError
 
@@ -48,10 +48,10 @@ class Reader(Protocol):
     def end(self) -> Iterator[Item]: ...
 
 
-class Stream:
+class ResponseStream:
     """The stream of one operation: opened, read item by item, resumed after a cut, closed with its consumer."""
 
-    def __init__(self, client: HTTPClient, *, is_text: bool, private_headers: tuple[str, ...] = ()) -> None:
+    def __init__(self, client: ServiceClient, *, is_text: bool, private_headers: tuple[str, ...] = ()) -> None:
         """`is_text` says that the schema wants an item's text as it is, though it may look like JSON."""
         self._client = client
         self._is_text = is_text
@@ -146,7 +146,7 @@ class _CutError(Exception):
 class _Connection:
     """One connection of a stream."""
 
-    def __init__(self, client: HTTPClient, request: Outgoing, last_event_id: str) -> None:
+    def __init__(self, client: ServiceClient, request: Outgoing, last_event_id: str) -> None:
         self._client = client
         self._request = request
         self._response: Any = None
@@ -181,7 +181,7 @@ class _Connection:
         self.content_type = response.header("content-type") or ""
         return response
 
-    async def read(self) -> Answer:
+    async def read(self) -> ReceivedResponse:
         return await self._client.read(self._response, self._request)
 
     async def items(self) -> AsyncGenerator[Item]:

@@ -9,11 +9,11 @@ from enfold.sources.web.http_messages import Request, Response
 from enfold.sources.web.web_error import WebError
 
 if TYPE_CHECKING:
-    from enfold.sources.web.client import Client
+    from enfold.sources.web.client import WebClient
     from enfold.sources.web.dialing import Allows
     from enfold.sources.web.given import GivenClient
 
-    AnyClient: TypeAlias = Client | GivenClient
+    AnyClient: TypeAlias = WebClient | GivenClient
 
 __all__ = ["Request", "Response", "WebError", "open_client"]
 
@@ -25,8 +25,8 @@ def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
 
         return GivenClient(given)
     try:
-        from enfold.sources.web.client import Client
+        from enfold.sources.web.client import WebClient
     except ImportError:
         advice = "pip install 'enfold[mcp]' or 'enfold[openapi]'"
         raise CallError("UNAVAILABLE", f"A server at a URL needs httptools: {advice}", retryable=False) from None
-    return Client(allows)
+    return WebClient(allows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from enfold.sources.web.connection import Connection, Exchange
+from enfold.sources.web.connection import Connection, ResponseReader
 from enfold.sources.web.dialing import Allows
 from enfold.sources.web.http_messages import Headers, Request, Response, write
 from enfold.sources.web.pool import Key, Pool
@@ -13,12 +13,12 @@ from enfold.sources.web.surroundings import proxy_for
 from enfold.sources.web.urls import read_endpoint
 from enfold.sources.web.web_error import SAFE_TO_REPEAT, WebError
 
-__all__ = ["Client"]
+__all__ = ["WebClient"]
 
 MAX_ROUTES: Final = 1000
 
 
-class Client:
+class WebClient:
     """Our own client, HTTP/1.1: no cookie is kept, and no answer."""
 
     def __init__(self, allows: Allows | None = None) -> None:
@@ -72,7 +72,7 @@ class _StaleError(WebError):
 
 
 async def _exchange(connection: Connection, request: Request, data: bytes) -> Response:
-    exchange = Exchange(request.method)
+    exchange = ResponseReader(request.method)
     is_kept = connection.is_used
     try:
         connection.send(exchange, data)
@@ -90,7 +90,7 @@ async def _exchange(connection: Connection, request: Request, data: bytes) -> Re
     )
 
 
-def _read_headers(exchange: Exchange) -> Headers:
+def _read_headers(exchange: ResponseReader) -> Headers:
     return [(name.decode("latin-1"), _text(value)) for name, value in exchange.headers]
 
 

@@ -9,7 +9,7 @@ import httptools
 
 from enfold.sources.web.web_error import WebError
 
-__all__ = ["Connection", "Exchange"]
+__all__ = ["Connection", "ResponseReader"]
 
 MAX_HEAD: Final = 64 * 1024  # bytes without any content: a head, early hints, trailers, extensions of chunks
 MAX_HEADERS: Final = 256
@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: Owner, key: Any) -> None:
         self._owner = owner
         self.key = key  # of the owner's own
-        self._exchange: Exchange | None = None
+        self._exchange: ResponseReader | None = None
         self._transport: Any = None
         self.peer = ""  # the address that is connected to
         self.descriptor = -1  # of its socket
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         """Whether everything has been written, so that the next request would not wait for the rest of this one."""
         return bool(self._transport.get_write_buffer_size() == 0)
 
-    def send(self, exchange: Exchange, data: bytes) -> None:
+    def send(self, exchange: ResponseReader, data: bytes) -> None:
         """Begin an exchange: write the request, and read its answer as it comes."""
         exchange.connection = self
         self._exchange = exchange
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
 
-class Exchange:
+class ResponseReader:
     """The answer to one request, as it comes: the callbacks are llhttp's, the rest is for who waits for it."""
 
     connection: Connection | None = None

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
-from enfold.sources.web.connection import Connection, Exchange
+from enfold.sources.web.connection import Connection, ResponseReader
 from enfold.sources.web.surroundings import Proxy, tls_context
 from enfold.sources.web.urls import Endpoint, literal_address
 from enfold.sources.web.web_error import WebError
@@ -140,7 +140,7 @@ async def _open_tunnel(connection: Connection, proxy: Proxy, endpoint: Endpoint)
     lines = [f"CONNECT {endpoint.with_port} HTTP/1.1", f"Host: {endpoint.with_port}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")
-    exchange = Exchange("CONNECT")
+    exchange = ResponseReader("CONNECT")
     connection.send(exchange, "\r\n".join([*lines, "", ""]).encode())
     try:
         await exchange.head()

@@ -14,7 +14,7 @@ from enfold.sources.web.http_messages import Request, Response
 from enfold.sources.web.urls import split_url
 from enfold.sources.web.web_error import WebError
 
-__all__ = ["Method", "RefusedError", "Send", "TokenAnswer", "decoded", "exchange", "identify", "post", "post_form"]
+__all__ = ["GrantRefusedError", "Method", "Send", "TokenAnswer", "decoded", "exchange", "identify", "post", "post_form"]
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class TokenAnswer(msgspec.Struct, frozen=True):
         return seconds if 0 < seconds < float("inf") else 0.0
 
 
-class RefusedError(Exception):
+class GrantRefusedError(Exception):
     """An authorization server said no; `error` is its word for it."""
 
     def __init__(self, url: str, status: int, error: str, description: str, nonce: str = "") -> None:
@@ -68,13 +68,13 @@ class RefusedError(Exception):
         self.reason = description or error or f"HTTP {status}"
         super().__init__(f"{self.host} refuses: {self.reason}")
 
-    def without(self, secrets: Iterable[str]) -> RefusedError:
+    def without(self, secrets: Iterable[str]) -> GrantRefusedError:
         """The same, should the server have repeated what it was told in confidence."""
         error, description = self.error, self.description
         for secret in filter(None, secrets):
             for text in (secret, quote_plus(secret)):  # as a form has it
                 error, description = error.replace(text, "…"), description.replace(text, "…")
-        return RefusedError(self.url, self.status, error, description, self.nonce)
+        return GrantRefusedError(self.url, self.status, error, description, self.nonce)
 
 
 def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str], dict[str, str]]:
@@ -94,7 +94,7 @@ async def post_form(
     sent = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json", **headers}
     try:
         return await post(send, url, sent, urlencode(form).encode(), TokenAnswer)
-    except RefusedError as refused:
+    except GrantRefusedError as refused:
         credentials = headers.get("authorization", "").partition(" ")[2]
         raise refused.without([secret, credentials, *(form.get(name, "") for name in _SECRETS)]) from None
 
@@ -104,10 +104,10 @@ async def post(send: Send, url: str, headers: Mapping[str, str], content: bytes,
     status, nonce, body = await exchange(send, "POST", url, headers, content)
     refusal = decoded(body, _Refusal) or _Refusal()
     if status not in (200, 201) or refusal.error:
-        raise RefusedError(url, status, refusal.error, refusal.error_description, nonce)
+        raise GrantRefusedError(url, status, refusal.error, refusal.error_description, nonce)
     answer = decoded(body, type)
     if answer is None:
-        raise RefusedError(url, status, "", "its answer is not what OAuth describes")
+        raise GrantRefusedError(url, status, "", "its answer is not what OAuth describes")
     return answer
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from enfold.surfaces.asgi.messages import Header
 
-__all__ = ["Hosts", "Refusal"]
+__all__ = ["HostRefusal", "Hosts"]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MOST_REMEMBERED: Final = 64
@@ -23,7 +23,7 @@ _REQUEST_HEADERS: Final = (
 _EXPOSED: Final = b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Retry-After, Mcp-Session-Id"
 
 
-class Refusal(NamedTuple):
+class HostRefusal(NamedTuple):
     """Why a request is refused: by its host or its origin, and in a sentence."""
 
     reason: Literal["host", "origin"]
@@ -40,14 +40,14 @@ class Hosts:
         # Hosts that passed, as they were written: most requests name the same one.
         self.passed: set[bytes] = set()
 
-    def refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Refusal | None:
+    def refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> HostRefusal | None:
         """Why a request is refused; None where it is not."""
         host = headers.get(b"host", b"")
         if host not in self.passed and not self._knows(host, scope.get("server")):
-            return Refusal("host", f"This server does not go by the name {_shown(host)}")
+            return HostRefusal("host", f"This server does not go by the name {_shown(host)}")
         origin = headers.get(b"origin")
         if origin is not None and not self._admits(origin, host):
-            return Refusal("origin", f"Pages of {_shown(origin)} may not call this server")
+            return HostRefusal("origin", f"Pages of {_shown(origin)} may not call this server")
         return None
 
     def is_listed(self, origin: bytes) -> bool:

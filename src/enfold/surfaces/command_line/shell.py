@@ -20,7 +20,7 @@ from enfold.envelope import (
 )
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
-from enfold.operation import Context, Identity, OperationSpec, OperationType, Recording
+from enfold.operation import Context, Identity, OperationSpec, OperationType, RecordedRun
 from enfold.registry import Registry
 from enfold.runtime import drive
 from enfold.surfaces.command_line.words import USAGE, Words, read_arguments, read_json, read_text, with_arrays, wrong
@@ -157,7 +157,7 @@ class Shell:
             words.options.get("--output"),
         )
 
-    def _recording(self, words: Words, recorder: Recorder) -> Recording | None:
+    def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
 
         return recorder.begin(

@@ -8,19 +8,19 @@ from typing import Protocol
 import msgspec
 
 from enfold.formats import Format
-from enfold.operation import Identity, OperationSpec, Recording, new_request_id
+from enfold.operation import Identity, OperationSpec, RecordedRun, new_request_id
 
-__all__ = ["Answer", "Body", "Request", "id_header"]
+__all__ = ["FunctionAnswer", "FunctionRequest", "RequestBody", "id_header"]
 
 
-class Body(Protocol):
+class RequestBody(Protocol):
     """Where the body of a request comes from."""
 
     async def body(self, limit: int) -> bytes | bytearray:
         """The whole body; PAYLOAD_TOO_LARGE where it is larger than the limit."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class FunctionAnswer(msgspec.Struct, frozen=True):
     """What goes back: JSON, a status, and headers besides those that every answer has."""
 
     body: bytes
@@ -28,18 +28,18 @@ class Answer(msgspec.Struct, frozen=True):
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Request(msgspec.Struct, eq=False):
+class FunctionRequest(msgspec.Struct, eq=False):
     """What is asked, by whom, and in which format the answer goes."""
 
     method: str
     path: str
     query: bytes
     headers: dict[bytes, bytes]
-    source: Body
+    source: RequestBody
     format: Format
     identity: Identity | None = None
     operation: OperationSpec | None = None
-    recording: Recording | None = None  # of this call, where it is recorded
+    recording: RecordedRun | None = None  # of this call, where it is recorded
     # The caller's own id, or one of ours once somebody needs it; until then None.
     request_id: str | None = None
 
@@ -55,5 +55,5 @@ class Request(msgspec.Struct, eq=False):
         return self.request_id
 
 
-def id_header(request: Request) -> tuple[bytes, bytes]:
+def id_header(request: FunctionRequest) -> tuple[bytes, bytes]:
     return b"x-request-id", request.known_id().encode()

@@ -16,18 +16,18 @@ from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
 from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.identities.challenges import scopes_of
-from enfold.operation import Context, OperationSpec, Recording
+from enfold.operation import Context, OperationSpec, RecordedRun
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
-from enfold.surfaces.functions.request import Answer, Request
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
 from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["Dialect", "Functions", "Settings", "not_acceptable", "not_allowed"]
+__all__ = ["Dialect", "FunctionSettings", "Functions", "not_acceptable", "not_allowed"]
 
 # Each of these asks for something: another format, an id, a limit of time, a record.
 _ASKING: Final = frozenset({b"enfold-format", b"enfold-timeout-ms", b"x-request-id", reading.CAPTURE_HEADER})
@@ -49,7 +49,7 @@ class Dialect(msgspec.Struct, frozen=True):
     runs_in_place: bool = False  # a `def` runs on the thread that reads the request
 
 
-class Settings(msgspec.Struct, frozen=True):
+class FunctionSettings(msgspec.Struct, frozen=True):
     """What the operator chose."""
 
     format: str
@@ -62,7 +62,7 @@ class Settings(msgspec.Struct, frozen=True):
 class Functions:
     """The operations of a registry, called by method and path."""
 
-    def __init__(self, registry: Registry, settings: Settings, dialect: Dialect) -> None:
+    def __init__(self, registry: Registry, settings: FunctionSettings, dialect: Dialect) -> None:
         """`registry` is a guarded view: every call is checked."""
         self._registry = registry
         self.lifetime = registry.lifetime
@@ -80,7 +80,7 @@ class Functions:
 
     # before the call
 
-    def read_wishes(self, request: Request) -> None:
+    def read_wishes(self, request: FunctionRequest) -> None:
         """Take the id that the caller gave to the request, and the format that they want their answer in."""
         headers = request.headers
         given = headers.get(b"x-request-id")
@@ -89,12 +89,12 @@ class Functions:
         if request.query or b"enfold-format" in headers:
             self._choose_format(request)
 
-    def _choose_format(self, request: Request) -> None:
+    def _choose_format(self, request: FunctionRequest) -> None:
         name = reading.format_name(request.headers, request.method, request.query)
         if name is not None:
             request.format = find_format(name)
 
-    def find(self, request: Request) -> Route | None:
+    def find(self, request: FunctionRequest) -> Route | None:
         """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
         try:
             route = self.routes.find(request.path, request.identity)
@@ -116,7 +116,7 @@ class Functions:
         """The scopes that operations ask for."""
         return scopes_of(self._registry.list())
 
-    def admit(self, route: Route, request: Request) -> None:
+    def admit(self, route: Route, request: FunctionRequest) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
         if request.identity is None:
             check_access(route.spec, None, {})
@@ -126,7 +126,7 @@ class Functions:
 
     # the call
 
-    async def call(self, route: Route, request: Request) -> Answer:
+    async def call(self, route: Route, request: FunctionRequest) -> FunctionAnswer:
         """Run an operation and write its result; whatever fails is raised."""
         headers, prepared = request.headers, route.prepared
         if headers.get(b"accept") not in _TAKES_JSON and not reading.accepts_json(headers[b"accept"]):
@@ -166,17 +166,17 @@ class Functions:
         except UNWRITABLE as error:
             raise unwritable(error) from error
         if not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None:
-            return Answer(text)
+            return FunctionAnswer(text)
         return _answer_with_notes(text, envelope, request)
 
-    async def arguments(self, route: Route, request: Request) -> dict[str, Any]:
+    async def arguments(self, route: Route, request: FunctionRequest) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
         if request.method != "POST":
             return route.read_query(request.query)
         self._check_body(request)
         return await self._object_in(request)
 
-    def context(self, route: Route, request: Request) -> Context:
+    def context(self, route: Route, request: FunctionRequest) -> Context:
         """The context of a call, of what the headers ask for."""
         headers = request.headers
         resumes = headers.get(b"last-event-id") if route.spec.resumable else None
@@ -191,14 +191,14 @@ class Functions:
             context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
         return context
 
-    async def _object_in(self, request: Request) -> dict[str, Any]:
+    async def _object_in(self, request: FunctionRequest) -> dict[str, Any]:
         body = await request.source.body(self._settings.max_body)
         try:
             return self._read_object(body)
         except reading.NOT_AN_OBJECT:
             raise reading.invalid_body(body) from None
 
-    def _check_body(self, request: Request) -> None:
+    def _check_body(self, request: FunctionRequest) -> None:
         """Refuse a body for its headers, before it is read: it is of another type, compressed, or too large."""
         headers = request.headers
         kind = headers.get(b"content-type")
@@ -212,7 +212,7 @@ class Functions:
         if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > self._settings.max_body):
             raise too_large(self._settings.max_body)
 
-    def _recording(self, spec: OperationSpec, request: Request, recorder: Recorder) -> Recording | None:
+    def _recording(self, spec: OperationSpec, request: FunctionRequest, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
 
         return recorder.begin(
@@ -223,7 +223,7 @@ class Functions:
             writer=request.format,
         )
 
-    async def collect(self, route: Route, request: Request) -> Answer:
+    async def collect(self, route: Route, request: FunctionRequest) -> FunctionAnswer:
         """A subscription as one answer, the list of its items."""
         from enfold.surfaces.collecting import collect
 
@@ -233,7 +233,7 @@ class Functions:
         answer = _answer_with_notes(text, collected.envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
-    async def call_request(self, request: Request) -> Answer:
+    async def call_request(self, request: FunctionRequest) -> FunctionAnswer:
         """Run the `mcp.request.v0.1` in the body; its answer is always in the format that goes with it."""
         from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.tool_requests import RequestCall
@@ -256,13 +256,13 @@ class Functions:
         request.operation, request.recording = asked.spec, asked.context.recording
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
-            return Answer(encode_result(asked.answer(envelope)), headers=request.run_header())
+            return FunctionAnswer(encode_result(asked.answer(envelope)), headers=request.run_header())
         except CallError as error:
             return self.failure(request, error, asked.refusal(error))
 
     # other answers
 
-    def document(self, request: Request, place: str) -> Answer:
+    def document(self, request: FunctionRequest, place: str) -> FunctionAnswer:
         """The OpenAPI document of what the caller may call."""
         from enfold.surfaces.openapi import to_openapi
 
@@ -274,18 +274,18 @@ class Functions:
             title=self._settings.title,
             version=self._settings.version,
         )
-        return Answer(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
+        return FunctionAnswer(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
 
-    def failure(self, request: Request, error: CallError, wire: Any = None) -> Answer:
+    def failure(self, request: FunctionRequest, error: CallError, wire: Any = None) -> FunctionAnswer:
         """A failure in the format that the caller asked for; `wire` where it has been written already."""
         if request.request_id is None:
             request.request_id = error.request_id  # our log has the rest of the story under this one
         status = status_of(error, request.operation, has_identity=request.identity is not None)
         headers = [(name.encode(), value.encode()) for name, value in error_headers(error, status)]
         text = self.failure_text(request, error) if wire is None else encode_failure(wire)
-        return Answer(text, status, [*headers, *request.run_header()])
+        return FunctionAnswer(text, status, [*headers, *request.run_header()])
 
-    def failure_text(self, request: Request, error: CallError) -> bytes:
+    def failure_text(self, request: FunctionRequest, error: CallError) -> bytes:
         shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
         return encode_failure(request.format.write_error(shown, _id_of(request.operation)))
 
@@ -298,15 +298,15 @@ def _id_of(operation: OperationSpec | None) -> str:
     return "" if operation is None else operation.id
 
 
-def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: Request) -> Answer:
+def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
     """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
     headers = request.run_header()
     if envelope.warnings:
         first = safe_code(envelope.warnings[0].code)
         headers.append((b"enfold-warnings", f'{len(envelope.warnings)}; first="{first}"'.encode()))
     if envelope.is_error and not request.format.holds_errors:
-        return Answer(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
-    return Answer(text, 200, headers)
+        return FunctionAnswer(text, 502, [*headers, (b"enfold-code", safe_code(error_of(envelope).code).encode())])
+    return FunctionAnswer(text, 200, headers)
 
 
 def not_allowed(method: str, methods: tuple[str, ...]) -> RefusedError:

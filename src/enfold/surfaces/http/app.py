@@ -21,13 +21,20 @@ from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, Presence, late_body
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table
-from enfold.surfaces.functions.request import Answer, Request, id_header
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header
 from enfold.surfaces.functions.routes import Route
-from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Settings, not_acceptable, not_allowed
+from enfold.surfaces.functions.service import (
+    NO_STORE,
+    Dialect,
+    Functions,
+    FunctionSettings,
+    not_acceptable,
+    not_allowed,
+)
 from enfold.surfaces.http.lifespan import run_lifespan
 from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
-from enfold.surfaces.http.stream import Stream
+from enfold.surfaces.http.stream import SubscriptionStream
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -73,7 +80,7 @@ def to_http(
     `recorder` captures provenance for callers who ask for it.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    settings = Settings(format, max_body, recorder, title, version)
+    settings = FunctionSettings(format, max_body, recorder, title, version)
     functions = Functions(served.guarded(), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.public().guarded(), settings, _DIALECT) if is_closed else None
@@ -101,7 +108,7 @@ class HTTPApp:
         self._format = functions.format
         self._door = None if carrying.tokens is None else Door(carrying.tokens)
         self._public = public  # what callers without a token get, where one is needed
-        self._streams: set[Stream] = set()
+        self._streams: set[SubscriptionStream] = set()
         self._is_stopping = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,9 +132,9 @@ class HTTPApp:
         if len(headers) != len(lines):
             headers = header_table(scope)
         presence = Presence(receive, self._carrying.body_timeout, scope["method"] == "POST")
-        request = Request(scope["method"], path, scope["query_string"], headers, presence, self._format)
+        request = FunctionRequest(scope["method"], path, scope["query_string"], headers, presence, self._format)
         exchange = Exchange(scope, send, presence)
-        answer: Answer | None = None
+        answer: FunctionAnswer | None = None
         failed: BaseException | None = None
         presence.begin()
         try:
@@ -167,7 +174,9 @@ class HTTPApp:
 
     # one request
 
-    def _answer(self, functions: Functions, exchange: Exchange, request: Request) -> Awaitable[Answer | None]:
+    def _answer(
+        self, functions: Functions, exchange: Exchange, request: FunctionRequest
+    ) -> Awaitable[FunctionAnswer | None]:
         """The answer to a request that was let in; `functions` are the operations that its caller may see."""
         route = functions.routes.known.get(request.path)
         if route is None or request.method not in route.methods:
@@ -183,7 +192,9 @@ class HTTPApp:
             return self._follow(exchange, request, route)
         return functions.call(route, request)
 
-    async def _answer_stranger(self, exchange: Exchange, request: Request, public: Functions) -> Answer | None:
+    async def _answer_stranger(
+        self, exchange: Exchange, request: FunctionRequest, public: Functions
+    ) -> FunctionAnswer | None:
         """What a caller without a token gets where a token is needed: what is public, and no word about the rest."""
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
@@ -204,7 +215,7 @@ class HTTPApp:
             raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
         exchange.extra_headers = self._hosts.cors_headers(headers)
 
-    async def _identify(self, exchange: Exchange, request: Request) -> None:
+    async def _identify(self, exchange: Exchange, request: FunctionRequest) -> None:
         """Establish who calls; a token that stands for nobody is refused even where none is needed."""
         header = request.headers.get(b"authorization")
         if header is None or self._door is None:
@@ -214,8 +225,8 @@ class HTTPApp:
             raise refused_token()
 
     def _failure(
-        self, exchange: Exchange, request: Request, error: BaseException, ended: Ended | None
-    ) -> Answer | None:
+        self, exchange: Exchange, request: FunctionRequest, error: BaseException, ended: Ended | None
+    ) -> FunctionAnswer | None:
         """The answer that tells of a failure; None for a client who has gone."""
         if isinstance(error, CancelledError):
             if ended == "late":
@@ -233,7 +244,7 @@ class HTTPApp:
 
     # streams
 
-    async def _follow(self, exchange: Exchange, request: Request, route: Route) -> None:
+    async def _follow(self, exchange: Exchange, request: FunctionRequest, route: Route) -> None:
         media_type = reading.stream_type(request.headers.get(b"accept"))
         if media_type is None:
             raise not_acceptable("text/event-stream or application/x-ndjson")
@@ -245,7 +256,7 @@ class HTTPApp:
             check_access(route.spec, request.identity, given)
             await exchange.answer_empty(200, [(b"content-type", media_type.encode()), NO_STORE, id_header(request)])
             return
-        stream = Stream(exchange, request, self._functions, media_type, context, self._carrying.heartbeat)
+        stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._carrying.heartbeat)
         self._streams.add(stream)
         try:
             await stream.run(route.prepared.subscribe(given, context))
@@ -254,9 +265,9 @@ class HTTPApp:
 
     # pages
 
-    async def _page(self, exchange: Exchange, request: Request, functions: Functions) -> Answer | None:
+    async def _page(self, exchange: Exchange, request: FunctionRequest, functions: Functions) -> FunctionAnswer | None:
         if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
-            return Answer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
+            return FunctionAnswer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
         methods = PAGES.get(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
@@ -266,7 +277,7 @@ class HTTPApp:
             await self._options(exchange, request, methods)
             return None
         if request.path == "/healthz":
-            return Answer(b'{"status":"ok"}', 200, [NO_STORE])
+            return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
             tells_why = may_read_reasons(request.identity, has_identities=self._door is not None)
             return readiness(self._functions.sources, is_stopping=self._is_stopping, tells_why=tells_why)
@@ -274,13 +285,13 @@ class HTTPApp:
             return await functions.call_request(request)
         return functions.document(request, exchange.scope.get("root_path", ""))
 
-    def _metadata(self, exchange: Exchange, request: Request) -> dict[str, Any]:
+    def _metadata(self, exchange: Exchange, request: FunctionRequest) -> dict[str, Any]:
         """Who gives tokens for what is at the path below the well-known one (RFC 9728)."""
         resource = f"{_origin(exchange, request)}{request.path.removeprefix(WELL_KNOWN) or '/'}"
         issuers = [] if self._door is None else self._door.issuers
         return protected_resource(resource, issuers=issuers, scopes=self._functions.scopes())
 
-    def _with_challenge(self, answer: Answer, exchange: Exchange, request: Request) -> Answer:
+    def _with_challenge(self, answer: FunctionAnswer, exchange: Exchange, request: FunctionRequest) -> FunctionAnswer:
         """A refusal that says where to read who gives tokens, and which scopes there are."""
         is_wrong = b"error=" in dict(answer.headers).get(b"www-authenticate", b"")
         told = challenge(
@@ -291,7 +302,7 @@ class HTTPApp:
         others = [header for header in answer.headers if header[0] != b"www-authenticate"]
         return msgspec.structs.replace(answer, headers=[*others, (b"www-authenticate", told.encode())])
 
-    async def _options(self, exchange: Exchange, request: Request, methods: tuple[str, ...]) -> None:
+    async def _options(self, exchange: Exchange, request: FunctionRequest, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
         preflight = self._hosts.preflight_headers(request.headers, methods)
         await exchange.answer_empty(204, [allow, *preflight, id_header(request)])
@@ -305,7 +316,7 @@ class HTTPApp:
         if len(headers) != len(scope["headers"]):
             headers = header_table(scope)
         method = scope.get("method", "GET")  # a websocket has none
-        request = Request(method, scope["path"], b"", headers, Presence(receive), self._format)
+        request = FunctionRequest(method, scope["path"], b"", headers, Presence(receive), self._format)
         exchange = Exchange(scope, send, Presence(receive))
         try:
             hosts = self._hosts
@@ -323,7 +334,9 @@ class HTTPApp:
             send = with_headers(send, exchange.extra_headers)
         await app(below(prefix, scope, request.identity, is_closed=self._public is not None), receive, send)
 
-    async def _refuse_mounted(self, exchange: Exchange, request: Request, error: CallError, receive: Receive) -> None:
+    async def _refuse_mounted(
+        self, exchange: Exchange, request: FunctionRequest, error: CallError, receive: Receive
+    ) -> None:
         if exchange.scope["type"] != "http":
             await close_websocket(receive, exchange.send)
             return
@@ -337,7 +350,7 @@ _WISHES: Final = frozenset({b"x-request-id", b"enfold-format"})
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
-def _origin(exchange: Exchange, request: Request) -> str:
+def _origin(exchange: Exchange, request: FunctionRequest) -> str:
     """Where the client sees us; the host has been checked."""
     host = request.headers.get(b"host", b"localhost").decode("latin-1")
     return f"{exchange.scope.get('scheme', 'http')}://{host}"

@@ -9,7 +9,7 @@ import msgspec
 from enfold.access import may_list
 from enfold.operation import AccessControl, Identity
 from enfold.source_states import SourceState, SourceTable
-from enfold.surfaces.functions.request import Answer
+from enfold.surfaces.functions.request import FunctionAnswer
 from enfold.surfaces.functions.service import NO_STORE
 
 __all__ = ["may_read_reasons", "readiness"]
@@ -17,14 +17,14 @@ __all__ = ["may_read_reasons", "readiness"]
 READERS: Final = AccessControl(required_scopes=("enfold:read",))
 
 
-def readiness(sources: SourceTable, *, is_stopping: bool, tells_why: bool) -> Answer:
+def readiness(sources: SourceTable, *, is_stopping: bool, tells_why: bool) -> FunctionAnswer:
     """200 and `ready`, or 503 and what is missing."""
     missing = sources.missing
     word = "stopping" if is_stopping else "waiting" if missing else "ready"
     told: dict[str, Any] = {"status": word}
     if tells_why:
         told["missing"] = [_reason(source) for source in missing]
-    return Answer(msgspec.json.encode(told), 200 if word == "ready" else 503, [NO_STORE])
+    return FunctionAnswer(msgspec.json.encode(told), 200 if word == "ready" else 503, [NO_STORE])
 
 
 def may_read_reasons(identity: Identity | None, *, has_identities: bool) -> bool:

@@ -13,11 +13,11 @@ from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.surfaces.asgi.exchange import Exchange
-from enfold.surfaces.functions.request import Request, id_header
+from enfold.surfaces.functions.request import FunctionRequest, id_header
 from enfold.surfaces.functions.service import Functions
 from enfold.surfaces.writing import encode_result
 
-__all__ = ["Envelopes", "Stream"]
+__all__ = ["Envelopes", "SubscriptionStream"]
 
 RETRY_MS: Final = 2_000
 # How long an error may take to be answered with its own status; after that the headers are sent.
@@ -69,13 +69,13 @@ FRAMINGS: Final = {
 }
 
 
-class Stream:
+class SubscriptionStream:
     """One stream on its way to one client."""
 
     def __init__(
         self,
         exchange: Exchange,
-        request: Request,
+        request: FunctionRequest,
         functions: Functions,
         media_type: str,
         context: Context,

@@ -10,12 +10,12 @@ from msgspec import UNSET, UnsetType
 from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, RequestId, notification
 from enfold.surfaces.mcp.catalog import Lists
 
-__all__ = ["KINDS", "Changes", "Listener"]
+__all__ = ["KINDS", "ChangeListener", "Changes"]
 
 KINDS: Final = frozenset({"tools", "prompts", "resources"})
 
 
-class Listener:
+class ChangeListener:
     """A client that is told of changes: of which lists, of which resources, and under which subscription."""
 
     __slots__ = ("_send", "id", "kinds", "may_hear_of", "uris")
@@ -47,12 +47,12 @@ class Changes:
     def __init__(self, read_lists: Callable[[], Lists]) -> None:
         self._read_lists = read_lists
         self._told: Lists = {}
-        self._listeners: set[Listener] = set()
+        self._listeners: set[ChangeListener] = set()
         self._is_telling = False
         # How a change is told: at once, until a transport with an event loop says otherwise.
         self.schedule: Callable[[Callable[[], None]], object] = lambda tell: tell()
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: ChangeListener) -> Callable[[], None]:
         """Tell a listener of every change from now on; the answer ends it."""
         if not self._listeners:
             self._told = self._read_lists()

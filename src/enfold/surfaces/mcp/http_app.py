@@ -16,13 +16,13 @@ from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Presence
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, JSON, Receive, Scope, Send, respond
 from enfold.surfaces.mcp.authorization import Authorization
-from enfold.surfaces.mcp.changes import KINDS, Listener
+from enfold.surfaces.mcp.changes import KINDS, ChangeListener
 from enfold.surfaces.mcp.event_stream import event_place
-from enfold.surfaces.mcp.mcp_service import Settings
-from enfold.surfaces.mcp.post import Headers, Post, Shared
+from enfold.surfaces.mcp.mcp_service import MCPSettings
+from enfold.surfaces.mcp.post import Headers, Post, SharedByPosts
 from enfold.surfaces.mcp.public import PublicServer
-from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
-from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.reply import EVENTS, HTTPReply, RefusalError
+from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.sessions import HTTPSession
 
 __all__ = ["MCPApp", "to_mcp"]
@@ -51,7 +51,7 @@ def to_mcp(
     its own address if none are given), `allowed_origins` whose pages may call.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    shared = Shared(Server(served, Settings(**settings)), max_body)
+    shared = SharedByPosts(MCPServer(served, MCPSettings(**settings)), max_body)
     servers = tuple(authorization_servers)
     authorization = Authorization(registry, tokens, servers, allow_anonymous=allow_anonymous)
     return MCPApp(shared, authorization, Hosts(allowed_hosts, allowed_origins))
@@ -60,7 +60,7 @@ def to_mcp(
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
-    def __init__(self, shared: Shared, authorization: Authorization, hosts: Hosts) -> None:
+    def __init__(self, shared: SharedByPosts, authorization: Authorization, hosts: Hosts) -> None:
         self._shared = shared
         self._authorization = authorization
         self._hosts = hosts
@@ -72,7 +72,7 @@ class MCPApp:
             return
         lines = scope["headers"]
         headers: Headers = dict(lines)
-        reply = Reply(send, headers.get(b"accept", b""))
+        reply = HTTPReply(send, headers.get(b"accept", b""))
         shared, identity = self._shared, scope.get(IDENTITY)
         is_mounted = IDENTITY in scope  # then its host and origin have been looked at
         try:
@@ -109,16 +109,16 @@ class MCPApp:
         for shared in self._parts():
             shared.stop()
 
-    def _parts(self) -> list[Shared]:
+    def _parts(self) -> list[SharedByPosts]:
         """What is served: everything, and what is public, once somebody without a token has come."""
         return [self._shared, *([self._public] if "_public" in self.__dict__ else [])]
 
     @cached_property
-    def _public(self) -> Shared:
+    def _public(self) -> SharedByPosts:
         server = self._shared.server
-        return Shared(PublicServer(server.registry.public(), server.settings), self._shared.max_body)
+        return SharedByPosts(PublicServer(server.registry.public(), server.settings), self._shared.max_body)
 
-    def _for_strangers(self, scope: Scope, headers: Headers) -> Shared:
+    def _for_strangers(self, scope: Scope, headers: Headers) -> SharedByPosts:
         """What callers without a token get where one is needed: what is public, if anything is."""
         if not len(self._public.server.registry):
             raise self._authorization.challenge(scope, headers)
@@ -148,7 +148,7 @@ class MCPApp:
 
     async def _answer(
         self,
-        shared: Shared,
+        shared: SharedByPosts,
         method: str,
         headers: Headers,
         identity: Identity | None,
@@ -174,7 +174,9 @@ class MCPApp:
 
     # GET: the stream of what belongs to no request, or one that is taken up again
 
-    async def _get(self, server: Server, session: HTTPSession, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _get(
+        self, server: MCPServer, session: HTTPSession, headers: Headers, receive: Receive, send: Send
+    ) -> None:
         if EVENTS not in headers.get(b"accept", b""):
             raise RefusalError(406, ProtocolError(INVALID_REQUEST, "A GET is answered with text/event-stream"))
         place = event_place(headers.get(b"last-event-id", b""))
@@ -183,11 +185,11 @@ class MCPApp:
             stream = None
         with Presence(receive, has_body=False):
             if stream is not None and place is not None:
-                await Reply(send).carry(stream, place[1])
+                await HTTPReply(send).carry(stream, place[1])
             else:
                 await self._tell_news(server, session, send)
 
-    async def _tell_news(self, server: Server, session: HTTPSession, send: Send) -> None:
+    async def _tell_news(self, server: MCPServer, session: HTTPSession, send: Send) -> None:
         stream = session.new_stream()
         if session.news is not None:
             session.news.end()  # the newest connection gets the news
@@ -196,22 +198,22 @@ class MCPApp:
         changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
         stop = changes.listen(_listener(session, server))
         try:
-            await Reply(send).carry(stream)
+            await HTTPReply(send).carry(stream)
         finally:
             stop()
             if session.news is stream:
                 session.news = None
 
 
-def _session(shared: Shared, headers: Headers, identity: Identity | None) -> HTTPSession:
+def _session(shared: SharedByPosts, headers: Headers, identity: Identity | None) -> HTTPSession:
     session_id = headers.get(b"mcp-session-id")
     if session_id is None:
         raise RefusalError(405, headers=[(b"allow", b"POST")])
     return shared.session(session_id, identity)
 
 
-def _listener(session: HTTPSession, server: Server) -> Listener:
-    return Listener(
+def _listener(session: HTTPSession, server: MCPServer) -> ChangeListener:
+    return ChangeListener(
         session.tell, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
     )
 

@@ -22,20 +22,20 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.revisions import Revision
 from enfold.nearest import nearest_id
-from enfold.operation import Context, Identity, OperationSpec, Recording, new_request_id
+from enfold.operation import Context, Identity, OperationSpec, RecordedRun, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
+from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange
 from enfold.surfaces.mcp.following import Following, Release
-from enfold.surfaces.mcp.resource_uris import Place
-from enfold.surfaces.mcp.running_request import Caller, Exchange
+from enfold.surfaces.mcp.resource_uris import ResourceMatch
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["Result", "Service", "Session", "Settings", "protocol_error", "too_many"]
+__all__ = ["MCPSettings", "Result", "Service", "Session", "protocol_error", "too_many"]
 
 Result: TypeAlias = dict[str, Any]
 T = TypeVar("T", Tool, Resource, Prompt)
@@ -46,7 +46,7 @@ MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
 _CALLER_IS_WRONG = ("VALIDATION_ERROR", "OPERATION_NOT_FOUND", "ACCESS_DENIED")
 
 
-class Settings(msgspec.Struct, frozen=True):
+class MCPSettings(msgspec.Struct, frozen=True):
     """What the operator chose."""
 
     name: str | None = None  # of the application, where it is not the registry's own
@@ -79,7 +79,7 @@ class Session(Caller, eq=False, kw_only=True):
 class Service:
     """A registry as clients see it."""
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: MCPSettings) -> None:
         find_format(settings.format)  # one that is not there is told here
         self.registry = registry = registry.guarded()
         self.settings = settings
@@ -130,13 +130,13 @@ class Service:
             capabilities["completions"] = {}
         return capabilities
 
-    def check_offered(self, exchange: Exchange, capability: str) -> None:
+    def check_offered(self, exchange: ClientExchange, capability: str) -> None:
         if capability not in self.capabilities():
             raise ProtocolError(METHOD_NOT_FOUND, f"This server has no {capability}: {exchange.method}")
 
     # lists
 
-    def listed(self, exchange: Exchange, name: str, offers: Iterable[T]) -> Result:
+    def listed(self, exchange: ClientExchange, name: str, offers: Iterable[T]) -> Result:
         """The page of a list that a client asks for, with only what it may use."""
         offers = list(offers)
         visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.caller.identity)]
@@ -148,7 +148,9 @@ class Service:
         is_private = not all(offer.spec.access_control.is_open for offer in offers)
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
 
-    def unknown(self, exchange: Exchange, kind: str, name: object, offers: Iterable[Tool | Prompt]) -> ProtocolError:
+    def unknown(
+        self, exchange: ClientExchange, kind: str, name: object, offers: Iterable[Tool | Prompt]
+    ) -> ProtocolError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same, with the nearest they may use."""
         identity = exchange.caller.identity
         near = nearest_id(str(name), [each.name for each in offers if may_list(each.spec.access_control, identity)])
@@ -169,7 +171,7 @@ class Service:
 
     # resources
 
-    def resource(self, exchange: Exchange, uri: str) -> Place:
+    def resource(self, exchange: ClientExchange, uri: str) -> ResourceMatch:
         """The resource at a URI that the caller may read; every method about a resource asks here.
 
         One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
@@ -198,7 +200,7 @@ class Service:
         """Whether a part of what a caller follows may be named to them: it is no resource by itself, or they may read it."""
         return not self.catalog.addresses.find(uri) or self.may_read(identity, uri)
 
-    def offer(self, exchange: Exchange, uri: object) -> Resource | None:
+    def offer(self, exchange: ClientExchange, uri: object) -> Resource | None:
         """The resource or template that is listed to the caller with exactly this URI."""
         found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.caller.identity, each)]
         return found[0] if len(found) == 1 else None
@@ -210,26 +212,28 @@ class Service:
         if len(uris) > self.settings.bounds.subscriptions:
             raise too_many("subscriptions", self.settings.bounds.subscriptions)
 
-    async def follow(self, place: Place, uri: str) -> Release:
+    async def follow(self, place: ResourceMatch, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
         operation_id = self.catalog.updates(place.resource)
         return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, place.prefix)
 
     # running
 
-    def context(self, exchange: Exchange, spec: OperationSpec, timeout: float | None = None) -> Context:
+    def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
         if self.records(exchange):
             context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
 
-    def records(self, exchange: Exchange) -> bool:
+    def records(self, exchange: ClientExchange) -> bool:
         """Whether the call may have to be recorded: its caller asks for it, or the operator wants it unasked."""
         recorder: Recorder | None = self.settings.recorder
         return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
 
-    def _recording(self, exchange: Exchange, spec: OperationSpec, identity: Identity | None) -> Recording | None:
+    def _recording(
+        self, exchange: ClientExchange, spec: OperationSpec, identity: Identity | None
+    ) -> RecordedRun | None:
         from enfold.provenance import options_from_meta
 
         recorder: Recorder = self.settings.recorder
@@ -238,7 +242,7 @@ class Service:
         asked = options_from_meta(exchange.meta)
         return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
-    async def run(self, exchange: Exchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
+    async def run(self, exchange: ClientExchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
         """Run an operation whose failure is an error of the protocol, because its result has no place for one."""
         exchange.subject = spec.id
         context = self.context(exchange, spec)
@@ -249,7 +253,7 @@ class Service:
         except CallError as error:
             raise protocol_error(error, context.request_id) from error
 
-    def check_access(self, exchange: Exchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
+    def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
         """Refuse a caller who may not run an operation with these arguments."""
         try:
             check_access(spec, exchange.caller.identity, arguments)
@@ -274,14 +278,14 @@ def _is_visible(identity: Identity | None, resource: Resource) -> bool:
     return may_list(resource.spec.access_control, identity)
 
 
-def cacheable(exchange: Exchange, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
+def cacheable(exchange: ClientExchange, result: Result, ttl_ms: int, *, is_private: bool) -> Result:
     """The result with what a client needs to know to keep it for a while."""
     if exchange.revision.is_stateless:
         result |= {"ttlMs": ttl_ms, "cacheScope": "private" if is_private else "public"}
     return result
 
 
-def arguments_of(exchange: Exchange) -> Result:
+def arguments_of(exchange: ClientExchange) -> Result:
     arguments = exchange.params.get("arguments")
     if arguments is None:
         return {}
@@ -291,7 +295,7 @@ def arguments_of(exchange: Exchange) -> Result:
     return arguments
 
 
-def uri_of(exchange: Exchange) -> str:
+def uri_of(exchange: ClientExchange) -> str:
     uri = exchange.params.get("uri")
     if not isinstance(uri, str):
         raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs a uri")

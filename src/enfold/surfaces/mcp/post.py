@@ -22,9 +22,9 @@ from enfold.mcp.json_rpc import (
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
     VERSION_KEY,
-    Message,
     ProtocolError,
     RequestId,
+    RPCMessage,
     encode,
     error_message,
     parse,
@@ -35,14 +35,14 @@ from enfold.operation import Identity, new_request_id
 from enfold.surfaces.asgi.exchange import Presence, late_body
 from enfold.surfaces.asgi.messages import JSON, Send, respond
 from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange, read_caller
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.mcp_service import protocol_error
-from enfold.surfaces.mcp.reply import EVENTS, RefusalError, Reply
-from enfold.surfaces.mcp.running_request import Caller, Exchange, read_caller
-from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.reply import EVENTS, HTTPReply, RefusalError
+from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
 
-__all__ = ["Headers", "Post", "Shared"]
+__all__ = ["Headers", "Post", "SharedByPosts"]
 
 Headers: TypeAlias = dict[bytes, bytes]
 
@@ -61,12 +61,12 @@ _STATUS: Final = {
 }
 
 
-class Shared:
+class SharedByPosts:
     """What the requests to one app have in common."""
 
     __slots__ = ("bounds", "listening", "max_body", "server", "sessions")
 
-    def __init__(self, server: Server, max_body: int) -> None:
+    def __init__(self, server: MCPServer, max_body: int) -> None:
         self.server = server
         self.max_body = max_body
         self.bounds = server.settings.bounds
@@ -90,11 +90,11 @@ class Shared:
 class Post(msgspec.Struct, eq=False):
     """A message on its way in, and the way back."""
 
-    _shared: Shared
+    _shared: SharedByPosts
     _headers: Headers
     _send: Send
     _identity: Identity | None
-    _reply: Reply
+    _reply: HTTPReply
     _client: Client = None  # its address, as the server names it
     _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
@@ -132,7 +132,7 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._reply.abandon()
 
-    async def _take(self, message: Message, presence: Presence) -> None:
+    async def _take(self, message: RPCMessage, presence: Presence) -> None:
         """Answer a message by the rules of its revision: by itself, or in its session."""
         meta = message.params.get("_meta")
         self._meta = meta = meta if isinstance(meta, dict) else {}
@@ -144,7 +144,7 @@ class Post(msgspec.Struct, eq=False):
     async def _finish(self, answer: dict[str, Any]) -> None:
         await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
 
-    def _is_stateless(self, message: Message) -> bool:
+    def _is_stateless(self, message: RPCMessage) -> bool:
         """Whether a message means to speak a revision without a handshake, although it does not say which."""
         if message.method in ("server/discover", "subscriptions/listen"):
             return True
@@ -154,13 +154,15 @@ class Post(msgspec.Struct, eq=False):
         revision = find_revision(said.decode("latin-1"))
         return revision is None or revision.is_stateless
 
-    def _exchange(self, message: Message, caller: Caller) -> Exchange:
+    def _exchange(self, message: RPCMessage, caller: Caller) -> ClientExchange:
         changes = self._shared.server.changes
-        return Exchange(_id(message), str(message.method), message.params, self._meta, caller, self._reply, changes)
+        return ClientExchange(
+            _id(message), str(message.method), message.params, self._meta, caller, self._reply, changes
+        )
 
     # without a handshake
 
-    async def _take_stateless(self, message: Message) -> None:
+    async def _take_stateless(self, message: RPCMessage) -> None:
         """Answer a message that says itself who its client is and what the client can do."""
         if message.method is UNSET or message.id is UNSET:
             # A client ends a request by leaving: there is no notification we would act on, and no answer we wait for.
@@ -168,7 +170,7 @@ class Post(msgspec.Struct, eq=False):
             return
         try:
             caller = self._stateless_caller(message)
-            exchange = Exchange(
+            exchange = ClientExchange(
                 message.id, message.method, message.params, self._meta, caller, self._reply, self._shared.server.changes
             )
             exchange.headers = self._headers
@@ -184,7 +186,7 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._finish(answer)
 
-    def _stateless_caller(self, message: Message) -> Caller:
+    def _stateless_caller(self, message: RPCMessage) -> Caller:
         """What the request says about its client; its headers must say the same."""
         meta, headers = self._meta, self._headers
         version, name = meta.get(VERSION_KEY), message.params.get("name")
@@ -205,7 +207,7 @@ class Post(msgspec.Struct, eq=False):
             check_headers(headers, message, version)
         return read_caller(meta, self._identity)
 
-    async def _listen(self, exchange: Exchange) -> None:
+    async def _listen(self, exchange: ClientExchange) -> None:
         """Tell of changes until the client leaves, or we end."""
         stream, listening = EventStream(), self._shared.listening
         self._shared.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
@@ -219,12 +221,12 @@ class Post(msgspec.Struct, eq=False):
 
     # with a handshake
 
-    async def _initialize(self, message: Message) -> None:
+    async def _initialize(self, message: RPCMessage) -> None:
         session = self._shared.sessions.open(self._identity, address_of(self._client))
         answer = self._shared.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
-    async def _take_in_session(self, message: Message, presence: Presence) -> None:
+    async def _take_in_session(self, message: RPCMessage, presence: Presence) -> None:
         if message.method == "initialize" and message.is_request:
             await self._initialize(message)
             return
@@ -245,7 +247,7 @@ class Post(msgspec.Struct, eq=False):
             finally:
                 session.running.pop(request_id, None)
 
-    async def _answer(self, message: Message, caller: Caller) -> None:
+    async def _answer(self, message: RPCMessage, caller: Caller) -> None:
         await self._reply.finish(await self._shared.server.respond(self._exchange(message, caller)))
 
     async def _take_batch(self, body: bytes | bytearray) -> None:
@@ -290,7 +292,7 @@ def _session_closed() -> ProtocolError:
     return protocol_error(CallError("ABORTED", message, {"reason": "session"}), new_request_id())
 
 
-def _left_out(exchange: Exchange, bounds: Bounds) -> dict[str, Any]:
+def _left_out(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
     """The answer to a request of a batch whose answers are too long already: it has not been run."""
     message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
@@ -334,7 +336,7 @@ def _too_large(limit: int) -> RefusalError:
     return RefusalError(413, ProtocolError(INVALID_REQUEST, f"A message is at most {limit} bytes long"))
 
 
-def _tell(session: HTTPSession | None, message: Message) -> None:
+def _tell(session: HTTPSession | None, message: RPCMessage) -> None:
     """A notification of the client, or its answer to a question."""
     if session is None:
         return
@@ -344,5 +346,5 @@ def _tell(session: HTTPSession | None, message: Message) -> None:
         session.cancel(message.params.get("requestId"))
 
 
-def _id(message: Message) -> RequestId:
+def _id(message: RPCMessage) -> RequestId:
     return 0 if message.id is UNSET else message.id

@@ -9,20 +9,20 @@ from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
 from enfold.mcp.offers import prompt_messages
 from enfold.operation import OperationSpec
 from enfold.surfaces.mcp.catalog import Prompt
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.running_request import Exchange
 
 __all__ = ["complete", "get_prompt", "list_prompts"]
 
 MAX_COMPLETIONS: Final = 100
 
 
-def list_prompts(service: Service, exchange: Exchange) -> Result:
+def list_prompts(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "prompts")
     return service.listed(exchange, "prompts", service.catalog.prompts)
 
 
-async def get_prompt(service: Service, exchange: Exchange) -> Result:
+async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "prompts")
     prompt = _prompt(service, exchange, exchange.params.get("name"))
     envelope = await service.run(exchange, prompt.spec, arguments_of(exchange))
@@ -30,7 +30,7 @@ async def get_prompt(service: Service, exchange: Exchange) -> Result:
     return {**result, "description": prompt.spec.description} if prompt.spec.description else result
 
 
-def _prompt(service: Service, exchange: Exchange, name: object) -> Prompt:
+def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
     prompt = service.catalog.prompt(name)
     if prompt is None or not may_list(prompt.spec.access_control, exchange.caller.identity):
         raise service.unknown(exchange, "prompt", name, service.catalog.prompts)
@@ -40,7 +40,7 @@ def _prompt(service: Service, exchange: Exchange, name: object) -> Prompt:
 # --- completion ---------------------------------------------------------------------------------------------------
 
 
-async def complete(service: Service, exchange: Exchange) -> Result:
+async def complete(service: Service, exchange: ClientExchange) -> Result:
     """Values for an argument: those an operation proposes, or those its schema lists."""
     service.check_offered(exchange, "completions")
     reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
@@ -54,7 +54,7 @@ async def complete(service: Service, exchange: Exchange) -> Result:
     return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
 
 
-def _referred(service: Service, exchange: Exchange, reference: dict[str, Any]) -> OperationSpec:
+def _referred(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
     if reference.get("type") == "ref/prompt":
         return _prompt(service, exchange, reference.get("name")).spec
     offer = service.offer(exchange, reference.get("uri"))
@@ -63,7 +63,9 @@ def _referred(service: Service, exchange: Exchange, reference: dict[str, Any]) -
     return offer.spec
 
 
-async def _proposed(service: Service, exchange: Exchange, spec: OperationSpec, name: str, value: str) -> list[str]:
+async def _proposed(
+    service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
+) -> list[str]:
     found = service.catalog.completion(spec, name)
     if found is None:
         return _enumerated(spec, name, value)
@@ -78,13 +80,13 @@ def _enumerated(spec: OperationSpec, argument: str, value: str) -> list[str]:
     return [each for each in values if isinstance(each, str) and each.lower().startswith(value.lower())]
 
 
-def _completion_input(exchange: Exchange, found: OperationSpec, argument: str, value: str) -> Result:
+def _completion_input(exchange: ClientExchange, found: OperationSpec, argument: str, value: str) -> Result:
     """Of what is known, what the function asks for."""
     known = {"argument": argument, "value": value, "arguments": _others(exchange)}
     return {name: given for name, given in known.items() if name in found.input_schema.get("properties", {})}
 
 
-def _others(exchange: Exchange) -> dict[str, Any]:
+def _others(exchange: ClientExchange) -> dict[str, Any]:
     """The arguments that are settled already."""
     context = exchange.params.get("context")
     others = context.get("arguments") if isinstance(context, dict) else None

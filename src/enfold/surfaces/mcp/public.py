@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from enfold.mcp.json_rpc import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.reply import RefusalError
-from enfold.surfaces.mcp.running_request import Exchange
-from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.tool_results import ERROR_KEY
 
 __all__ = ["PublicServer"]
@@ -15,13 +15,13 @@ __all__ = ["PublicServer"]
 _UNKNOWN: Final = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
 
 
-class PublicServer(Server):
+class PublicServer(MCPServer):
     """A server of public operations: what it does not know may be there for somebody who has a token."""
 
-    async def respond(self, exchange: Exchange) -> dict[str, Any]:
+    async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
         return _known(await super().respond(exchange))
 
-    def respond_now(self, exchange: Exchange) -> dict[str, Any]:
+    def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
         return _known(super().respond_now(exchange))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import UNSET
 
-from enfold.mcp.json_rpc import Message, ProtocolError, RequestId, request
+from enfold.mcp.json_rpc import ProtocolError, RequestId, RPCMessage, request
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,7 +39,7 @@ class Questions:
         finally:
             self._waiting.pop(request_id, None)
 
-    def take(self, message: Message) -> None:
+    def take(self, message: RPCMessage) -> None:
         """The answer to one of them; what nobody waits for is ignored."""
         waiting = None if message.id is UNSET else self._waiting.get(message.id)
         if waiting is None or waiting.done():

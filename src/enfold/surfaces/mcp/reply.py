@@ -15,7 +15,7 @@ from enfold.surfaces.asgi.messages import JSON, Header, Send, respond
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.sessions import HTTPSession
 
-__all__ = ["EVENTS", "RefusalError", "Reply"]
+__all__ = ["EVENTS", "HTTPReply", "RefusalError"]
 
 EVENTS: Final = b"text/event-stream"
 
@@ -42,7 +42,7 @@ class RefusalError(Exception):
         self.headers = [*headers, *(() if error is None else (JSON,))]
 
 
-class Reply(msgspec.Struct, eq=False):
+class HTTPReply(msgspec.Struct, eq=False):
     """The way back to the client of one request; to its exchange it is the channel."""
 
     _send: Send

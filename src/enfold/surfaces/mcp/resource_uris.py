@@ -18,12 +18,12 @@ from enfold.operation import with_hash
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import Resource
 
-__all__ = ["Addresses", "Place"]
+__all__ = ["Addresses", "ResourceMatch"]
 
 _NOT_IN_SCHEMES: Final = re.compile(r"[^A-Za-z0-9.-]")
 
 
-class Place(msgspec.Struct, frozen=True):
+class ResourceMatch(msgspec.Struct, frozen=True):
     """A resource at a URI: the arguments that the URI has for a template, and what stands before the source's own URI."""
 
     resource: Resource
@@ -46,7 +46,7 @@ class Addresses:
         for uri, offered in self._resources.items():
             self._settle(uri, offered)
 
-    def find(self, uri: str) -> list[Place]:
+    def find(self, uri: str) -> list[ResourceMatch]:
         """Where a URI leads: nowhere, to one place, or to one of each server that it could belong to."""
         space, plus, rest = uri.partition("+")
         if plus and space in self._spaces:
@@ -55,15 +55,15 @@ class Addresses:
                 return [msgspec.structs.replace(found, prefix=f"{space}+")]
         listed = [each for each in self._resources.get(uri, ()) if not each.is_template]
         if listed:
-            return _one_each([Place(resource, {}) for resource in listed])
+            return _one_each([ResourceMatch(resource, {}) for resource in listed])
         return _one_each(
-            Place(template, arguments)
+            ResourceMatch(template, arguments)
             for templates in self._templates.values()
             for template in templates
             if _is_addressed_alone(template) and (arguments := match_uri(template.own_uri, uri)) is not None
         )
 
-    def spaces_of(self, places: list[Place]) -> list[str]:
+    def spaces_of(self, places: list[ResourceMatch]) -> list[str]:
         """The words for the servers of some places."""
         spaces = {namespace: space for space, namespace in self._spaces.items()}
         return [spaces[place.resource.spec.namespace] for place in places]
@@ -73,14 +73,14 @@ class Addresses:
         found = [each for offered in self._resources.values() for each in offered if each.uri == uri]
         return found or list(self._resources.get(uri, ()) if isinstance(uri, str) else ())
 
-    def _within(self, namespace: str, uri: str) -> Place | None:
+    def _within(self, namespace: str, uri: str) -> ResourceMatch | None:
         for resource in self._resources.get(uri, ()):
             if resource.spec.namespace == namespace and not resource.is_template:
-                return Place(resource, {})
+                return ResourceMatch(resource, {})
         for template in self._templates.get(namespace, ()):
             arguments = match_uri(template.own_uri, uri)
             if arguments is not None:
-                return Place(template, arguments)
+                return ResourceMatch(template, arguments)
         return None
 
     def _settle(self, uri: str, offered: list[Resource]) -> None:
@@ -112,9 +112,9 @@ def _is_addressed_alone(resource: Resource) -> bool:
     return not resource.is_template or not resource.spec.namespace or bool(literal_scheme(resource.own_uri))
 
 
-def _one_each(places: Iterable[Place]) -> list[Place]:
+def _one_each(places: Iterable[ResourceMatch]) -> list[ResourceMatch]:
     """The first place of each server."""
-    found: dict[str, Place] = {}
+    found: dict[str, ResourceMatch] = {}
     for place in places:
         found.setdefault(place.resource.spec.namespace, place)
     return list(found.values())

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from enfold.envelope import MCPResponseMeta
 from enfold.mcp.offers import resource_contents
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable, uri_of
-from enfold.surfaces.mcp.running_request import Exchange
 
 __all__ = ["list_resources", "list_templates", "read_resource", "subscribe", "unsubscribe"]
 
 
-def list_resources(service: Service, exchange: Exchange) -> Result:
+def list_resources(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     return service.listed(exchange, "resources", service.catalog.resources)
 
 
-def list_templates(service: Service, exchange: Exchange) -> Result:
+def list_templates(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     return service.listed(exchange, "resourceTemplates", service.catalog.templates)
 
 
-async def read_resource(service: Service, exchange: Exchange) -> Result:
+async def read_resource(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     uri = uri_of(exchange)
     place = service.resource(exchange, uri)
@@ -37,7 +37,7 @@ def _named_as(content: Result, prefix: str) -> Result:
     return {**content, "uri": f"{prefix}{content.get('uri', '')}"} if prefix else content
 
 
-async def subscribe(service: Service, exchange: Exchange) -> Result:
+async def subscribe(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     session, uri = exchange.caller, uri_of(exchange)
     place = service.resource(exchange, uri)
@@ -51,7 +51,7 @@ async def subscribe(service: Service, exchange: Exchange) -> Result:
     return {}
 
 
-async def unsubscribe(service: Service, exchange: Exchange) -> Result:
+async def unsubscribe(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     session, uri = exchange.caller, uri_of(exchange)
     if isinstance(session, Session) and uri in session.followed:

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.mcp.asking import InputRequired
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
-from enfold.surfaces.mcp.running_request import Exchange
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 
 __all__ = ["Rounds"]
 
@@ -35,7 +35,7 @@ class Rounds:
     def __init__(self, secret: bytes | None = None) -> None:
         self._secret = secret or os.urandom(32)
 
-    def recall(self, exchange: Exchange) -> None:
+    def recall(self, exchange: ClientExchange) -> None:
         """Take up the answers of earlier rounds, and those that come with this one."""
         params = exchange.params
         if params.get("requestState") is not None:
@@ -47,18 +47,18 @@ class Rounds:
             raise ProtocolError(INVALID_PARAMS, "inputResponses must be an object")
         exchange.answers |= {key: answer for key, answer in given.items() if isinstance(answer, dict)}
 
-    def questions(self, exchange: Exchange, required: InputRequired) -> dict[str, Any]:
+    def questions(self, exchange: ClientExchange, required: InputRequired) -> dict[str, Any]:
         """The result that asks the client, and holds what the next round must know."""
         asked = {key: {"method": each.method, "params": each.params} for key, each in required.questions.items()}
         return {"resultType": "input_required", "inputRequests": asked, "requestState": self._seal(exchange)}
 
-    def _seal(self, exchange: Exchange) -> str:
+    def _seal(self, exchange: ClientExchange) -> str:
         caller, expires = _identity_id(exchange), time.time() + LIFETIME
         state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
         text = urlsafe_b64encode(msgspec.json.encode(state))
         return f"{text.decode()}.{self._signature(text)}"
 
-    def _open(self, token: object, exchange: Exchange) -> RequestState:
+    def _open(self, token: object, exchange: ClientExchange) -> RequestState:
         state = self._verified(token)
         if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
             raise _refused("it belongs to another request")
@@ -82,7 +82,7 @@ class Rounds:
         return hmac.digest(self._secret, text, "sha256").hex()
 
 
-def _fingerprint(exchange: Exchange) -> str:
+def _fingerprint(exchange: ClientExchange) -> str:
     """What a state is bound to: the method, and its parameters without those that differ from round to round."""
     from hashlib import sha256
 
@@ -91,7 +91,7 @@ def _fingerprint(exchange: Exchange) -> str:
     return sha256(msgspec.json.encode([exchange.method, same], order="deterministic")).hexdigest()
 
 
-def _identity_id(exchange: Exchange) -> str | None:
+def _identity_id(exchange: ClientExchange) -> str | None:
     return None if exchange.caller.identity is None else exchange.caller.identity.id
 
 

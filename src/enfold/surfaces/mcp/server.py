@@ -22,21 +22,21 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
-from enfold.surfaces.mcp.changes import KINDS, Listener
+from enfold.surfaces.mcp.changes import KINDS, ChangeListener
+from enfold.surfaces.mcp.client_exchange import ClientExchange, check_level
 from enfold.surfaces.mcp.following import Release
-from enfold.surfaces.mcp.mcp_service import Result, Service, Session, Settings, cacheable
+from enfold.surfaces.mcp.mcp_service import MCPSettings, Result, Service, Session, cacheable
 from enfold.surfaces.mcp.rounds import Rounds
-from enfold.surfaces.mcp.running_request import Exchange, check_level
 
-__all__ = ["Server"]
+__all__ = ["MCPServer"]
 
 Send: TypeAlias = Callable[[dict[str, Any]], None]
 
 
-class Server(Service):
+class MCPServer(Service):
     """A registry as an MCP server."""
 
-    def __init__(self, registry: Registry, settings: Settings) -> None:
+    def __init__(self, registry: Registry, settings: MCPSettings) -> None:
         super().__init__(registry, settings)
         self._rounds = Rounds(settings.secret)
 
@@ -44,7 +44,7 @@ class Server(Service):
         """Whether the method runs no handler, so that it can be answered without an event loop."""
         return method not in _SLOW_WITH_SESSION
 
-    def respond_now(self, exchange: Exchange) -> dict[str, Any]:
+    def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
         """The message that answers a request whose method runs no handler."""
         method = (_QUICK_STATELESS if exchange.is_stateless else _QUICK).get(exchange.method)
         if method is None:
@@ -54,7 +54,7 @@ class Server(Service):
         except ProtocolError as error:
             return error_message(exchange.id, error)
 
-    async def respond(self, exchange: Exchange) -> dict[str, Any]:
+    async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
         """The message that answers any request: its result, an error, or the questions to be answered first."""
         is_stateless = exchange.caller.revision.is_stateless
         method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
@@ -71,14 +71,14 @@ class Server(Service):
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             return _failed(exchange.id, exchange.method, error)
 
-    def ask(self, exchange: Exchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
+    def ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
         """The message that asks a client for what its request cannot go on without."""
         if isinstance(asking, MissingCapability):
             return error_message(exchange.id, _lacking(exchange, asking))
         result = self._rounds.questions(exchange, asking)
         return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
-    def _completed(self, exchange: Exchange, result: Result) -> dict[str, Any]:
+    def _completed(self, exchange: ClientExchange, result: Result) -> dict[str, Any]:
         """The response around a result, with what a stateless client gets besides."""
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
@@ -88,7 +88,7 @@ class Server(Service):
 
     # telling of changes
 
-    async def subscribed(self, exchange: Exchange, send: Send) -> Callable[[], None]:
+    async def subscribed(self, exchange: ClientExchange, send: Send) -> Callable[[], None]:
         """Grant what a `subscriptions/listen` asks for, as far as it is offered, and tell of it; the answer ends it."""
         asked = exchange.params.get("notifications")
         if not isinstance(asked, dict):
@@ -99,13 +99,13 @@ class Server(Service):
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
-        listener = Listener(
+        listener = ChangeListener(
             send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.caller.identity, uri)
         )
         listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
         return _all_of(self.changes.listen(listener), *followed.values())
 
-    async def _followed(self, exchange: Exchange, uris: object) -> dict[str, Release]:
+    async def _followed(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
         followed: dict[str, Release] = {}
         identity = exchange.caller.identity
@@ -120,7 +120,7 @@ class Server(Service):
             raise
         return followed
 
-    def unsubscribed(self, exchange: Exchange) -> dict[str, Any]:
+    def unsubscribed(self, exchange: ClientExchange) -> dict[str, Any]:
         """The message that ends a `subscriptions/listen` in good order."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
         return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
@@ -134,11 +134,11 @@ def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:
     return end
 
 
-def _not_found(exchange: Exchange) -> ProtocolError:
+def _not_found(exchange: ClientExchange) -> ProtocolError:
     return ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
 
 
-def _lacking(exchange: Exchange, missing: MissingCapability) -> ProtocolError:
+def _lacking(exchange: ClientExchange, missing: MissingCapability) -> ProtocolError:
     code = MISSING_CAPABILITY if exchange.is_stateless else INTERNAL_ERROR
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 
@@ -151,7 +151,7 @@ def _failed(request_id: RequestId, method: str, error: Exception) -> dict[str, A
 # --- the handshake, and what stands in its place ------------------------------------------------------------------
 
 
-def _initialize(service: Service, exchange: Exchange) -> Result:
+def _initialize(service: Service, exchange: ClientExchange) -> Result:
     revision = negotiate(exchange.params.get("protocolVersion"))
     session, capabilities = exchange.caller, exchange.params.get("capabilities")
     if isinstance(session, Session):
@@ -161,7 +161,7 @@ def _initialize(service: Service, exchange: Exchange) -> Result:
     return _with_instructions(service, result)
 
 
-def _discover(service: Service, exchange: Exchange) -> Result:
+def _discover(service: Service, exchange: ClientExchange) -> Result:
     versions = [revision.name for revision in STATELESS]
     result = _with_instructions(service, {"supportedVersions": versions, "capabilities": service.capabilities()})
     return cacheable(exchange, result, service.settings.ttl_ms, is_private=False)
@@ -172,19 +172,19 @@ def _with_instructions(service: Service, result: Result) -> Result:
     return result if instructions is None else {**result, "instructions": instructions}
 
 
-def _ping(service: Service, exchange: Exchange) -> Result:  # noqa: ARG001  # every method gets both
+def _ping(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
     return {}
 
 
-def _set_level(service: Service, exchange: Exchange) -> Result:  # noqa: ARG001  # every method gets both
+def _set_level(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
     exchange.caller.log_level = check_level(exchange.params.get("level"))
     return {}
 
 
 # --- methods ------------------------------------------------------------------------------------------------------
 
-Quick: TypeAlias = Callable[[Service, Exchange], Result]
-Slow: TypeAlias = Callable[[Service, Exchange], Coroutine[Any, Any, Result]]
+Quick: TypeAlias = Callable[[Service, ClientExchange], Result]
+Slow: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
 
 _LISTS: Final[dict[str, Quick]] = {
     "tools/list": tools.list_tools,

@@ -14,20 +14,20 @@ from msgspec import UNSET
 from enfold.mcp.json_rpc import (
     INVALID_REQUEST,
     VERSION_KEY,
-    Message,
     ProtocolError,
     RequestId,
+    RPCMessage,
     error_message,
     parse,
     parse_batch,
 )
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces.mcp.changes import KINDS, Listener
-from enfold.surfaces.mcp.mcp_service import Session, Settings
+from enfold.surfaces.mcp.changes import KINDS, ChangeListener
+from enfold.surfaces.mcp.client_exchange import ClientExchange, read_caller
+from enfold.surfaces.mcp.mcp_service import MCPSettings, Session
 from enfold.surfaces.mcp.questions import Questions
-from enfold.surfaces.mcp.running_request import Exchange, read_caller
-from enfold.surfaces.mcp.server import Server
+from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.standard_streams import Reading, Streams, let_go, take_streams
 
 if TYPE_CHECKING:
@@ -55,15 +55,15 @@ async def run_stdio(registry: Registry, *, identity: Identity | None = None, **s
     await _connection(registry, identity, settings).serve([])
 
 
-def _connection(registry: Registry, identity: Identity | None, settings: dict[str, Any]) -> Connection:
-    chosen = Settings(**settings)
-    return Connection(Server(registry, chosen), take_streams(chosen.bounds.line_bytes), identity)
+def _connection(registry: Registry, identity: Identity | None, settings: dict[str, Any]) -> StdioChannel:
+    chosen = MCPSettings(**settings)
+    return StdioChannel(MCPServer(registry, chosen), take_streams(chosen.bounds.line_bytes), identity)
 
 
-class Connection:
+class StdioChannel:
     """The one client of a server on a pair of streams, in whichever era it speaks; to an exchange it is the channel."""
 
-    def __init__(self, server: Server, streams: Streams, identity: Identity | None = None) -> None:
+    def __init__(self, server: MCPServer, streams: Streams, identity: Identity | None = None) -> None:
         self._server = server
         self._streams = streams
         self._identity = identity
@@ -96,11 +96,11 @@ class Connection:
             return False
         return True
 
-    def _is_quick(self, message: Message) -> bool:
+    def _is_quick(self, message: RPCMessage) -> bool:
         method = str(message.method)
         return self._server.is_quick(method) and method != "subscriptions/listen"
 
-    def _respond_now(self, message: Message) -> None:
+    def _respond_now(self, message: RPCMessage) -> None:
         try:
             self.send(self._server.respond_now(self._exchange(message)))
         except ProtocolError as error:
@@ -152,7 +152,7 @@ class Connection:
         for message in messages:
             self._take(message)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: RPCMessage) -> None:
         if message.method is UNSET:
             self._questions.take(message)
         elif message.id is UNSET:
@@ -162,7 +162,7 @@ class Connection:
         else:
             self._start(message)
 
-    def _take_notification(self, message: Message) -> None:
+    def _take_notification(self, message: RPCMessage) -> None:
         if message.method == "notifications/cancelled":
             self._cancel(message.params.get("requestId"))
         elif message.method == "notifications/initialized":
@@ -173,7 +173,7 @@ class Connection:
         if task is not None:
             task.cancel()
 
-    def _start(self, message: Message) -> None:
+    def _start(self, message: RPCMessage) -> None:
         """Begin what takes a handler, or takes long."""
         try:
             exchange = self._exchange(message)
@@ -194,10 +194,10 @@ class Connection:
         del self._running[request_id]
         self._listening.discard(task)
 
-    async def _reply(self, exchange: Exchange) -> None:
+    async def _reply(self, exchange: ClientExchange) -> None:
         self.send(await self._server.respond(exchange))
 
-    async def _listen(self, exchange: Exchange) -> None:
+    async def _listen(self, exchange: ClientExchange) -> None:
         """Tell of changes until the client has had enough, which it says by cancelling the request."""
         import asyncio
 
@@ -215,17 +215,17 @@ class Connection:
         """From its handshake on the client is told of all changes."""
         session, server = self._session, self._server
         server.changes.listen(
-            Listener(
+            ChangeListener(
                 self.send, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
             )
         )
 
-    def _exchange(self, message: Message) -> Exchange:
+    def _exchange(self, message: RPCMessage) -> ClientExchange:
         meta = message.meta
         is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
         caller = read_caller(meta, self._identity) if is_stateless else self._session
         changes = self._server.changes
-        return Exchange(_id(message), str(message.method), message.params, meta, caller, self, changes)
+        return ClientExchange(_id(message), str(message.method), message.params, meta, caller, self, changes)
 
     # what an exchange needs of its channel
 
@@ -239,5 +239,5 @@ class Connection:
         """There is only one stream, and it stays."""
 
 
-def _id(message: Message) -> RequestId:
+def _id(message: RPCMessage) -> RequestId:
     return 0 if message.id is UNSET else message.id

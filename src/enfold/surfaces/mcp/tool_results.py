@@ -12,7 +12,7 @@ from enfold.errors import CallError
 from enfold.formats import Format
 from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.mcp.revisions import Revision
-from enfold.operation import Recording
+from enfold.operation import RecordedRun
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.writing import UNWRITABLE, encode, unwritable
 
@@ -44,7 +44,7 @@ def success(
     return result
 
 
-def with_run_id(result: Result, recording: Recording | None) -> Result:
+def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
     """The result with the id under which the call was recorded, if it was."""
     if recording is not None and recording.is_kept:
         result["_meta"] = {**result.get("_meta", {}), RUN_KEY: recording.run_id}

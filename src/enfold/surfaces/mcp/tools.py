@@ -10,18 +10,18 @@ from enfold.mcp.headers import check_argument_headers
 from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.running_request import Exchange
 from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success, with_run_id
 
 __all__ = ["call_tool", "list_tools"]
 
 
-def list_tools(service: Service, exchange: Exchange) -> Result:
+def list_tools(service: Service, exchange: ClientExchange) -> Result:
     return service.listed(exchange, "tools", service.catalog.tools)
 
 
-async def call_tool(service: Service, exchange: Exchange) -> Result:
+async def call_tool(service: Service, exchange: ClientExchange) -> Result:
     """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
     tool = service.known_tools.get(exchange.params.get("name", "")) or _find(service, exchange)
     prepared, revision = tool.prepared, exchange.caller.revision
@@ -50,7 +50,9 @@ async def call_tool(service: Service, exchange: Exchange) -> Result:
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
-async def _collect(service: Service, exchange: Exchange, tool: Tool, arguments: Result, asked: Format | None) -> Result:
+async def _collect(
+    service: Service, exchange: ClientExchange, tool: Tool, arguments: Result, asked: Format | None
+) -> Result:
     """A stream as far as it comes in our time, where it sets itself none."""
     exchange.subject = tool.id
     context = service.context(exchange, tool.spec, service.settings.collect_for if tool.spec.timeout is None else None)
@@ -66,7 +68,7 @@ def _failed(error: CallError, format: Format, tool: Tool, *, is_stateless: bool)
     return failure(error, format, tool.id)
 
 
-def _find(service: Service, exchange: Exchange) -> Tool:
+def _find(service: Service, exchange: ClientExchange) -> Tool:
     name = exchange.params.get("name")
     tool = service.catalog.tool(name)
     if tool is None:

@@ -1,18 +1,25 @@
 """OAuth for MCP servers: `from_mcp(url, auth=UserLogin(open_url=…))`, or one of the logins without a user."""
 
 from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, ClientCredentials, EnterpriseLogin, UserLogin
-from enfold.sources.mcp.oauth.login_store import Client, FileStore, MemoryStore, Saved, Store, Tokens
+from enfold.sources.mcp.oauth.login_store import (
+    FileStore,
+    LoginStore,
+    LoginTokens,
+    MemoryStore,
+    RegisteredClient,
+    Saved,
+)
 
 __all__ = [
     "AssertionLogin",
     "Auth",
-    "Client",
     "ClientCredentials",
     "EnterpriseLogin",
     "FileStore",
+    "LoginStore",
+    "LoginTokens",
     "MemoryStore",
+    "RegisteredClient",
     "Saved",
-    "Store",
-    "Tokens",
     "UserLogin",
 ]

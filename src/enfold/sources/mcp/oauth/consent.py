@@ -11,12 +11,12 @@ import msgspec
 
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import base64url
-from enfold.sources.mcp.oauth.metadata import AuthorizationServer, Place
+from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace
 
-__all__ = ["Question", "ask", "read_answer"]
+__all__ = ["ConsentQuestion", "ask", "read_answer"]
 
 
-class Question(msgspec.Struct, frozen=True):
+class ConsentQuestion(msgspec.Struct, frozen=True):
     """What was asked, kept until its answer comes."""
 
     url: str
@@ -29,7 +29,7 @@ class Question(msgspec.Struct, frozen=True):
         return f"Question({self.server.issuer!r})"
 
 
-def ask(place: Place, client_id: str, redirect_uri: str, scopes: tuple[str, ...]) -> Question:
+def ask(place: TokenPlace, client_id: str, redirect_uri: str, scopes: tuple[str, ...]) -> ConsentQuestion:
     """The address that a user is to be taken to."""
     if not place.can_prove_code:
         raise denied(f"{place.server.issuer} does not say that it protects its codes (PKCE with S256): it is not used")
@@ -51,10 +51,10 @@ def ask(place: Place, client_id: str, redirect_uri: str, scopes: tuple[str, ...]
         fields["prompt"] = "consent"  # without it OpenID providers pass over that scope
     page = place.server.authorization_endpoint
     url = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
-    return Question(url, state, verifier, place.server, redirect_uri)
+    return ConsentQuestion(url, state, verifier, place.server, redirect_uri)
 
 
-def read_answer(question: Question, query: str) -> str:
+def read_answer(question: ConsentQuestion, query: str) -> str:
     """The code an answer brings; one that is not surely the answer to our question is not even quoted."""
     pairs = parse_qsl(query, keep_blank_values=True)
     answer = dict(pairs)

@@ -11,16 +11,16 @@ import msgspec
 
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.clients import find_client, known_client
-from enfold.sources.mcp.oauth.consent import Question, ask, read_answer
+from enfold.sources.mcp.oauth.consent import ConsentQuestion, ask, read_answer
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.grants import JWT_BEARER, exchange_identity, request_tokens, text_of
-from enfold.sources.mcp.oauth.login_reach import Reach
+from enfold.sources.mcp.oauth.login_reach import LoginReach
 from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
-from enfold.sources.mcp.oauth.login_store import Client, Saved, Tokens
-from enfold.sources.mcp.oauth.metadata import Place, find_place
+from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient, Saved
+from enfold.sources.mcp.oauth.metadata import TokenPlace, find_place
 from enfold.sources.mcp.oauth.receiver import Receiver, open_receiver
-from enfold.sources.mcp.oauth.wire import Wire, open_wire
-from enfold.sources.web.token_endpoint import RefusedError
+from enfold.sources.mcp.oauth.wire import LoginConversation, open_wire
+from enfold.sources.web.token_endpoint import GrantRefusedError
 
 __all__ = ["Tried", "log_in", "refresh"]
 
@@ -72,16 +72,16 @@ async def refresh(auth: Auth, server_url: str, name: str, saved: Saved) -> Saved
         return msgspec.structs.replace(saved, client=client, tokens=tokens)
 
 
-def _reach(auth: Auth, server_url: str, name: str) -> Reach:
+def _reach(auth: Auth, server_url: str, name: str) -> LoginReach:
     """Where a login may lead; the authorities that the user has named are theirs to choose."""
-    reach = Reach(server_url, name)
+    reach = LoginReach(server_url, name)
     reach.trust(auth.issuer)
     if isinstance(auth, EnterpriseLogin):
         reach.trust(auth.provider_token_url)
     return reach
 
 
-def _bound(auth: Auth, place: Place, saved: Saved, name: str) -> Saved:
+def _bound(auth: Auth, place: TokenPlace, saved: Saved, name: str) -> Saved:
     """What is known of the login, unless that belongs to another authorization server."""
     if saved.issuer in ("", place.server.issuer):
         return saved
@@ -94,7 +94,7 @@ def _bound(auth: Auth, place: Place, saved: Saved, name: str) -> Saved:
     return Saved()
 
 
-def _scopes(auth: Auth, place: Place, challenge: Challenge, saved: Saved) -> tuple[str, ...]:
+def _scopes(auth: Auth, place: TokenPlace, challenge: Challenge, saved: Saved) -> tuple[str, ...]:
     """What to ask for: what the challenge names, else what the server offers; and never less than before."""
     wanted = (*auth.scopes, *challenge.scopes) or place.scopes
     scopes = dict.fromkeys((*saved.scopes, *wanted))
@@ -104,7 +104,7 @@ def _scopes(auth: Auth, place: Place, challenge: Challenge, saved: Saved) -> tup
     return tuple(scopes)
 
 
-async def _renewed(wire: Wire, auth: Auth, place: Place, saved: Saved) -> Saved:
+async def _renewed(wire: LoginConversation, auth: Auth, place: TokenPlace, saved: Saved) -> Saved:
     """What is known, with new tokens; with none where they are not to be had quietly."""
     ended = msgspec.structs.replace(saved, tokens=None)
     client = known_client(auth, place.server) or saved.client
@@ -113,27 +113,29 @@ async def _renewed(wire: Wire, auth: Auth, place: Place, saved: Saved) -> Saved:
     grant = {"grant_type": "refresh_token", "refresh_token": saved.tokens.refresh}
     try:
         tokens = await request_tokens(wire, auth, place, client, grant, bound_to=saved.tokens.key)
-    except RefusedError as refused:
+    except GrantRefusedError as refused:
         # A client that is known no more is registered anew; else only the tokens have ended, or were used elsewhere.
         return msgspec.structs.replace(ended, client=None) if refused.error == "invalid_client" else ended
     return msgspec.structs.replace(saved, tokens=tokens)
 
 
 async def _granted(
-    wire: Wire, auth: Auth, place: Place, saved: Saved, scopes: tuple[str, ...], name: str
-) -> tuple[Client, Tokens]:
+    wire: LoginConversation, auth: Auth, place: TokenPlace, saved: Saved, scopes: tuple[str, ...], name: str
+) -> tuple[RegisteredClient, LoginTokens]:
     """A full login, in the way the user has chosen."""
     try:
         if isinstance(auth, UserLogin):
             return await _ask_user(wire, auth, place, saved, scopes, name)
         return await _vouch(wire, auth, place, scopes)
-    except RefusedError as refused:
+    except GrantRefusedError as refused:
         raise denied(f"{name} cannot be logged in to: {refused}") from None
 
 
-async def _vouch(wire: Wire, auth: Auth, place: Place, scopes: tuple[str, ...]) -> tuple[Client, Tokens]:
+async def _vouch(
+    wire: LoginConversation, auth: Auth, place: TokenPlace, scopes: tuple[str, ...]
+) -> tuple[RegisteredClient, LoginTokens]:
     """A login without a user: by what we are ourselves, or by what another authority says of us."""
-    client = known_client(auth, place.server) or Client("")
+    client = known_client(auth, place.server) or RegisteredClient("")
     if isinstance(auth, AssertionLogin):
         grant = {"grant_type": JWT_BEARER, "assertion": await text_of(auth.assertion)}
     elif isinstance(auth, EnterpriseLogin):
@@ -147,8 +149,8 @@ async def _vouch(wire: Wire, auth: Auth, place: Place, scopes: tuple[str, ...]) 
 
 
 async def _ask_user(
-    wire: Wire, auth: UserLogin, place: Place, saved: Saved, scopes: tuple[str, ...], name: str
-) -> tuple[Client, Tokens]:
+    wire: LoginConversation, auth: UserLogin, place: TokenPlace, saved: Saved, scopes: tuple[str, ...], name: str
+) -> tuple[RegisteredClient, LoginTokens]:
     if auth.open_url is None:
         raise denied(
             f"{name} asks for a login, and there is nobody here to ask: give auth=UserLogin(open_url=…), "
@@ -168,7 +170,7 @@ async def _ask_user(
         return client, await request_tokens(wire, auth, place, client, grant)
 
 
-async def _consent(auth: UserLogin, question: Question, receiver: Receiver, name: str) -> str:
+async def _consent(auth: UserLogin, question: ConsentQuestion, receiver: Receiver, name: str) -> str:
     try:
         async with asyncio.timeout(auth.wait):
             opening = auth.open_url(question.url) if auth.open_url is not None else None

@@ -12,13 +12,13 @@ import msgspec
 
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
-from enfold.sources.mcp.oauth.login_reach import Reach
+from enfold.sources.mcp.oauth.login_reach import LoginReach
 from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin, Text
-from enfold.sources.mcp.oauth.login_store import Client, Tokens
-from enfold.sources.mcp.oauth.metadata import Place
+from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient
+from enfold.sources.mcp.oauth.metadata import TokenPlace
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
-from enfold.sources.mcp.oauth.wire import Wire
-from enfold.sources.web.token_endpoint import Method, RefusedError, TokenAnswer, identify
+from enfold.sources.mcp.oauth.wire import LoginConversation
+from enfold.sources.web.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify
 
 __all__ = ["JWT_BEARER", "exchange_identity", "request_tokens", "text_of"]
 
@@ -34,21 +34,21 @@ _SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
 
 
 async def request_tokens(
-    wire: Wire,
+    wire: LoginConversation,
     auth: Auth,
-    place: Place,
-    client: Client,
+    place: TokenPlace,
+    client: RegisteredClient,
     grant: Mapping[str, str],
     scopes: tuple[str, ...] = (),
     *,
     bound_to: str = "",
-) -> Tokens:
+) -> LoginTokens:
     """Ask for tokens for the resource; RefusedError where the server says no."""
     form = {**grant, "resource": place.resource, **({"scope": " ".join(scopes)} if scopes else {})}
     key = _key(place, bound_to)
     try:
         answer = await _post(wire, auth, place, client, form, key)
-    except RefusedError as refused:
+    except GrantRefusedError as refused:
         if not _is_unknown(refused, client, place):
             raise
         other = msgspec.structs.replace(client, method="client_secret_post")
@@ -57,16 +57,16 @@ async def request_tokens(
     if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
         raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
-    return Tokens(answer.access_token, refresh, _end(answer.seconds), key.pem if is_bound and key else "")
+    return LoginTokens(answer.access_token, refresh, _end(answer.seconds), key.pem if is_bound and key else "")
 
 
-def _is_unknown(refused: RefusedError, client: Client, place: Place) -> bool:
+def _is_unknown(refused: GrantRefusedError, client: RegisteredClient, place: TokenPlace) -> bool:
     """Whether a server may not have seen who we are: some read only the form, although they say otherwise."""
     is_elsewhere = "client_secret_post" in (place.server.token_endpoint_auth_methods_supported or ())
     return client.method == "client_secret_basic" and is_elsewhere and refused.error in _UNKNOWN_CLIENT
 
 
-def _key(place: Place, bound_to: str) -> ProofKey | None:
+def _key(place: TokenPlace, bound_to: str) -> ProofKey | None:
     """The key that the new tokens are to be bound to: that of the old ones, or a new one where they must be."""
     if bound_to:
         return ProofKey(bound_to)
@@ -74,7 +74,12 @@ def _key(place: Place, bound_to: str) -> ProofKey | None:
 
 
 async def _post(
-    wire: Wire, auth: Auth, place: Place, client: Client, form: Mapping[str, str], key: ProofKey | None
+    wire: LoginConversation,
+    auth: Auth,
+    place: TokenPlace,
+    client: RegisteredClient,
+    form: Mapping[str, str],
+    key: ProofKey | None,
 ) -> TokenAnswer:
     url = place.server.token_endpoint
     who, headers = _identify(auth, client, place.server.issuer)
@@ -86,14 +91,16 @@ async def _post(
         return await send({})
     try:
         return await send({"dpop": key.prove("POST", url)})
-    except RefusedError as refused:
+    except GrantRefusedError as refused:
         if refused.error != "use_dpop_nonce" or not refused.nonce:
             raise
         nonce = refused.nonce
     return await send({"dpop": key.prove("POST", url, nonce=nonce)})
 
 
-async def exchange_identity(wire: Wire, auth: EnterpriseLogin, place: Place, scopes: tuple[str, ...]) -> str:
+async def exchange_identity(
+    wire: LoginConversation, auth: EnterpriseLogin, place: TokenPlace, scopes: tuple[str, ...]
+) -> str:
     """What the identity provider says about its user, for the authorization server to read."""
     form = {
         "grant_type": _EXCHANGE,
@@ -107,7 +114,7 @@ async def exchange_identity(wire: Wire, auth: EnterpriseLogin, place: Place, sco
         **({"client_secret": auth.provider_client_secret} if auth.provider_client_secret else {}),
     }
     url = auth.provider_token_url
-    Reach(url, "The identity provider").check(url, "its token endpoint")
+    LoginReach(url, "The identity provider").check(url, "its token endpoint")
     return (await wire.post_form(url, form, {})).access_token
 
 
@@ -118,7 +125,7 @@ async def text_of(text: Text) -> str:
     return given if isinstance(given, str) else await given
 
 
-def _identify(auth: Auth, client: Client, issuer: str) -> tuple[dict[str, str], dict[str, str]]:
+def _identify(auth: Auth, client: RegisteredClient, issuer: str) -> tuple[dict[str, str], dict[str, str]]:
     """Who we are, as fields of the form and as headers."""
     if client.method == "private_key_jwt":
         return {"client_assertion_type": _STATEMENT, "client_assertion": _statement(auth, client, issuer)}, {}
@@ -128,7 +135,7 @@ def _identify(auth: Auth, client: Client, issuer: str) -> tuple[dict[str, str], 
     raise denied(f"{issuer} wants to know its clients by {client.method}, which is not known here")
 
 
-def _statement(auth: Auth, client: Client, issuer: str) -> str:
+def _statement(auth: Auth, client: RegisteredClient, issuer: str) -> str:
     now = int(time.time())
     claims = {"iss": client.id, "sub": client.id, "aud": issuer, "iat": now, "exp": now + _LIFE, "jti": str(uuid4())}
     signer = load_signer(auth.private_key, auth.algorithm)

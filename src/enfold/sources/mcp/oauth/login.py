@@ -21,7 +21,7 @@ from enfold.sources.mcp.oauth.proof import ProofKey
 from enfold.sources.mcp.secrets import secrets_in, without_secrets
 from enfold.sources.mcp.web_requests import GivenHeaders, Refusal, given_headers
 
-__all__ = ["Login"]
+__all__ = ["OAuthLogin"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ TRIES: Final = 3
 FAILURES: Final = 3  # after which a user is left alone, whatever else is asked of them
 
 
-class Login:
+class OAuthLogin:
     """Answers the refusals of one server; what it knows is kept in the store of the settings."""
 
     def __init__(self, auth: Auth, server_url: str, name: str, headers: GivenHeaders) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.web.urls import PORTS, Endpoint, Network, literal_address, network_of, place_of
 
-__all__ = ["Reach", "authorization_server_urls", "covers", "origin", "resource_metadata_urls"]
+__all__ = ["LoginReach", "authorization_server_urls", "covers", "origin", "resource_metadata_urls"]
 
 
 _REACHED_FROM: Final[Mapping[Network, frozenset[Network]]] = {
@@ -20,7 +20,7 @@ _REACHED_FROM: Final[Mapping[Network, frozenset[Network]]] = {
 }
 
 
-class Reach:
+class LoginReach:
     """Which addresses a login may lead to: https, on networks that the server itself is on, or public ones.
 
     A name is judged when it is connected to, by the address it leads to then. What the user named may lead anywhere.

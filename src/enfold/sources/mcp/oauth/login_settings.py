@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from enfold.sources.mcp.oauth.login_store import Store
+from enfold.sources.mcp.oauth.login_store import LoginStore
 
 __all__ = ["AssertionLogin", "Auth", "ClientCredentials", "EnterpriseLogin", "OpenURL", "Text", "UserLogin"]
 
@@ -27,7 +27,7 @@ class _Client(msgspec.Struct, frozen=True, kw_only=True):
     algorithm: str = ""  # of the signature; found from the key where it is not said
     scopes: tuple[str, ...] = ()
     issuer: str = ""
-    store: Store | None = None
+    store: LoginStore | None = None
 
     def __repr__(self) -> str:
         """Without its secrets: values end up in logs."""

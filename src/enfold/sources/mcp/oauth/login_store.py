@@ -12,14 +12,14 @@ from typing import BinaryIO, Final, Protocol
 
 import msgspec
 
-__all__ = ["Client", "FileStore", "MemoryStore", "Saved", "Store", "Tokens"]
+__all__ = ["FileStore", "LoginStore", "LoginTokens", "MemoryStore", "RegisteredClient", "Saved"]
 
 
 _PAUSE: Final = 0.05  # seconds between two looks at a lock
 _LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a user takes
 
 
-class Client(msgspec.Struct, frozen=True, omit_defaults=True):
+class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
     """Us, as one authorization server knows us."""
 
     id: str
@@ -32,7 +32,7 @@ class Client(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"Client({self.id!r})"
 
 
-class Tokens(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a login gave; `until` is the time at which the access token ends, 0 where nobody said."""
 
     access: str
@@ -49,12 +49,12 @@ class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
 
     issuer: str = ""
     metadata_url: str = ""  # where the server says what it is, if it named a place
-    client: Client | None = None
-    tokens: Tokens | None = None
+    client: RegisteredClient | None = None
+    tokens: LoginTokens | None = None
     scopes: tuple[str, ...] = ()  # that were asked for
 
 
-class Store(Protocol):
+class LoginStore(Protocol):
     """Where logins are kept, by the address of their server."""
 
     def load(self, server_url: str) -> Saved | None:

@@ -12,22 +12,22 @@ from enfold.errors import CallError
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.login_reach import (
-    Reach,
+    LoginReach,
     authorization_server_urls,
     covers,
     origin,
     resource_metadata_urls,
 )
-from enfold.sources.mcp.oauth.wire import Wire
+from enfold.sources.mcp.oauth.wire import LoginConversation
 
-__all__ = ["AuthorizationServer", "Place", "find_place"]
+__all__ = ["AuthorizationServer", "TokenPlace", "find_place"]
 
 PKCE: Final = "S256"
 MOST: Final = 5  # authorization servers that are asked; a longer list would send us around the world
 SECONDS: Final = 60.0  # for all of them together
 
 
-class Resource(msgspec.Struct, frozen=True):
+class ProtectedResource(msgspec.Struct, frozen=True):
     """The metadata of a protected resource."""
 
     resource: str
@@ -51,7 +51,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     client_id_metadata_document_supported: bool | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class TokenPlace(msgspec.Struct, frozen=True):
     """Where a token is to be had, and for what."""
 
     resource: str
@@ -66,7 +66,9 @@ class Place(msgspec.Struct, frozen=True):
         return not self.is_documented or PKCE in (self.server.code_challenge_methods_supported or ())
 
 
-async def find_place(wire: Wire, reach: Reach, server_url: str, challenge: Challenge, issuer: str) -> Place:
+async def find_place(
+    wire: LoginConversation, reach: LoginReach, server_url: str, challenge: Challenge, issuer: str
+) -> TokenPlace:
     """Who gives tokens for a server; `issuer` is the one the user named, if any."""
     try:
         async with asyncio.timeout(SECONDS):
@@ -75,7 +77,9 @@ async def find_place(wire: Wire, reach: Reach, server_url: str, challenge: Chall
         raise CallError("UNAVAILABLE", f"{_host(server_url)} does not say in time who gives tokens for it") from None
 
 
-async def _find_place(wire: Wire, reach: Reach, server_url: str, challenge: Challenge, issuer: str) -> Place:
+async def _find_place(
+    wire: LoginConversation, reach: LoginReach, server_url: str, challenge: Challenge, issuer: str
+) -> TokenPlace:
     resource = await _find_resource(wire, server_url, challenge)
     if resource is None:
         return await _find_older(wire, reach, server_url)
@@ -86,19 +90,19 @@ async def _find_place(wire: Wire, reach: Reach, server_url: str, challenge: Chal
         raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")
     server = await _find_server(wire, reach, server_url, resource, issuer)
     needs_proof = challenge.wants_proof or bool(resource.dpop_bound_access_tokens_required)
-    return Place(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
+    return TokenPlace(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
 
 
-async def _find_resource(wire: Wire, server_url: str, challenge: Challenge) -> Resource | None:
+async def _find_resource(wire: LoginConversation, server_url: str, challenge: Challenge) -> ProtectedResource | None:
     for url in resource_metadata_urls(server_url, challenge.metadata_url):
-        found = await wire.find(url, Resource)
+        found = await wire.find(url, ProtectedResource)
         if found is not None:
             return found
     return None
 
 
 async def _find_server(
-    wire: Wire, reach: Reach, server_url: str, resource: Resource, issuer: str
+    wire: LoginConversation, reach: LoginReach, server_url: str, resource: ProtectedResource, issuer: str
 ) -> AuthorizationServer:
     """The first authorization server of the list that can be used; with a named issuer, only that one."""
     named = (
@@ -118,7 +122,7 @@ async def _find_server(
 
 
 async def _find_metadata(
-    wire: Wire, reach: Reach, issuer: str, accepted: tuple[str, ...]
+    wire: LoginConversation, reach: LoginReach, issuer: str, accepted: tuple[str, ...]
 ) -> AuthorizationServer | None:
     for url in authorization_server_urls(issuer):
         found = await wire.find(url, AuthorizationServer)
@@ -127,7 +131,9 @@ async def _find_metadata(
     return None
 
 
-def _checked(found: AuthorizationServer, reach: Reach, issuer: str, accepted: tuple[str, ...]) -> AuthorizationServer:
+def _checked(
+    found: AuthorizationServer, reach: LoginReach, issuer: str, accepted: tuple[str, ...]
+) -> AuthorizationServer:
     if found.issuer not in accepted:
         raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it is not used")
     reach.check(found.token_endpoint, "the token endpoint")
@@ -137,14 +143,14 @@ def _checked(found: AuthorizationServer, reach: Reach, issuer: str, accepted: tu
     return found
 
 
-async def _find_older(wire: Wire, reach: Reach, server_url: str) -> Place:
+async def _find_older(wire: LoginConversation, reach: LoginReach, server_url: str) -> TokenPlace:
     """The way of the first revision with a login: a server without metadata of its own gives its tokens itself."""
     base = origin(server_url)
     found = await _find_metadata(wire, reach, base, (base, f"{base}/"))
     if found is not None:
-        return Place(server_url, (), found)
+        return TokenPlace(server_url, (), found)
     fixed = AuthorizationServer(base, f"{base}/token", f"{base}/authorize", f"{base}/register")
-    return Place(server_url, (), fixed, is_documented=False)
+    return TokenPlace(server_url, (), fixed, is_documented=False)
 
 
 def _host(url: str) -> str:

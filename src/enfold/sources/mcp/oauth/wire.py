@@ -10,23 +10,23 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.oauth.login_reach import Reach
+from enfold.sources.mcp.oauth.login_reach import LoginReach
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.token_endpoint import Send, TokenAnswer, decoded, exchange, post, post_form
 from enfold.sources.web.urls import same_place
 
-__all__ = ["Wire", "open_wire"]
+__all__ = ["LoginConversation", "open_wire"]
 
 T = TypeVar("T")
 
 REDIRECTS: Final = 3
 
 
-class Wire:
+class LoginConversation:
     """One conversation with authorization servers, for the length of one login."""
 
-    def __init__(self, send: Send, reach: Reach) -> None:
+    def __init__(self, send: Send, reach: LoginReach) -> None:
         self._plain_send = send
         self._reach = reach
 
@@ -68,11 +68,11 @@ class Wire:
 
 
 @asynccontextmanager
-async def open_wire(reach: Reach) -> AsyncIterator[Wire]:
+async def open_wire(reach: LoginReach) -> AsyncIterator[LoginConversation]:
     """A client of our own: what a user's client sends along is for the MCP server alone."""
     client = open_client(allows=reach.allows)
     try:
-        yield Wire(client.send, reach)
+        yield LoginConversation(client.send, reach)
     finally:
         await client.aclose()
 

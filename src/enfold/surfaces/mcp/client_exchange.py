@@ -21,10 +21,10 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.levels import LEVELS, place_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
-from enfold.operation import Identity, LogMessage, Progress, Recording
+from enfold.operation import Identity, LogMessage, Progress, RecordedRun
 from enfold.surfaces.mcp.changes import Changes
 
-__all__ = ["Caller", "Channel", "Exchange", "check_level", "read_caller"]
+__all__ = ["Caller", "Channel", "ClientExchange", "check_level", "read_caller"]
 
 
 class Caller(msgspec.Struct, eq=False):
@@ -68,7 +68,7 @@ class Channel(Protocol):
         """Let go of the connection, where the client can come back for the answer."""
 
 
-class Exchange(msgspec.Struct, eq=False):
+class ClientExchange(msgspec.Struct, eq=False):
     """A request while it is answered; to handlers it is the peer they may ask."""
 
     id: RequestId
@@ -84,7 +84,7 @@ class Exchange(msgspec.Struct, eq=False):
     memory: dict[str, Any] = {}
     progress: float | None = None  # the last that was told
     questions: int = 0  # how many without a name were asked
-    recording: Recording | None = None  # of the call, where it is recorded
+    recording: RecordedRun | None = None  # of the call, where it is recorded
 
     @property
     def revision(self) -> Revision:
