@@ -47,6 +47,7 @@ conformance: setup
 	$(BIN)/python -m tests.conformance.gateway
 	$(BIN)/python -m tests.conformance.client_suite
 	$(BIN)/python -m tests.conformance.typescript_clients
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.conformance.generators
 
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \

@@ -1,3 +1,4 @@
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -6,7 +7,7 @@ import jsonschema_rs
 import pytest
 from tests.serving import Client, serve
 
-from enfold import Context, Identity, OperationRegistry, OperationSpec
+from enfold import AccessControl, Context, Identity, OperationRegistry, OperationSpec
 from enfold.formats import FORMATS
 from enfold.surfaces.http import to_http
 from enfold.surfaces.openapi import to_openapi
@@ -171,6 +172,54 @@ def test_definitions_are_shared_among_operations() -> None:
     schemas = to_openapi(shop(), everything=True)["components"]["schemas"]
     assert set(schemas) == {"Tree"}
     assert schemas["Tree"]["properties"]["children"]["items"] == {"$ref": "#/components/schemas/Tree"}
+
+
+def test_a_definition_stands_there_once_whatever_stands_beside_it() -> None:
+    author = {"type": "object", "properties": {"name": {"type": "string"}, "of": {"$ref": "#/$defs/House"}}}
+    house = {"type": "object", "properties": {"town": {"type": "string"}}}
+    alone: dict[str, Any] = {"$defs": {"Author": author, "House": house}, "$ref": "#/$defs/Author"}
+    book = {
+        "$defs": {**alone["$defs"], "Book": {"properties": {"by": {"$ref": "#/$defs/Author"}}}},
+        "$ref": "#/$defs/Book",
+    }
+    other = {"$defs": {"Author": author, "House": {"type": "string"}}, "$ref": "#/$defs/Author"}
+    ops = OperationRegistry()
+    for name, schema in {"author": alone, "book": book, "books": book, "stranger": other}.items():
+        ops.register_spec(spec(name, output_schema=schema))
+    schemas = to_openapi(ops, everything=True)["components"]["schemas"]
+    named = {"shop_stranger_output_Author", "shop_stranger_output_House"}
+    assert set(schemas) == {"Author", "House", "Book"} | named
+    assert schemas["shop_stranger_output_Author"]["properties"]["of"]["$ref"].endswith("shop_stranger_output_House")
+
+
+def test_the_branches_that_a_discriminator_names_are_found() -> None:
+    pet = {"discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat", "dog": "Dog"}}, "oneOf": []}
+    ops = OperationRegistry()
+    schema = {"$defs": {"Cat": {"type": "object"}}, "properties": {"pet": pet, "discriminator": {"mapping": {}}}}
+    ops.register_spec(spec("pet", output_schema=schema))
+    text = json.dumps(to_openapi(ops, everything=True))
+    assert '"mapping": {"cat": "#/components/schemas/Cat", "dog": "Dog"}' in text
+
+
+def test_a_name_that_is_unique_for_the_caller_is_a_path_too() -> None:
+    ops = OperationRegistry()
+    for namespace, name, scopes in (
+        ("a", "add", ()),
+        ("b", "add", ("x",)),
+        ("b", "c", ()),
+        ("", "c", ()),
+        ("", "d", ()),
+    ):
+        access = AccessControl(required_scopes=scopes)
+        each = OperationSpec(namespace=namespace, name=name, access_control=access)
+        ops.register_spec(each)
+
+    def short(**options: Any) -> dict[str, Any]:
+        paths = to_openapi(ops, **options)["paths"]
+        return {path: item["post"]["x-short-path"] for path, item in paths.items() if "x-short-path" in item["post"]}
+
+    assert short(everything=True) == {}
+    assert short() == {"/functions/a.add": "/functions/add"}
 
 
 def spec(name: str, **schemas: Any) -> OperationSpec:

@@ -74,6 +74,13 @@ def _member(key: str, value: Any, change: Callable[[str], str]) -> Any:
         return change(value)
     if key in _VALUES:
         return value
+    if key == "discriminator" and isinstance(value, dict) and isinstance(value.get("mapping"), dict):
+        return {**value, "mapping": {name: _branch(branch, change) for name, branch in value["mapping"].items()}}
     if key in _BY_NAME and isinstance(value, dict):
         return {name: with_references(schema, change) for name, schema in value.items()}
     return with_references(value, change)
+
+
+def _branch(named: Any, change: Callable[[str], str]) -> Any:
+    """A branch that a discriminator names: by a reference, which is changed, or by a schema's bare name."""
+    return change(named) if isinstance(named, str) and named.startswith("#") else named

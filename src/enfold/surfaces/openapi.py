@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -59,7 +60,9 @@ def to_openapi(
     # Names are given over all operations, so that each has the same name for every caller.
     tools = tool_names(registry)
     components = _Components(chosen)
-    paths = {f"/functions/{spec.id}": _path_item(spec, tools[spec.id], components) for spec in specs}
+    short = _short_paths(specs)
+    notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
+    paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -73,38 +76,48 @@ def to_openapi(
     }
 
 
-def _path_item(spec: OperationSpec, tool: str, components: _Components) -> Schema:
-    item = {"post": _post(spec, tool, components)}
-    return item if spec.type is OperationType.MUTATION else {"get": _get(spec, tool, components), **item}
+def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
+    """Where an operation is also found by its name alone: what this caller sees has that name once."""
+    names = Counter(name for spec in specs for name in {spec.id, spec.name})
+    return {
+        spec.id: {"x-short-path": f"/functions/{spec.name}"}
+        for spec in specs
+        if names[spec.name] == 1 and spec.namespace
+    }
 
 
-def _post(spec: OperationSpec, tool: str, components: _Components) -> Schema:
+def _path_item(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
+    item = {"post": _post(spec, notes, components)}
+    return item if spec.type is OperationType.MUTATION else {"get": _get(spec, notes, components), **item}
+
+
+def _post(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
     schema = components.place(spec.input_schema, _input_name(spec))
     return {
-        **_described(spec, spec.id, tool),
+        **_described(spec, spec.id, notes),
         **({"parameters": [_LAST_EVENT_ID]} if spec.resumable else {}),
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": _responses(spec, components, with_body=True),
     }
 
 
-def _get(spec: OperationSpec, tool: str, components: _Components) -> Schema:
+def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
     parameters = [*_parameters(spec, components), *([_LAST_EVENT_ID] if spec.resumable else ())]
     return {
-        **_described(spec, f"{spec.id}.get", tool),
+        **_described(spec, f"{spec.id}.get", notes),
         "parameters": parameters,
         "responses": _responses(spec, components, with_body=False),
     }
 
 
-def _described(spec: OperationSpec, operation_id: str, tool: str) -> Schema:
+def _described(spec: OperationSpec, operation_id: str, notes: Schema) -> Schema:
     words = {"summary": spec.title, "description": spec.description}
     return {
         "operationId": operation_id,
         **{name: text for name, text in words.items() if text},
         "tags": list(_tags(spec)),
         **({} if spec.access_control.is_open else {"security": _security(spec.access_control)}),
-        "x-mcp-tool": tool,
+        **notes,
     }
 
 
@@ -237,7 +250,7 @@ _MORE_HEADERS: Final = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry
 # --- components ---------------------------------------------------------------------------------------------------
 
 _DEFINITION: Final = re.compile(r"#/\$defs/([^/]*)(.*)", re.DOTALL)
-_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9._-]")
+_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class _Components:
@@ -294,11 +307,11 @@ class _Components:
 
     def _name(self, name: str, schema: Schema, owner: str) -> str:
         """A name for a definition: its own, unless another schema gives that to something else."""
-        origin = digest([name, schema["$defs"]])
+        origin = digest([name, _meaning(name, schema)])
         for candidate in (_legal(name), _legal(f"{owner}.{name}")):
             if self._origins.setdefault(candidate, origin) == origin:
                 return candidate
-        return f"{_legal(owner)}.{origin[:16]}"
+        return f"{_legal(owner)}_{origin[:16]}"
 
 
 class _Move:
@@ -311,7 +324,7 @@ class _Move:
 
     def __call__(self, reference: str) -> str:
         found = _DEFINITION.fullmatch(reference)
-        name = unquote(found[1]).replace("~1", "/").replace("~0", "~") if found else None
+        name = _definition_of(reference)
         if found and name in self.names:
             return f"#/components/schemas/{self.names[name]}{found[2]}"
         if reference == "#" or reference.startswith("#/"):
@@ -320,5 +333,34 @@ class _Move:
         return reference
 
 
+def _meaning(name: str, schema: Schema) -> Schema:
+    """All that a definition says: itself and what it leads to, which is the whole schema where it refers to that."""
+    definitions: Schema = schema["$defs"]
+    found: Schema = {}
+    waiting = [name]
+
+    def follow(reference: str) -> str:
+        target = _definition_of(reference)
+        if target in definitions:
+            waiting.append(target)
+        elif reference.startswith("#"):
+            found["#"] = schema
+        return reference
+
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each] = definitions[each]
+            with_references(definitions[each], follow)
+    return found
+
+
+def _definition_of(reference: str) -> str:
+    """The name of the definition that a reference leads to or into, or no name."""
+    match = _DEFINITION.fullmatch(reference)
+    return unquote(match[1]).replace("~1", "/").replace("~0", "~") if match else ""
+
+
 def _legal(name: str) -> str:
+    """A name that every generator of clients takes: some read a dot as a path."""
     return _ILLEGAL.sub("_", name)
