@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.mcp.asking import elicit
 from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskStore
 
 ANN, BOB = Identity("ann", frozenset({"write"})), Identity("bob", frozenset({"write"}))
@@ -52,14 +54,15 @@ def plain() -> int:
     return 1
 
 
-@pytest.fixture(params=["memory"])
-async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
-    async with Tasks(ops, make_store(request.param)) as made:
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> TaskStore:
+    return MemoryTasks() if request.param == "memory" else SQLiteTasks(tmp_path / "tasks.db")
+
+
+@pytest.fixture
+async def tasks(store: TaskStore) -> AsyncIterator[Tasks]:
+    async with Tasks(ops, store) as made:
         yield made
-
-
-def make_store(name: str) -> TaskStore:
-    return {"memory": MemoryTasks}[name]()
 
 
 async def until(tasks: Tasks, task_id: str, is_reached: Callable[[Any], bool], identity: Identity | None = None) -> Any:
@@ -156,8 +159,8 @@ async def test_the_same_key_gives_the_first_task(tasks: Tasks) -> None:
     assert (error.code, error.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
 
 
-async def test_one_caller_has_a_limit_and_another_does_not_feel_it() -> None:
-    async with Tasks(ops, MemoryTasks(), limit=5) as tasks:
+async def test_one_caller_has_a_limit_and_another_does_not_feel_it(store: TaskStore) -> None:
+    async with Tasks(ops, store, limit=5) as tasks:
         starts = [tasks.start("shop.greet", identity=ANN) for _ in range(8)]
         results = await asyncio.gather(*starts, return_exceptions=True)
         refusals = [each for each in results if isinstance(each, CallError)]

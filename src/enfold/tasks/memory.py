@@ -24,7 +24,7 @@ from enfold.tasks.store import (
 )
 from enfold.tasks.task import Order, Task
 from enfold.tasks.transitions import accepted, claimed, noted, overdue
-from enfold.tasks.wakeups import Wakeups
+from enfold.tasks.wakeups import WORK, Wakeups
 
 __all__ = ["MemoryTasks"]
 
@@ -60,7 +60,7 @@ class MemoryTasks:
         return [msgspec.structs.replace(task, outcome=None) for task in newest[:limit]]
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
-        moment = self._wakeups.expect()
+        moment = self._wakeups.expect(WORK)
         found = self._claim(served, n)
         if found:
             moment.cancel()
@@ -97,7 +97,7 @@ class MemoryTasks:
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
         seen: Task | None = None
         while True:
-            moment = self._wakeups.expect()
+            moment = self._wakeups.expect(task_id)
             task = await self.get(owner, task_id)
             if task is None or task is not seen:
                 moment.cancel()
@@ -128,5 +128,5 @@ class MemoryTasks:
 
     def _put(self, task: Task) -> Task:
         self._tasks[task.id] = task
-        self._wakeups.wake()
+        self._wakeups.wake([task.id])
         return task

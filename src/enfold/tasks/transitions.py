@@ -26,6 +26,7 @@ __all__ = [
     "noted",
     "overdue",
     "success",
+    "unclaimed",
 ]
 
 _replace = msgspec.structs.replace
@@ -39,6 +40,11 @@ def accepted(order: Order) -> Task:
 def claimed(task: Task, fence: str, now: int) -> Task:
     """A worker begins an attempt; only who knows the fence can hold the task or record its outcome."""
     return _replace(task, fence=fence, attempt=task.attempt + 1, updated=now)
+
+
+def unclaimed(task: Task, now: int) -> Task:
+    """The worker gives back what it has not begun."""
+    return _replace(task, fence="", attempt=task.attempt - 1, updated=now)
 
 
 def noted(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
