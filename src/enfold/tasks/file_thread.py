@@ -85,17 +85,19 @@ class FileThread:
                     _run(connection, batch)
             except (sqlite3.Error, OSError) as error:
                 _fail(batch, error)
-                connection = _closed(connection)
+                _close(connection)
+                connection = None
             _deliver(batch)
             if connection is not None and not is_closing:
                 connection = self._look(connection)
-        _closed(connection)
+        _close(connection)
 
     def _look(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
         try:
             self._idle(connection)
         except (sqlite3.Error, OSError):
-            return _closed(connection)  # the next job opens it again, and is told what is wrong
+            _close(connection)  # the next job opens it again, and is told what is wrong
+            return None
         return connection
 
     def _next(self, jobs: queue.SimpleQueue[_Asked | None]) -> tuple[list[_Asked], bool]:
@@ -142,7 +144,7 @@ def _fail(batch: list[_Asked], error: BaseException) -> None:
         asked.result, asked.error = None, error
 
 
-def _closed(connection: sqlite3.Connection | None) -> None:
+def _close(connection: sqlite3.Connection | None) -> None:
     if connection is not None:
         with suppress(sqlite3.Error):
             connection.close()

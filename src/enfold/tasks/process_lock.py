@@ -61,10 +61,7 @@ if hasattr(os, "register_at_fork"):
 
 def dead_holders(folder: Path, names: list[str], missing: dict[str, float]) -> list[str]:
     """Those of the names whose process has died; `missing` remembers since when a file is gone."""
-    dead = []
-    for name in names:
-        if _is_dead(folder / name, name, missing):
-            dead.append(name)
+    dead = [name for name in names if _is_dead(folder / name, name, missing)]
     for name in list(missing):
         if name not in names:
             del missing[name]

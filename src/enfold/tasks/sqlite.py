@@ -35,7 +35,7 @@ from enfold.tasks.store import (
     same_order,
     store_away,
 )
-from enfold.tasks.task import Order, Status, Task
+from enfold.tasks.task import Order, Task
 from enfold.tasks.transitions import accepted, claimed, died, noted, overdue, unclaimed
 from enfold.tasks.wakeups import WORK, Wakeups
 
@@ -220,7 +220,7 @@ class SQLiteTasks:
         names = _wanted(operations, connection)
         marks = ",".join("?" * len(names))
         # The marks are question marks; every value is bound.
-        query = f"SELECT ordered, state, outcome {_QUEUED} AND operation IN ({marks}) ORDER BY number LIMIT ?"  # noqa: S608
+        query = f"SELECT ordered, state, outcome {_QUEUED} AND operation IN ({marks}) ORDER BY number LIMIT ?"
         queued = [_decode(row) for row in connection.execute(query, (*names, n)).fetchall()]
         holder = self._held_lock().name if queued else ""
         return [Claim(self._claim_one(task, holder, connection)) for task in queued]
@@ -270,7 +270,9 @@ class SQLiteTasks:
 
     def _open(self) -> sqlite3.Connection:
         if str(self.path) != ":memory:":
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # Inputs and results are for their owner's eyes.
+            os.close(
+                os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
+            )  # Inputs and results are for their owner's eyes.
         connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             _set_up(connection, self._fsync)
