@@ -16,7 +16,7 @@ EVERYTHING: Final = "*"  # the scope that satisfies every rule
 def may_call(access: AccessControl, identity: Identity | None, input: Mapping[str, Any]) -> bool:
     """Whether the caller has the scopes, and the action on the resource that the input names."""
     if identity is None:
-        return access.is_open
+        return access.admits_strangers
     if EVERYTHING in identity.scopes:
         return True
     return _has_scopes(access, identity) and (access.resource_type is None or _has_resource(access, identity, input))
@@ -25,7 +25,7 @@ def may_call(access: AccessControl, identity: Identity | None, input: Mapping[st
 def may_list(access: AccessControl, identity: Identity | None) -> bool:
     """Whether some input exists with which the caller could run it; lists show no more than that."""
     if identity is None:
-        return access.is_open
+        return access.admits_strangers
     if EVERYTHING in identity.scopes:
         return True
     return _has_scopes(access, identity) and (access.resource_type is None or _has_some_resource(access, identity))

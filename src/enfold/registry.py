@@ -17,6 +17,9 @@ from typing import (
     runtime_checkable,
 )
 
+import msgspec
+from msgspec.structs import replace
+
 from enfold.access import EVERYTHING, is_hidden, may_list
 from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope
@@ -33,9 +36,11 @@ from enfold.operation import (
     OperationSpec,
     OperationType,
     Policy,
+    ReservedAccess,
     operation_from_function,
     operation_id,
 )
+from enfold.reserved import Reserved, check_namespace, is_reserved
 from enfold.runtime import PreparedOperation, drive
 from enfold.source_states import SourceTable
 
@@ -59,10 +64,15 @@ class Registry:
     def _operations(self) -> Mapping[str, PreparedOperation]:
         raise NotImplementedError
 
+    def _reserved(self) -> Mapping[str, PreparedOperation]:
+        """The operations of the namespace `enfold`, which are listed only where they are asked for."""
+        raise NotImplementedError
+
     lifetime: Lifetime
     sources: SourceTable  # where the operations come from, and how each source is at this moment
     title = ""  # what the application calls itself; "" where it does not say
     app_version = ""
+    reserved: Reserved
     _names_all = True  # whether whoever asks may see every name
 
     @property
@@ -95,26 +105,28 @@ class Registry:
         tag: str | None = None,
         type: OperationType | str | None = None,
     ) -> Specs:
-        """The specs, in order of registration; `namespace` includes what lies below it."""
+        """The specs, in order of registration; `namespace` includes what lies below it. Those of `enfold` must be named."""
+        is_asked_for = namespace is not None and is_reserved(namespace)
+        operations = self._reserved() if is_asked_for else self._operations()
         return [
             spec
-            for spec in (prepared.spec for prepared in self._operations().values())
+            for spec in (prepared.spec for prepared in operations.values())
             if (namespace is None or _lies_in(spec, namespace))
             and (tag is None or tag in spec.tags)
             and (type is None or spec.type == type)
         ]
 
-    def visible(self, identity: Identity | None) -> Specs:
+    def visible(self, identity: Identity | None, *, namespace: str | None = None) -> Specs:
         """The specs this caller may see: those they could call with some input."""
-        return [spec for spec in self.list() if may_list(spec.access_control, identity)]
+        return [spec for spec in self.list(namespace=namespace) if may_list(spec.access_control, identity)]
 
     def find(self, name: str, identity: Identity | None = None) -> OperationSpec:
         """The spec of an id, or of a name that only one operation has among those that the caller may see.
 
         To who has no identity a guarded operation is found too, to be told that it needs a token. Where there is none, the
-        nearest that the caller may see is named.
+        nearest that the caller may see is named. Operations of the namespace `enfold` are found by their ids alone.
         """
-        prepared = self._operations().get(name)
+        prepared = self._look_up(name)
         if prepared is not None and not is_hidden(prepared.spec.access_control, identity):
             return prepared.spec
         named = [spec for spec in self.list() if spec.name == name]
@@ -128,7 +140,10 @@ class Registry:
 
     def unknown(self, name: str, identity: Identity | None) -> CallError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same."""
-        ids = {key: spec.id for spec in self.visible(identity) for key in (spec.name, spec.id)}
+        if is_reserved(name):
+            ids = {spec.id: spec.id for spec in self.visible(identity, namespace=name.partition(".")[0])}
+        else:
+            ids = {key: spec.id for spec in self.visible(identity) for key in (spec.name, spec.id)}
         from enfold.nearest import nearest_id  # which starting a program does not need
 
         near = nearest_id(name, ids)
@@ -141,14 +156,18 @@ class Registry:
         return len(self._operations())
 
     def __contains__(self, operation_id: object) -> bool:
-        return operation_id in self._operations()
+        return isinstance(operation_id, str) and self._look_up(operation_id) is not None
 
     def needs_loop(self, operation_id: str) -> bool:
         """Whether running it takes an event loop, even when a `def` is run in place."""
         return self._find(operation_id).needs_loop or self.lifetime.needs_loop
 
+    def _look_up(self, operation_id: str) -> PreparedOperation | None:
+        found = self._operations().get(operation_id)
+        return self._reserved().get(operation_id) if found is None and is_reserved(operation_id) else found
+
     def _find(self, operation_id: str) -> PreparedOperation:
-        prepared = self._operations().get(operation_id)
+        prepared = self._look_up(operation_id)
         if prepared is None:
             raise self.unknown(operation_id, _EVERYBODY) if self._names_all else not_found(operation_id)
         return prepared
@@ -192,18 +211,22 @@ class Registry:
 
     # live views
 
-    def guarded(self) -> Registry:
-        """The same operations for callers from outside: `execute` and `subscribe` check access first."""
-        return View(self, lambda spec: spec, is_guarded=True)
+    def guarded(self, *, has_identities: bool = True) -> Registry:
+        """The same operations for callers from outside: `execute` and `subscribe` check access first.
+
+        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them.
+        """
+        return View(self, lambda spec: spec, guard=Guard(has_identities))
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
         operation_id(prefix, "x")  # a prefix that is not legal is told here
+        check_namespace(prefix)
         return View(self, lambda spec: spec.replace(namespace=_join(prefix, spec.namespace)))
 
     def public(self) -> View:
         """Those of the operations that anybody may call, even where everybody else needs a token."""
-        return self.only(lambda spec: spec.access_control.public)
+        return View(self, lambda spec: spec if spec.access_control.public else None, has_reserved=False)
 
     def only(self, predicate: Callable[[OperationSpec], bool]) -> View:
         """Those of the operations for which the predicate is true."""
@@ -213,6 +236,7 @@ class Registry:
         """The same operations, some under another id."""
         for new in mapping.values():
             operation_id(*_split(new))
+            check_namespace(_split(new)[0])
         return View(self, lambda spec: _renamed(spec, mapping))
 
     def with_policy(self, policy: Policy) -> View:
@@ -250,9 +274,11 @@ class OperationRegistry(Registry):
         """
         if namespace:
             operation_id(namespace, "x")
+            check_namespace(namespace)
         self.namespace = namespace
         self.title = title
         self.app_version = version
+        self.reserved = Reserved(self._run, self._changed)
         self.lifetime = Lifetime()
         self.sources = SourceTable()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
@@ -279,6 +305,9 @@ class OperationRegistry(Registry):
     def _operations(self) -> Mapping[str, PreparedOperation]:
         return self._entries
 
+    def _reserved(self) -> Mapping[str, PreparedOperation]:
+        return self.reserved.operations()
+
     def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
         """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`."""
         # The one import upwards: the command knows every surface, and a registry must not.
@@ -291,6 +320,7 @@ class OperationRegistry(Registry):
     def register(self, operation: Operation | Callable[..., Any], **options: Unpack[OperationOptions]) -> Operation:
         """Register an operation, or a function with the options of a decorator."""
         made = operation if isinstance(operation, Operation) else self._from_function(operation, options)
+        check_namespace(made.spec.namespace)
         if made.spec.id in self._entries:
             raise ValueError(f"{made.spec.id} is registered already: unregister it first, or choose another name")
         self._put(made)
@@ -314,6 +344,7 @@ class OperationRegistry(Registry):
         batch = list(operations)
         seen: set[str] = set(self._entries)
         for operation in batch:
+            check_namespace(operation.spec.namespace)
             if operation.spec.id in seen:
                 raise ValueError(f"{operation.spec.id} is registered already: give the source another namespace")
             seen.add(operation.spec.id)
@@ -418,6 +449,12 @@ class OperationRegistry(Registry):
         return decorate if function is None else decorate(function)
 
 
+class Guard(msgspec.Struct, frozen=True):
+    """That a view is for callers from outside, and whether they can prove who they are."""
+
+    has_identities: bool
+
+
 class View(Registry):
     """A live view of a registry: it shows at every moment what the registry has, under other names or in part."""
 
@@ -427,17 +464,21 @@ class View(Registry):
         shown: Callable[[OperationSpec], OperationSpec | None],
         policy: Policy = INHERIT,
         *,
-        is_guarded: bool = False,
+        guard: Guard | None = None,
+        has_reserved: bool = True,
     ) -> None:
         self._base = base
         self.lifetime = base.lifetime
         self.sources = base.sources
         self.title = base.title
         self.app_version = base.app_version
+        self.reserved = base.reserved
         self._shown = shown
         self._policy = policy
-        self._is_guarded = is_guarded
-        self._names_all = base._names_all and not is_guarded
+        self._guard = guard
+        self._has_reserved = has_reserved
+        self._of_enfold: tuple[Mapping[str, PreparedOperation], dict[str, PreparedOperation]] | None = None
+        self._names_all = base._names_all and guard is None
         self._seen = base.version
         self._entries = self._derive(self._refuse)
 
@@ -453,6 +494,21 @@ class View(Registry):
             self._seen = self._base.version
             self._entries = self._derive(self._leave_out)
         return self._entries
+
+    def _reserved(self) -> Mapping[str, PreparedOperation]:
+        base = self._base._reserved()
+        if self._of_enfold is None or self._of_enfold[0] is not base:
+            shown = base if self._has_reserved else {}
+            self._of_enfold = base, {key: self._reserved_variant(prepared) for key, prepared in shown.items()}
+        return self._of_enfold[1]
+
+    def _reserved_variant(self, prepared: PreparedOperation) -> PreparedOperation:
+        """A reserved operation is the same in every view, but for who may call it."""
+        spec, access = prepared.spec, prepared.spec.access_control
+        if self._guard is not None and isinstance(access, ReservedAccess):
+            spec = spec.replace(access_control=replace(access, has_identities=self._guard.has_identities))
+        guard = None if self._guard is None else True
+        return prepared.variant(spec, self._policy, is_guarded=guard)
 
     def _refuse(self, problem: str) -> None:
         raise ValueError(problem)
@@ -474,8 +530,8 @@ class View(Registry):
             if spec.id in entries:
                 told(f"Two operations would be called {spec.id} in this view")
                 continue
-            same = spec is prepared.spec and self._policy is INHERIT and not self._is_guarded
-            guard = True if self._is_guarded else None
+            same = spec is prepared.spec and self._policy is INHERIT and self._guard is None
+            guard = None if self._guard is None else True
             entries[spec.id] = prepared if same else prepared.variant(spec, self._policy, is_guarded=guard)
         return entries
 

@@ -8,6 +8,7 @@ from enfold.commands.callers import LOCAL
 from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import imported, on_target
+from enfold.introspection import introduce
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _print_specs(found: Registry, options: Namespace) -> int:
+    introduce(found, {})
     specs = found.list() if options.operation is None else [found.find(options.operation, LOCAL)]
     print_json([spec.to_dict() for spec in specs] if options.operation is None else specs[0].to_dict())
     return 0

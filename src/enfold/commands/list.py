@@ -9,6 +9,7 @@ from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import on_target
 from enfold.errors import CallError
+from enfold.introspection import introduce
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
+        parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
         parser.add_argument("--tokens", metavar="FILE", help="list what ENFOLD_TOKEN, of this file, may call")
 
     options = parse("list", words, registry, "List the operations.", add)
@@ -29,7 +31,8 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _print_list(registry: Registry, options: Namespace) -> int:
-    specs = registry.visible(local_caller(options.tokens))
+    introduce(registry, {})
+    specs = registry.visible(local_caller(options.tokens), namespace=options.namespace)
     if not specs:
         raise CallError("OPERATION_NOT_FOUND", "There are no operations")
     if options.json:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
 from enfold.commands.targets import on_target
+from enfold.introspection import introduce
 from enfold.registry import Registry
 from enfold.surfaces.openapi import to_openapi
 
@@ -21,7 +22,8 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", _add_options)
 
     def show(found: Registry) -> int:
-        names = {"title": options.title, "version": options.app_version}
+        introduce(found, {})
+        names = {"title": options.title, "version": options.app_version, "namespace": options.namespace}
         print_json(to_openapi(found, format=options.format, everything=True, **names))
         return 0
 
@@ -30,5 +32,6 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--format", default="result", help="the format whose answers are described")
+    parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
     parser.add_argument("--title", help="the name of the application")
     parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")

@@ -19,6 +19,7 @@ __all__ = [
     "LOG_LEVEL_KEY",
     "METHOD_NOT_FOUND",
     "MISSING_CAPABILITY",
+    "NAMESPACE_KEY",
     "PARSE_ERROR",
     "RESOURCE_NOT_FOUND",
     "SERVER_KEY",
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 FORMAT_KEY: Final = "enfold/format"
+NAMESPACE_KEY: Final = "enfold/namespace"  # in a request for a list: only what lies in this namespace
 MAX_BATCH: Final = 10_000  # of a server that we have chosen ourselves
 
 # Of a `_meta` key's prefix these labels are the protocol's own: `io.modelcontextprotocol/…`, `com.mcp.tools/…`.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from enfold.access import is_hidden
-from enfold.operation import Identity, OperationSpec, legal_names
+from enfold.operation import Identity, OperationSpec, legal_name, legal_names, with_hash
 from enfold.registry import Registry
+from enfold.reserved import RESERVED
 
 __all__ = ["find_by_tool_name", "tool_names"]
 
 
 def tool_names(registry: Registry) -> dict[str, str]:
-    """The tool name of each operation, by its id."""
-    return legal_names(spec.id for spec in registry.list())
+    """The tool name of each operation, by its id; those of `enfold` have the names that users leave to them."""
+    names = legal_names(spec.id for spec in registry.list())
+    taken = set(names.values())
+    for spec in registry.list(namespace=RESERVED):
+        name = legal_name(spec.id)
+        names[spec.id] = with_hash(name, spec.id) if name in taken else name
+    return names
 
 
 def find_by_tool_name(registry: Registry, name: str, identity: Identity | None) -> OperationSpec:

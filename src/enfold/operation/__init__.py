@@ -11,7 +11,7 @@ from enfold.operation.context import (
     RunningTask,
     new_request_id,
 )
-from enfold.operation.identity import OPEN, AccessControl, Identity, read_access
+from enfold.operation.identity import OPEN, AccessControl, Identity, ReservedAccess, read_access
 from enfold.operation.limits import CallLimits
 from enfold.operation.names import (
     MAX_ID_LENGTH,
@@ -62,6 +62,7 @@ __all__ = [
     "Policy",
     "Progress",
     "RecordedRun",
+    "ReservedAccess",
     "RunningTask",
     "Schema",
     "function_name",

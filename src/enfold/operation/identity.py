@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["OPEN", "AccessControl", "Identity", "read_access", "words"]
+__all__ = ["OPEN", "AccessControl", "Identity", "ReservedAccess", "read_access", "words"]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -44,6 +44,25 @@ class AccessControl(msgspec.Struct, frozen=True):
     def is_open(self) -> bool:
         """Whether nothing at all is required."""
         return not (self.required_scopes or self.required_scopes_any or self.resource_type)
+
+    @property
+    def admits_strangers(self) -> bool:
+        """Whether a caller without an identity may run it."""
+        return self.is_open
+
+
+class ReservedAccess(AccessControl, frozen=True):
+    """What operations of the namespace `enfold` require: an identity with these scopes, or nothing where nobody has one."""
+
+    has_identities: bool = True  # of the surface that serves it
+
+    @property
+    def is_open(self) -> bool:
+        return False  # who has an identity is looked at even where strangers may come in
+
+    @property
+    def admits_strangers(self) -> bool:
+        return not self.has_identities
 
 
 def words(given: str | Iterable[str]) -> Iterable[str]:

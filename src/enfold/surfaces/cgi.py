@@ -13,6 +13,7 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
+from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.operation import Identity
 from enfold.registry import Registry
@@ -53,9 +54,11 @@ def to_cgi(
     variables = os.environ if environ is None else environ
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
-    functions = Functions(registry.guarded(), FunctionSettings(format, max_body, recorder), _DIALECT)
-    request = _read_request(variables, stdin or sys.stdin.buffer, functions)
+    introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"})
     user = variables.get(identity_variable)
+    guarded = registry.guarded(has_identities=bool(user))
+    functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
+    request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
         _send(answer, request, out)

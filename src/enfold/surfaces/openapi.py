@@ -50,13 +50,17 @@ def to_openapi(
     format: str = DEFAULT_FORMAT,
     identity: Identity | None = None,
     everything: bool = False,
+    namespace: str | None = None,
     servers: Iterable[str] = ("/",),
     title: str | None = None,
     version: str | None = None,
 ) -> dict[str, Any]:
-    """The document for one caller: only what this identity may call, or, for the owner, everything."""
+    """The document for one caller: only what this identity may call, or, for the owner, everything.
+
+    `namespace` keeps to what lies in it; operations of the namespace `enfold` are described only where it is named.
+    """
     chosen = find_format(format)
-    specs = registry.list() if everything else registry.visible(identity)
+    specs = registry.list(namespace=namespace) if everything else registry.visible(identity, namespace=namespace)
     # Names are given over all operations, so that each has the same name for every caller.
     tools = tool_names(registry)
     components = _Components(chosen)

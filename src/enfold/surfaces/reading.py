@@ -18,6 +18,7 @@ __all__ = [
     "format_name",
     "invalid_body",
     "is_json",
+    "query_value",
     "read_object",
     "stream_type",
     "timeout",
@@ -47,7 +48,12 @@ def format_name(headers: Headers, method: str, query: bytes) -> str | None:
     named = headers.get(b"enfold-format")
     if named is not None:
         return named.decode("latin-1")
-    return dict(query_pairs(query)).get("format") if query and method == "POST" else None
+    return query_value(query, "format") if method == "POST" else None
+
+
+def query_value(query: bytes, name: str) -> str | None:
+    """What a query string says under a name; what it says last counts."""
+    return dict(query_pairs(query)).get(name) if query else None
 
 
 def is_json(content_type: bytes) -> bool:

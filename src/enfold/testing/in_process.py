@@ -12,6 +12,7 @@ from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport
 from enfold.errors import CallError
+from enfold.introspection import introduce
 from enfold.operation import Context, Identity
 from enfold.registry import Registry
 from enfold.sources.calls import from_calls
@@ -37,6 +38,7 @@ class DirectClient:
     """Calls a registry in this process."""
 
     def __init__(self, registry: Registry) -> None:
+        introduce(registry, {"direct": ""})
         self._registry = registry
         self._guarded = registry.guarded()
 

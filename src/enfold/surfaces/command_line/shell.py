@@ -20,6 +20,7 @@ from enfold.envelope import (
 )
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
+from enfold.introspection import introduce
 from enfold.operation import Context, Identity, OperationSpec, OperationType, RecordedRun
 from enfold.registry import Registry
 from enfold.runtime import drive
@@ -107,7 +108,8 @@ class Shell:
         stderr: TextIO | None,
         caller: str,
     ) -> None:
-        self._registry = registry.guarded()
+        introduce(registry, {"command_line": "enfold call TARGET {id}"})
+        self._registry = registry.guarded(has_identities=identity is not None)
         self._identity = identity
         self._recorder = recorder
         self._stdin = stdin or sys.stdin

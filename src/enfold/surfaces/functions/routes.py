@@ -9,6 +9,7 @@ import msgspec
 
 from enfold.operation import Identity, OperationSpec, OperationType
 from enfold.registry import Registry
+from enfold.reserved import is_reserved
 from enfold.runtime import PreparedOperation
 from enfold.surfaces.query_string import QueryReader, query_reader
 
@@ -65,7 +66,7 @@ class Routes:
 
     def _is_same_for_all(self, name: str) -> bool:
         """Whether a name means the same operation whoever asks, if they find one."""
-        return sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
+        return is_reserved(name) or sum(name in (spec.id, spec.name) for spec in self._registry.list()) == 1
 
     def route_to(self, spec: OperationSpec) -> Route:
         prepared = self._registry.prepared(spec.id)

@@ -270,6 +270,7 @@ class Functions:
             self._registry,
             format=request.format.name,
             identity=request.identity,
+            namespace=reading.query_value(request.query, "namespace"),
             servers=[place or "/"],
             title=self._settings.title,
             version=self._settings.version,

@@ -14,6 +14,7 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
 from enfold.identities.tokens import Door, Verifier, no_identity, refused_token
+from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
@@ -81,11 +82,18 @@ def to_http(
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     settings = FunctionSettings(format, max_body, recorder, title, version)
-    functions = Functions(served.guarded(), settings, _DIALECT)
+    introduce(registry, _surfaces(mounts or {}))
+    functions = Functions(served.guarded(has_identities=tokens is not None), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.public().guarded(), settings, _DIALECT) if is_closed else None
     carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
+
+
+def _surfaces(mounts: Mapping[str, ASGIApp]) -> dict[str, str]:
+    """The addresses below that of the app, by what is there; mounted apps are called what their paths are."""
+    paths = [path.strip("/") for path in mounts if not path.strip("/").startswith(".")]
+    return {"http": "functions/{id}", "document": "openapi.json", **{path: path for path in paths}}
 
 
 class Carrying(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from types import UnionType
 from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
@@ -14,9 +14,11 @@ from enfold.mcp.headers import Mirror, mirrors_of
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
+from enfold.mcp.tool_names import tool_names
 from enfold.mcp.uri_template import is_template
 from enfold.operation import Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
+from enfold.reserved import RESERVED
 from enfold.runtime import PreparedOperation
 from enfold.schema.advertised import Advertising, first_sentence
 from enfold.schema.packing import Packing
@@ -38,17 +40,19 @@ LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown o
 class Catalog:
     """The offers of a registry at one version; it is made anew when the registry has changed."""
 
-    def __init__(self, registry: Registry, format: str, tool_names: ToolNames) -> None:
+    def __init__(self, registry: Registry, format: str, named_by: ToolNames) -> None:
         operations = list(registry)
         specs = [operation.spec for operation in operations]
         safe = legal_names(spec.id for spec in specs)
-        names = {own: own for own in safe} if tool_names == "id" else safe
+        names = {own: own for own in safe} if named_by == "id" else safe
         self.version = registry.version
+        self._registry = registry
+        self._names_ids = named_by == "id"
         self._operations = operations
         # An operation without a handler is not there for a caller.
         tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
-        shown = Shown()
-        self.tools = [Tool(operation, names[operation.spec.id], format, registry, shown) for operation in tools]
+        self._tool = partial(Tool, format=format, registry=registry, shown=Shown())
+        self.tools = [self._tool(operation, names[operation.spec.id]) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
         self.resources = [resource for resource in found if not resource.is_template]
@@ -60,7 +64,25 @@ class Catalog:
         self.addresses = Addresses(found)
 
     def tool(self, name: object) -> Tool | None:
-        return self._tools.get(name) if isinstance(name, str) else None
+        """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
+        if not isinstance(name, str):
+            return None
+        return self._tools.get(name) or (self._reserved_by_name.get(name) if name.startswith(RESERVED) else None)
+
+    def tools_in(self, namespace: str) -> list[Tool]:
+        ids = {spec.id for spec in self._registry.list(namespace=namespace)}
+        return [tool for tool in (*self.tools, *self.reserved_tools) if tool.id in ids]
+
+    @cached_property
+    def reserved_tools(self) -> list[Tool]:
+        """The operations of the namespace `enfold`, which are listed only to whoever asks for them."""
+        names = tool_names(self._registry)
+        ids = [spec.id for spec in self._registry.list(namespace=RESERVED)]
+        return [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
+
+    @cached_property
+    def _reserved_by_name(self) -> dict[str, Tool]:
+        return _by_name_and_id(self.reserved_tools)
 
     def prompt(self, name: object) -> Prompt | None:
         return self._prompts.get(name) if isinstance(name, str) else None

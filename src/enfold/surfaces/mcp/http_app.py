@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 from enfold.identities.tokens import Verifier
+from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.mcp.json_rpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
 from enfold.operation import Identity, Policy
@@ -51,7 +52,8 @@ def to_mcp(
     its own address if none are given), `allowed_origins` whose pages may call.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    shared = SharedByPosts(MCPServer(served, MCPSettings(**settings)), max_body)
+    introduce(registry, {"mcp": "mcp"})
+    shared = SharedByPosts(MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None), max_body)
     servers = tuple(authorization_servers)
     authorization = Authorization(registry, tokens, servers, allow_anonymous=allow_anonymous)
     return MCPApp(shared, authorization, Hosts(allowed_hosts, allowed_origins))

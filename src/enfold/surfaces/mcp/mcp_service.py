@@ -79,9 +79,9 @@ class Session(Caller, eq=False, kw_only=True):
 class Service:
     """A registry as clients see it."""
 
-    def __init__(self, registry: Registry, settings: MCPSettings) -> None:
+    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool) -> None:
         find_format(settings.format)  # one that is not there is told here
-        self.registry = registry = registry.guarded()
+        self.registry = registry = registry.guarded(has_identities=has_identities)
         self.settings = settings
         self.info = {
             "name": settings.name or registry.title or "enfold",

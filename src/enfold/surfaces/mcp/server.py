@@ -36,8 +36,8 @@ Send: TypeAlias = Callable[[dict[str, Any]], None]
 class MCPServer(Service):
     """A registry as an MCP server."""
 
-    def __init__(self, registry: Registry, settings: MCPSettings) -> None:
-        super().__init__(registry, settings)
+    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
+        super().__init__(registry, settings, has_identities=has_identities)
         self._rounds = Rounds(settings.secret)
 
     def is_quick(self, method: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
 
+from enfold.introspection import introduce
 from enfold.mcp.json_rpc import (
     INVALID_REQUEST,
     VERSION_KEY,
@@ -57,7 +58,9 @@ async def run_stdio(registry: Registry, *, identity: Identity | None = None, **s
 
 def _connection(registry: Registry, identity: Identity | None, settings: dict[str, Any]) -> StdioChannel:
     chosen = MCPSettings(**settings)
-    return StdioChannel(MCPServer(registry, chosen), take_streams(chosen.bounds.line_bytes), identity)
+    introduce(registry, {"mcp": "the standard streams"})
+    server = MCPServer(registry, chosen, has_identities=identity is not None)
+    return StdioChannel(server, take_streams(chosen.bounds.line_bytes), identity)
 
 
 class StdioChannel:

@@ -7,6 +7,7 @@ from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
+from enfold.mcp.json_rpc import NAMESPACE_KEY
 from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
@@ -18,7 +19,10 @@ __all__ = ["call_tool", "list_tools"]
 
 
 def list_tools(service: Service, exchange: ClientExchange) -> Result:
-    return service.listed(exchange, "tools", service.catalog.tools)
+    """The tools that the client may call; those of the namespace `enfold` must be asked for."""
+    namespace = exchange.meta.get(NAMESPACE_KEY)
+    tools = service.catalog.tools if namespace is None else service.catalog.tools_in(str(namespace))
+    return service.listed(exchange, "tools", tools)
 
 
 async def call_tool(service: Service, exchange: ClientExchange) -> Result:

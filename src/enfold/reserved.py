@@ -1,0 +1,66 @@
+"""The namespace `enfold`: operations about this program itself, beside those of its users. Which they are, others say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
+
+from enfold.operation import OPEN, Operation, OperationType, ReservedAccess, operation_from_function
+from enfold.runtime import PreparedOperation
+
+__all__ = ["ADMIN", "READ", "RESERVED", "Reserved", "check_namespace", "is_reserved", "reserved_operation"]
+
+RESERVED: Final = "enfold"
+READ: Final = "enfold:read"  # the scope of whoever may look at this program
+ADMIN: Final = "enfold:admin"  # the scope of whoever sees the calls and tasks of others, too
+
+Make: TypeAlias = Callable[[], Iterable[Operation]]
+
+
+def is_reserved(namespace_or_id: str) -> bool:
+    return namespace_or_id == RESERVED or namespace_or_id.startswith(f"{RESERVED}.")
+
+
+def check_namespace(namespace: str) -> None:
+    """Refuse a user's operation in the reserved namespace."""
+    if is_reserved(namespace):
+        raise ValueError(f"The namespace {RESERVED} is reserved for Enfold's own operations: choose another one")
+
+
+def reserved_operation(
+    function: Callable[..., Any],
+    id: str,
+    *,
+    type: OperationType | str = OperationType.QUERY,
+    scopes: tuple[str, ...] = (READ,),
+    **fields: Any,
+) -> Operation:
+    """A function as an operation of Enfold itself; `scopes` are asked for where there are identities, `fields` are of the spec."""
+    namespace, _, name = id.rpartition(".")
+    access = ReservedAccess(required_scopes=scopes) if scopes else OPEN
+    return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
+
+
+class Reserved:
+    """The reserved operations of one registry: parts of the program offer them, and they are made when first asked for."""
+
+    def __init__(self, prepare: Callable[[Operation], PreparedOperation], changed: Callable[[], None]) -> None:
+        self._prepare = prepare
+        self._changed = changed
+        self._offers: dict[str, Make] = {}
+        self._made: dict[str, PreparedOperation] | None = None
+        self.surfaces: dict[str, str] = {}  # by name, the address of each below that of the program
+
+    def offer(self, part: str, make: Make) -> None:
+        """Add the operations that a part of the program has; what the same part offered before is replaced."""
+        self._offers[part] = make
+        if self._made is not None:
+            self._made = None
+            self._changed()
+
+    def operations(self) -> Mapping[str, PreparedOperation]:
+        """The operations by id."""
+        if self._made is None:
+            offered = [operation for make in self._offers.values() for operation in make()]
+            self._made = {operation.spec.id: self._prepare(operation) for operation in offered}
+        return self._made
