@@ -8,6 +8,8 @@ import pytest
 
 from enfold import AccessControl, Context, Identity, OperationSpec
 from enfold.operation import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
+from enfold.operation.options import OperationOptions, SpecFields
+from enfold.operation.spec import SPEC_FIELDS
 
 
 def spec(**changes: Any) -> OperationSpec:
@@ -74,6 +76,20 @@ def test_schemas_given_as_functions_are_made_when_first_read() -> None:
     assert lazy.output_schema is lazy.output_schema
     assert copy.output_schema == {"type": "integer"}
     assert made == ["made", "made"]
+
+
+def test_what_may_be_given_of_a_spec_is_what_it_keeps() -> None:
+    given, options = SpecFields.__annotations__.keys(), OperationOptions.__annotations__.keys()
+    assert given == SPEC_FIELDS == spec().to_dict().keys()
+    from_the_signature = {"input_schema", "output_schema", "values"}
+    policies = {*Policy.__struct_fields__} - {"limits"}
+    assert options == (given - from_the_signature - {"access_control"}) | {"access", "inline"} | policies
+
+
+@pytest.mark.parametrize(("fields", "said"), [({}, "needs a name"), ({"name": "a", "timout": 5}, "no field 'timout'")])
+def test_a_field_that_is_missing_or_misspelt_is_named(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        OperationSpec(**fields)
 
 
 @pytest.mark.parametrize(

@@ -538,15 +538,14 @@ class View(Registry):
 
 def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Tell of an option that there is not, with the nearest that there is."""
-    from enfold.operation.options import OperationOptions  # which starting a program does not need
+    from enfold.nearest import nearest  # this and the next: not needed to start a program
+    from enfold.operation.options import OperationOptions
 
     known = OperationOptions.__optional_keys__
     for name in options:
         if name not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, 1)
-            hint = f": did you mean {near[0]}?" if near else f": use {', '.join(sorted(known))}"
+            near = nearest(name, known)
+            hint = f": did you mean {near}?" if near else f": use {', '.join(sorted(known))}"
             raise TypeError(f"Unknown option {name} for {getattr(function, '__name__', function)}{hint}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any, Final, Literal, TypeAlias
 
@@ -14,6 +13,7 @@ from enfold.config.environment import Variables, fill
 from enfold.config.lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
 from enfold.config.logins import Logins
 from enfold.errors import CallError
+from enfold.nearest import nearest
 from enfold.operation import AccessControl, Policy, legal_names, operation_id, read_access
 
 __all__ = ["Config", "Kind", "SourceEntry", "is_config", "read_config"]
@@ -364,7 +364,7 @@ class _Reader:
 
     def _no_table(self, document: Any) -> CallError:
         keys = [str(key) for key in document] if isinstance(document, dict) else []
-        near = [key for key in keys if get_close_matches(key, TABLES, 1, 0.7)]
+        near = [key for key in keys if nearest(key, TABLES, 0.7)]
         if near:
             return self._wrong((near[0],), f'"{near[0]}" is not known here: use "mcpServers", a table of servers')
         return self._wrong((), 'there is no "mcpServers" in it')
@@ -406,7 +406,7 @@ class _Reader:
         words = ", ".join(kinds) if is_strict else '"command" or "url"'
         if found:
             raise self._wrong((*path, found[1]), f"a source has only one of {' and '.join(found)}")
-        near = next((key for key in entry if get_close_matches(key, list(kinds), 1, 0.7)), None)
+        near = next((key for key in entry if nearest(key, kinds, 0.7)), None)
         if near is not None:
             raise self._unknown((*path, near), tuple(kinds))
         raise self._wrong(path, f'"{path[-1]}" needs {words}')
@@ -437,7 +437,7 @@ class _Reader:
 
     def _is_misspelt(self, key: str, rules: Mapping[str, Rule]) -> bool:
         """Whether a key is nearly one of ours; others are an editor's own, and none of our business."""
-        return key not in _EDITORS and bool(get_close_matches(key, list(rules), 1, 0.8))
+        return key not in _EDITORS and nearest(key, rules, 0.8) is not None
 
     def _filled(self, value: Any, path: Path) -> Any:
         return fill(value, self._variables, path, self._wrong)
@@ -450,8 +450,8 @@ class _Reader:
         return CallError("VALIDATION_ERROR", f"{self._path}, line {line}: {sentence}", details)
 
     def _unknown(self, path: Path, known: tuple[str, ...]) -> CallError:
-        near = get_close_matches(str(path[-1]), known, 1, 0.6)
-        advice = f'did you mean "{near[0]}"?' if near else f"use {', '.join(known)}"
+        near = nearest(str(path[-1]), known)
+        advice = f'did you mean "{near}"?' if near else f"use {', '.join(known)}"
         return self._wrong(path, f'"{path[-1]}" is not known here: {advice}')
 
     def _wrong_syntax(self, error: Exception, text: str) -> CallError:

@@ -1,38 +1,53 @@
-"""The options of an operation, as a decorator or `register` takes them: a misspelt one fails in mypy and at registration."""
+"""What may be said of an operation, as typed options: a misspelt one fails in mypy and at registration."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 from enfold.operation.identity import AccessControl
 from enfold.operation.policy import Normalize
-from enfold.operation.spec import Durable, ErrorSchema, OnCrash, OperationType
+from enfold.operation.spec import Durable, ErrorSchema, LazySchema, OnCrash, OperationType
 
-__all__ = ["OperationOptions"]
+__all__ = ["OperationOptions", "SpecFields"]
 
 
-class OperationOptions(TypedDict, total=False):
-    """What can be said of a function beside its signature and its docstring; docs/operations.md lists them."""
+class _Described(TypedDict, total=False):
+    """What a spec and the decorator of a function both take; docs/operations.md lists it."""
 
-    name: str
     namespace: str
     type: OperationType | str
     version: str
     title: str | None
     description: str
     tags: str | Iterable[str]
-    access: AccessControl | Mapping[str, Any]
     error_schemas: Iterable[ErrorSchema | Mapping[str, Any]]
-    idempotent: bool
+    idempotent: bool | None
     destructive: bool
     resumable: bool
-    timeout: float | None
+    timeout: float | Literal["default"] | None
     durable: Durable | bool  # may or must run as a task; True is "optional"
-    on_crash: OnCrash  # what becomes of a task whose worker died: "retry" or "fail"
+    on_crash: OnCrash | None  # what becomes of a task whose worker died: "retry" or "fail"
     asks_first: bool  # runs in the call until `context.detach()`, then again as a task
+    meta: Mapping[str, Any] | None
+
+
+class SpecFields(_Described, total=False):
+    """What `OperationSpec` takes; it keeps each as the type that stands at its field."""
+
+    name: Required[str]
+    input_schema: LazySchema | None
+    output_schema: LazySchema | None
+    access_control: AccessControl | Mapping[str, Any] | None
+    values: int
+
+
+class OperationOptions(_Described, total=False):
+    """What can be said of a function beside its signature and its docstring."""
+
+    name: str
+    access: AccessControl | Mapping[str, Any]
     inline: bool  # a `def` runs on the event loop, and not in a worker thread
-    meta: Mapping[str, Any]
     # policies, which otherwise come from the registry
     normalize: Normalize
     strict_output: bool

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from enfold.errors import CATEGORIES, CODES, Code, code_row
-from enfold.operation.identity import AccessControl, read_access, words
+from enfold.operation.identity import OPEN, AccessControl, read_access, words
 from enfold.operation.names import operation_id, sha256
+
+if TYPE_CHECKING:
+    from enfold.operation.options import SpecFields
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "SPEC_FIELDS",
     "Durable",
     "ErrorSchema",
     "LazySchema",
@@ -72,136 +77,74 @@ class ErrorSchema(msgspec.Struct, frozen=True):
 
 
 class OperationSpec:
-    """The contract of one operation: an immutable value; schemas given as functions are made when first read."""
+    """The contract of one operation: an immutable value; schemas given as functions are made when first read.
 
-    __slots__ = (
-        "_digest",
-        "_input_schema",
-        "_output_schema",
-        "access_control",
-        "asks_first",
-        "description",
-        "destructive",
-        "durable",
-        "error_schemas",
-        "id",
-        "idempotent",
-        "meta",
-        "name",
-        "namespace",
-        "on_crash",
-        "resumable",
-        "tags",
-        "timeout",
-        "title",
-        "type",
-        "values",
-        "version",
-    )
+    The fields are what is kept; `SpecFields` says what may be given for each of them.
+    """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        namespace: str = "",
-        version: str = "1.0.0",
-        type: OperationType | str = OperationType.QUERY,
-        title: str | None = None,
-        description: str = "",
-        tags: Iterable[str] = (),
-        input_schema: LazySchema | None = None,
-        output_schema: LazySchema | None = None,
-        error_schemas: Iterable[ErrorSchema | Mapping[str, Any]] = (),
-        access_control: AccessControl | Mapping[str, Any] | None = None,
-        idempotent: bool | None = None,
-        destructive: bool = False,
-        resumable: bool = False,
-        timeout: float | Literal["default"] | None = "default",
-        durable: Durable | bool = "never",
-        on_crash: OnCrash | None = None,
-        asks_first: bool = False,
-        values: int = 1,
-        meta: Mapping[str, Any] | None = None,
-    ) -> None:
+    id: str  # `namespace.name`, or the name alone
+    name: str
+    namespace: str = ""
+    version: str = "1.0.0"
+    type: OperationType = OperationType.QUERY
+    title: str | None = None
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    error_schemas: tuple[ErrorSchema, ...] = ()
+    access_control: AccessControl = OPEN
+    idempotent: bool
+    destructive: bool = False
+    resumable: bool = False
+    timeout: float | None
+    durable: Durable = "never"
+    on_crash: OnCrash
+    asks_first: bool = False
+    values: int = 1
+    meta: dict[str, Any]
+
+    def __init__(self, **fields: Unpack[SpecFields]) -> None:
         """`values` is how many values the handler returns: one, none (0), or several.
 
         `durable` says whether it may, or must, run as a task; `on_crash` what becomes of the task when its worker dies (by
         default it is run again if the operation is idempotent); with `asks_first` it runs in the call up to `context.detach()`.
         """
-        put = object.__setattr__
-        kind = read_type(type)
-        put(self, "id", operation_id(namespace, name))
-        put(self, "namespace", namespace)
-        put(self, "name", name)
-        put(self, "version", version)
-        put(self, "type", kind)
-        put(self, "title", title)
-        put(self, "description", description)
-        put(self, "tags", tuple(words(tags)))
-        put(self, "_input_schema", {"type": "object"} if input_schema is None else input_schema)
-        put(self, "_output_schema", {} if output_schema is None else output_schema)
-        put(self, "error_schemas", tuple(_read_error_schema(error) for error in error_schemas))
-        put(self, "access_control", read_access(access_control))
-        put(self, "idempotent", kind is OperationType.QUERY if idempotent is None else idempotent)
-        put(self, "destructive", destructive)
-        put(self, "resumable", resumable)
-        put(self, "timeout", _default_timeout(kind) if timeout == "default" else _read_timeout(timeout))
-        put(self, "durable", _read_durable(durable, kind))
-        put(self, "on_crash", _read_on_crash(on_crash, idempotent=self.idempotent))
-        put(self, "asks_first", asks_first)
-        put(self, "values", values)
-        put(self, "meta", dict(meta or {}))
-        put(self, "_digest", None)
-
-    if TYPE_CHECKING:
-        id: str
-        namespace: str
-        name: str
-        version: str
-        type: OperationType
-        title: str | None
-        description: str
-        tags: tuple[str, ...]
-        error_schemas: tuple[ErrorSchema, ...]
-        access_control: AccessControl
-        idempotent: bool
-        destructive: bool
-        resumable: bool
-        timeout: float | None
-        durable: Durable
-        on_crash: OnCrash
-        asks_first: bool
-        values: int
-        meta: dict[str, Any]
-        _input_schema: LazySchema
-        _output_schema: LazySchema
-        _digest: str | None
+        _check_names(fields)
+        kept = self.__dict__
+        kept.update(fields)
+        kept["id"] = operation_id(self.namespace, self.name)
+        kept["type"] = read_type(self.type)
+        kept["tags"] = tuple(words(self.tags))
+        kept["input_schema"] = _schema_or(fields.get("input_schema"), {"type": "object"})
+        kept["output_schema"] = _schema_or(fields.get("output_schema"), {})
+        kept["error_schemas"] = tuple(_read_error_schema(error) for error in self.error_schemas)
+        kept["access_control"] = read_access(self.access_control)
+        kept["idempotent"] = _read_idempotent(fields.get("idempotent"), self.type)
+        kept["timeout"] = _read_timeout(fields.get("timeout", "default"), self.type)
+        kept["durable"] = _read_durable(self.durable, self.type)
+        kept["on_crash"] = _read_on_crash(fields.get("on_crash"), idempotent=self.idempotent)
+        kept["meta"] = dict(fields.get("meta") or {})
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"A spec does not change: use replace({name}=...)")
 
     @property
     def input_schema(self) -> Schema:
-        return self._made("_input_schema")
+        return self._made("input_schema")
 
     @property
     def output_schema(self) -> Schema:
-        return self._made("_output_schema")
+        return self._made("output_schema")
 
-    def _made(self, slot: str) -> Schema:
-        schema: LazySchema = getattr(self, slot)
+    def _made(self, field: str) -> Schema:
+        schema: LazySchema = self.__dict__[field]
         if callable(schema):
-            schema = schema()
-            object.__setattr__(self, slot, schema)
+            schema = self.__dict__[field] = schema()
         return schema
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of the spec's canonical JSON: equal specs have equal digests, in every process."""
-        if self._digest is None:
-            text = msgspec.json.encode(_canonical(self.to_dict()), order="deterministic")
-            object.__setattr__(self, "_digest", sha256(text))
-        return str(self._digest)
+        return sha256(msgspec.json.encode(_canonical(self.to_dict()), order="deterministic"))
 
     def declared_row(self, code: str) -> Code | None:
         """What a code of the operation's own means where this operation declares it."""
@@ -221,44 +164,34 @@ class OperationSpec:
 
     def replace(self, **changes: Any) -> OperationSpec:
         """A copy with some fields changed; schemas not yet made stay unmade."""
-        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        schemas = {"input_schema": self._input_schema, "output_schema": self._output_schema}
-        return OperationSpec(**{**fields, **schemas, **changes})
+        fields = {name: value for name, value in self.__dict__.items() if name in SPEC_FIELDS}
+        return OperationSpec(**{**fields, **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """The spec as JSON data."""
-        fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        schemas = {"input_schema": self.input_schema, "output_schema": self.output_schema}
-        wire: dict[str, Any] = msgspec.to_builtins({**fields, **schemas}, enc_hook=str, order="deterministic")
+        fields = {name: getattr(self, name) for name in SPEC_FIELDS}
+        wire: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=str, order="deterministic")
         return wire
 
     @classmethod
     def from_dict(cls, wire: Mapping[str, Any]) -> OperationSpec:
         """The spec that `to_dict` described; fields this version does not know are ignored."""
-        known = {*_PLAIN_FIELDS, "input_schema", "output_schema"}
-        return cls(**{key: value for key, value in wire.items() if key in known})
+        return cls(**{key: value for key, value in wire.items() if key in SPEC_FIELDS})
 
 
-_PLAIN_FIELDS: Final = (
-    "name",
-    "namespace",
-    "version",
-    "type",
-    "title",
-    "description",
-    "tags",
-    "error_schemas",
-    "access_control",
-    "idempotent",
-    "destructive",
-    "resumable",
-    "timeout",
-    "durable",
-    "on_crash",
-    "asks_first",
-    "values",
-    "meta",
-)
+# The fields by name, all but the id, which follows from two of them.
+SPEC_FIELDS: Final = frozenset({*OperationSpec.__annotations__, "input_schema", "output_schema"} - {"id"})
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    if "name" not in fields:
+        raise TypeError("An OperationSpec needs a name")
+    if unknown := fields.keys() - SPEC_FIELDS:
+        raise TypeError(f"OperationSpec has no field {min(unknown)!r}: use {', '.join(sorted(SPEC_FIELDS))}")
+
+
+def _schema_or(schema: LazySchema | None, default: Schema) -> LazySchema:
+    return default if schema is None else schema
 
 
 def _canonical(value: Any) -> Any:
@@ -270,7 +203,13 @@ def _canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _read_timeout(timeout: Any) -> float | None:
+def _read_idempotent(idempotent: bool | None, kind: OperationType) -> bool:
+    return kind is OperationType.QUERY if idempotent is None else idempotent
+
+
+def _read_timeout(timeout: Any, kind: OperationType) -> float | None:
+    if timeout == "default":
+        return None if kind is OperationType.SUBSCRIPTION else DEFAULT_TIMEOUT
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
@@ -305,7 +244,3 @@ def read_type(value: OperationType | str) -> OperationType:
 
 def _read_error_schema(error: ErrorSchema | Mapping[str, Any]) -> ErrorSchema:
     return error if isinstance(error, ErrorSchema) else msgspec.convert(dict(error), ErrorSchema)
-
-
-def _default_timeout(kind: OperationType) -> float | None:
-    return None if kind is OperationType.SUBSCRIPTION else DEFAULT_TIMEOUT

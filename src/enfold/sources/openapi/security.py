@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from enfold.nearest import nearest
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import Found
@@ -120,14 +121,11 @@ def read_requirements(library: Library, found: Found) -> Requirements:
 
 def unknown_credentials(given: Mapping[str, Credential] | None, schemes: Iterable[str]) -> Iterator[Problem]:
     """A problem for each credential whose scheme the document does not have, with the name that was likely meant."""
-    from difflib import get_close_matches
-
     known = list(schemes)
     for name in given or ():
         if name not in known:
-            by_word = {each.lower(): each for each in known}
-            near = [by_word[each] for each in get_close_matches(name.lower(), by_word, n=1, cutoff=0.5)]
-            others = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            near = nearest(name, known, 0.5)
+            others = f"did you mean {near}?" if near else f"it has {', '.join(known) or 'none'}"
             yield Problem("credentials", f"the document has no security scheme {name}: {others}")
 
 
