@@ -73,6 +73,8 @@ def code_row(code: str) -> Code:
 class CallError(Exception):
     """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
 
+    is_final = True  # False of what only travels like an error, and does not end the call
+
     def __init__(
         self,
         code: str,

@@ -10,6 +10,8 @@ from enfold.operation import is_coroutine_function
 if TYPE_CHECKING:
     import asyncio
 
+    from enfold.operation.repeats import OnceStore
+
 __all__ = ["Hook", "Lifetime"]
 
 Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
@@ -23,7 +25,7 @@ class Lifetime:
     first call opens it, and `during` closes it after a piece of work.
     """
 
-    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready")
+    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready", "once")
 
     def __init__(self) -> None:
         self._on_start: list[Hook] = []
@@ -32,6 +34,7 @@ class Lifetime:
         self._is_open = False
         self._opening: asyncio.Future[None] | None = None
         self.is_ready = True  # as long as there is nothing to run
+        self.once: OnceStore | None = None  # first results for idempotency keys, made with the first key
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
         if self._is_open:

@@ -29,6 +29,7 @@ from enfold.operation import (
     Policy,
     is_coroutine_function,
 )
+from enfold.operation.repeats import EntryKey, OnceStore, input_digest, owned_by
 from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ __all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits"]
 
 T = TypeVar("T")
 
+REPEAT_WAITS: Final = 3600.0  # seconds that a repeat waits for the first call, where nothing else limits it
 _STRAY: Final = "what the handler waited for was cancelled"
 
 
@@ -154,6 +156,8 @@ class PreparedOperation:
             check_access(self.spec, None if context is None else context.identity, input)
             if self._limits is not None:
                 return await self._execute_counted(self._limits, input, context)
+        if context is not None and context.unused_key is not None:
+            return await self._execute_once(input, context, context.unused_key)
         try:
             arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
@@ -231,6 +235,32 @@ class PreparedOperation:
             return await self._counted().execute(input, context)
         finally:
             limits.leave(caller)
+
+    async def _execute_once(self, input: Any, context: Context, key: str) -> ResponseEnvelope[Any]:
+        """The result of the first call with this key of this caller, which may be this one; queries just run."""
+        context.unused_key = None
+        prepared = self._counted()._looked_into()
+        if self.spec.type is not OperationType.MUTATION:
+            return await prepared.execute(input, context)
+        entry = EntryKey(owned_by(context.identity), self.id, key)
+        context.idempotency_key = entry.digest()
+        left, own = context.remaining(), self.spec.timeout
+        wait = min(limit for limit in (left, own, REPEAT_WAITS) if limit is not None)
+        try:
+            return await self._first_results().once(
+                entry, input_digest(input), wait, lambda: prepared.execute(input, context)
+            )
+        except CallError as error:
+            raise self._as_told(error, context) from error.__cause__
+
+    def _first_results(self) -> OnceStore:
+        """The store that was chosen, or one in memory for all surfaces of this registry."""
+        store = self._policy.once or self._lifetime.once
+        if store is None:
+            from enfold.idempotency.first_results import MemoryOnceStore  # which needs asyncio
+
+            store = self._lifetime.once = MemoryOnceStore()
+        return store
 
     async def _subscribe_counted(
         self, limits: CallLimits, input: Any, context: Context | None
@@ -378,11 +408,15 @@ class PreparedOperation:
 
     def _finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
         """Finish a result that is looked into before it is written, as a record does."""
+        return self._looked_into()._finish(result)
+
+    def _looked_into(self) -> PreparedOperation:
+        """The same operation for results that are plain data."""
         if not self._for_writing:
-            return self._finish(result)
+            return self
         if self._plain is None:
             self._plain = self.variant(for_writing=False)
-        return self._plain._finish(result)
+        return self._plain
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""

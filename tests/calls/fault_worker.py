@@ -22,7 +22,7 @@ from enfold.calls.protocol.transport import Transport
 from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.websocket import WebSocketTransport
 from enfold.calls.worker.nats_once_store import NATSOnceStore
-from enfold.calls.worker.once_store import OnceStore
+from enfold.operation.repeats import OnceStore
 from enfold.surfaces.calls import Serving, serve_calls
 
 PROGRESS = ".progress"  # beside the log: how many items have been produced

@@ -22,9 +22,10 @@ from enfold.calls.protocol.call_settings import NEVER, WorkerLimits
 from enfold.calls.protocol.discovery import WorkerListing
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
-from enfold.calls.worker.once_store import EntryKey, MemoryOnceStore
+from enfold.idempotency.first_results import MemoryOnceStore
 from enfold.identities.tokens import Tokens
 from enfold.operation import OperationSpec
+from enfold.operation.repeats import EntryKey
 from enfold.surfaces.calls import serve_calls
 
 # --- slots --------------------------------------------------------------------------------------------------------

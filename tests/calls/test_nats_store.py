@@ -18,7 +18,7 @@ from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.call_settings import NEVER
 from enfold.calls.worker.nats_once_store import LEASE_MARGIN, NATSOnceStore
-from enfold.calls.worker.once_store import EntryKey
+from enfold.operation.repeats import EntryKey
 
 TTL = 2.0
 KEY = {"idempotency_key": "order-7", "timeout": TTL}

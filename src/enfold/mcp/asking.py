@@ -94,6 +94,8 @@ class Peer(Protocol):
 class InputRequired(CallError):  # noqa: N818  # it is no error, it only travels like one
     """The call cannot go on before the client has answered; the surface makes a result of it."""
 
+    is_final = False
+
     def __init__(self, questions: Mapping[str, Question]) -> None:
         super().__init__("INPUT_REQUIRED", f"The client is asked for: {', '.join(questions)}")
         self.questions = dict(questions)

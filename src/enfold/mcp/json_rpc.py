@@ -13,6 +13,7 @@ __all__ = [
     "CLIENT_KEY",
     "FORMAT_KEY",
     "HEADER_MISMATCH",
+    "IDEMPOTENCY_KEY",
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
     "INVALID_REQUEST",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 FORMAT_KEY: Final = "enfold/format"
+IDEMPOTENCY_KEY: Final = "enfold/idempotencyKey"
 NAMESPACE_KEY: Final = "enfold/namespace"  # in a request for a list: only what lies in this namespace
 MAX_BATCH: Final = 10_000  # of a server that we have chosen ourselves
 

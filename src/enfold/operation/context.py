@@ -133,6 +133,8 @@ class RunningTask(Protocol):
 class Detached(CallError):  # noqa: N818  # it is no error, it only travels like one
     """The handler has asked all it needs to ask in the call; the surface starts a task, where it runs again."""
 
+    is_final = False
+
     def __init__(self) -> None:
         super().__init__("DETACHED", "The call goes on as a task")
 
@@ -162,12 +164,14 @@ class Context:
         "_parent",
         "_request_id",
         "call",
+        "idempotency_key",
         "identity",
         "inline",
         "last_event_id",
         "meta",
         "parent_request_id",
         "recording",
+        "unused_key",
     )
 
     def __init__(
@@ -182,8 +186,9 @@ class Context:
         notify: Notify | None = None,
         inline: bool = False,
         meta: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
     ) -> None:
-        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` is told of progress and log messages; `inline` runs `def` in place."""
+        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` is told of progress and log messages; `inline` runs `def` in place; with an `idempotency_key` a mutation runs once, and a repeat gets its result."""
         self._request_id = request_id
         self.parent_request_id = parent_request_id
         self.identity = identity
@@ -193,6 +198,8 @@ class Context:
         self._notify = notify
         self.inline = inline
         self.meta = meta
+        self.unused_key = idempotency_key  # of the caller, until the call begins
+        self.idempotency_key: str | None = None  # the same bound to its caller: fit to be handed on to another system
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False

@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from enfold.operation.limits import CallLimits
+from enfold.operation.repeats import OnceStore
 
 __all__ = ["DEFAULT_POLICY", "INHERIT", "Normalize", "Policy"]
 
@@ -24,6 +25,7 @@ class Policy(msgspec.Struct, frozen=True):
     raise_on_error: bool | None = None  # whether nested calls raise where an MCP server's tool says that it failed
     detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
     limits: CallLimits | None = None  # of what callers from outside may do
+    once: OnceStore | None = None  # where first results are kept for idempotency keys; in memory where none is given
 
     def __post_init__(self) -> None:
         if self.normalize not in (None, "repair", "typebox", "off"):

@@ -15,9 +15,9 @@ from enfold.calls.protocol.transport import Transport, TransportError
 from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
 from enfold.calls.worker.micro import MicroService
-from enfold.calls.worker.once_store import MemoryOnceStore, OnceStore
 from enfold.log import Log
 from enfold.operation import Identity, OperationSpec, RecordedRun
+from enfold.operation.repeats import OnceStore
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def serve_calls(
         transport,
         settings=settings,
         limits=limits,
-        store=store or MemoryOnceStore(),
+        store=store,
         verify=verify,
         record=None if recorder is None else partial(_begin, recorder),
     )

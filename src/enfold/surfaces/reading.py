@@ -13,9 +13,11 @@ from enfold.surfaces.query_string import query_pairs
 
 __all__ = [
     "CAPTURE_HEADER",
+    "KEY_HEADER",
     "accepts_json",
     "decode_object",
     "format_name",
+    "idempotency_key",
     "invalid_body",
     "is_json",
     "query_value",
@@ -28,6 +30,7 @@ Headers: TypeAlias = Mapping[bytes, bytes]
 StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
 
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
+KEY_HEADER: Final = b"idempotency-key"
 
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
 
@@ -41,6 +44,16 @@ def timeout(headers: Headers) -> float | None:
         details = {"argument": "Enfold-Timeout-Ms", "reason": "type", "expected": "a whole number of milliseconds"}
         raise CallError("VALIDATION_ERROR", "Enfold-Timeout-Ms must be a whole number of milliseconds", details)
     return int(given) / 1_000
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """The key under which the caller may repeat the call; one in quotes, as structured fields have it, is the same."""
+    given = headers.get(KEY_HEADER)
+    if given is None:
+        return None
+    text = given.strip()
+    is_quoted = len(text) > 1 and text[:1] == text[-1:] == b'"'
+    return (text[1:-1] if is_quoted else text).decode("latin-1")
 
 
 def format_name(headers: Headers, method: str, query: bytes) -> str | None:

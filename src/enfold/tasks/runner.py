@@ -16,6 +16,7 @@ import msgspec
 from enfold.access import EVERYTHING, may_call
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
+from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired
 from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress
@@ -24,7 +25,6 @@ from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, CurrentTask
 from enfold.tasks.store import Abandoned, Asking, Claim, Ending, FencedError, TaskStore, now_ms
 from enfold.tasks.task import Outcome, Task
-from enfold.tasks.transitions import failure, success
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import EVERYTHING
-from enfold.calls.protocol.events import input_digest
-from enfold.calls.worker.once_store import MAX_KEY, result_of
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.idempotency.outcomes import result_of
 from enfold.operation import Identity
+from enfold.operation.repeats import MAX_KEY, input_digest
 from enfold.registry import Registry
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
 from enfold.tasks.store import Answers, Cancel, TaskStore, now_ms

@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from enfold.calls.worker.once_store import refuse_other_input
 from enfold.errors import CallError
+from enfold.idempotency.first_results import refuse_other_input
 from enfold.mcp.asking import Question
 from enfold.operation import Progress
 from enfold.tasks.task import Order, Outcome, Task

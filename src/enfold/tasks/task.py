@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.calls.worker.once_store import Outcome
+from enfold.idempotency.outcomes import Outcome
 from enfold.mcp.asking import Question
 from enfold.operation import Identity, Progress
 

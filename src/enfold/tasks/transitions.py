@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from enfold.calls.protocol.events import Failed, failed, responded
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.idempotency.outcomes import failure
 from enfold.mcp.asking import Question
 from enfold.operation import Progress
 from enfold.tasks.task import Order, Outcome, Status, Task
@@ -22,15 +21,12 @@ __all__ = [
     "claimed",
     "died",
     "ended",
-    "failure",
     "noted",
     "overdue",
-    "success",
     "unclaimed",
 ]
 
 _replace = msgspec.structs.replace
-_NO_REQUEST: Final = "0" * 16  # an outcome that is kept belongs to no request
 
 
 def accepted(order: Order) -> Task:
@@ -107,18 +103,6 @@ def ended(task: Task, outcome: Outcome, now: int) -> Task:
     if outcome.failure is not None:
         status = Status.CANCELLED if outcome.failure.code == "ABORTED" else Status.FAILED
     return _replace(task, status=status, fence="", questions={}, outcome=outcome, updated=now)
-
-
-def success(envelope: ResponseEnvelope[Any]) -> Outcome:
-    return Outcome(result=responded(_NO_REQUEST, envelope))
-
-
-def failure(error: CallError) -> Outcome:
-    try:
-        msgspec.json.encode(error.details)
-        return Outcome(failure=failed(_NO_REQUEST, error))
-    except (TypeError, ValueError, RecursionError):  # details of a handler's own that cannot be written down
-        return Outcome(failure=Failed(_NO_REQUEST, error.code, error.message, {}, error.retryable))
 
 
 def _worker_died(task: Task) -> CallError:

@@ -63,7 +63,7 @@ class RemoteCall(_Remote):
             context,
             timeout=_nested(context),
             idempotent=self._spec.idempotent,
-            idempotency_key=_asked(context, "idempotency_key"),
+            idempotency_key=context.idempotency_key,
             provenance=_provenance(context),
         )
         return _without_duplicates(envelope)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.protocol.events import Requested, input_digest
+from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.transport import Message
 from enfold.errors import CallError
 from enfold.operation import Context, Identity
+from enfold.operation.repeats import input_digest
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

@@ -5,7 +5,6 @@ An event on the wire is `{"v": 1, "type", "id", "payload"}`; `id` is the event's
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -46,7 +45,6 @@ __all__ = [
     "envelope_of",
     "event_ids",
     "failed",
-    "input_digest",
     "read_event",
     "read_request",
     "responded",
@@ -336,11 +334,6 @@ def failed(request_id: str, error: CallError) -> Failed:
 
 def call_error(event: Failed) -> CallError:
     return CallError(event.code, event.message, event.details, event.retryable)
-
-
-def input_digest(input: Any) -> str:
-    """What tells one input from another, however its keys are ordered."""
-    return hashlib.sha256(msgspec.json.encode(input, order="deterministic")).hexdigest()
 
 
 # --- schemas ------------------------------------------------------------------------------------------------------

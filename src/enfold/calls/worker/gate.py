@@ -9,9 +9,10 @@ from enfold.calls.protocol import outcomes
 from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.transport import Message, leads_back
-from enfold.calls.worker.served import Counts, Owner, ServedCall
+from enfold.calls.worker.served import Counts, ServedCall
 from enfold.errors import CallError
 from enfold.operation import OperationSpec, OperationType
+from enfold.operation.repeats import Owner
 
 __all__ = ["FROZEN", "Gate"]
 

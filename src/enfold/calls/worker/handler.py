@@ -9,9 +9,9 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from enfold.access import check_access, is_hidden
+from enfold.access import is_hidden
 from enfold.calls.protocol import outcomes
-from enfold.calls.protocol.call_settings import DEFAULT_TTL, CallSettings, WorkerLimits
+from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.eager_task import start
 from enfold.calls.protocol.events import (
@@ -28,7 +28,6 @@ from enfold.calls.protocol.events import (
     Responded,
     Resume,
     failed,
-    input_digest,
     read_event,
     read_request,
     responded,
@@ -37,13 +36,13 @@ from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, o
 from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport
 from enfold.calls.worker.answers import Answers
 from enfold.calls.worker.gate import FROZEN, Gate
-from enfold.calls.worker.once_store import OnceStore, entry_key
 from enfold.calls.worker.producer import Producer
 from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.operation import Context, Identity, OperationSpec, RecordedRun
+from enfold.operation import Context, Identity, OperationSpec, Policy, RecordedRun
+from enfold.operation.repeats import OnceStore, checked_key
 from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
@@ -75,7 +74,7 @@ class CallHandler:
     ) -> None:
         """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
-        self._guarded = registry.guarded()
+        self._guarded = (registry if store is None else registry.with_policy(Policy(once=store))).guarded()
         self.counts = Counts()
         self.operations: dict[str, OperationCounts] = {}
         self.boot = new_boot()
@@ -83,7 +82,6 @@ class CallHandler:
         self._settings = settings or CallSettings()
         self._gate = Gate(limits or WorkerLimits(), self.counts)
         self._answers = Answers(transport, self._settings)
-        self._store = store
         self._verify = verify
         self._record = record
         self._offers: dict[str, Subscription] = {}
@@ -246,10 +244,7 @@ class CallHandler:
                 await self._stream(call)
             else:
                 context = self._enter(call)
-                if request.idempotency_key is None or self._store is None:
-                    envelope = await prepared.execute(request.input, context)
-                else:
-                    envelope = await self._once(call, context, self._store)
+                envelope = await prepared.execute(request.input, context)
                 if call.back is None or not self._answers.hand_over(call.back, envelope):
                     await self._answers.reply(call, Responded(request_id, envelope))
         except CallError as raised:
@@ -267,18 +262,6 @@ class CallHandler:
         finally:
             self._finish(call, error)
 
-    async def _once(self, call: ServedCall, context: Context, store: OnceStore) -> ResponseEnvelope[Any]:
-        """The result of a call that may come twice: the first one."""
-        request, prepared = call.request, call.prepared
-        check_access(prepared.spec, call.identity, request.input)  # a result that is kept is no less guarded
-        left = context.remaining()
-        return await store.once(
-            entry_key(request, call.identity, vouched=self._transport.capabilities.peer_identity),
-            input_digest(request.input),
-            DEFAULT_TTL if left is None else left,
-            lambda: prepared.execute(request.input, context),
-        )
-
     def _enter(self, call: ServedCall) -> Context:
         """Begin: the context under which the operation runs, with the time that is left."""
         request = call.request
@@ -289,6 +272,9 @@ class CallHandler:
             deadline=call.deadline,
             last_event_id=request.last_event_id,
         )
+        if request.idempotency_key is not None:
+            vouched = self._transport.capabilities.peer_identity
+            context.unused_key = checked_key(request.idempotency_key, call.identity, vouched=vouched)
         if request.provenance is not None:
             context.meta = {"provenance": request.provenance}
         if self._record is not None and not call.served.prepared.is_stream:

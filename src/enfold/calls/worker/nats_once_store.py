@@ -13,20 +13,12 @@ import msgspec
 
 from enfold.calls.transports.nats_peer import NATSTransport
 from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.calls.worker.once_store import (
-    KEEP,
-    PER_IDENTITY,
-    EntryKey,
-    KeyQuota,
-    Outcome,
-    Run,
-    outcome_of,
-    refuse_other_input,
-    result_of,
-)
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
+from enfold.idempotency.first_results import KEEP, PER_IDENTITY, KeyQuota, not_ended_yet, refuse_other_input
+from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
 from enfold.operation import new_request_id
+from enfold.operation.repeats import EntryKey, Run
 
 __all__ = ["NATSOnceStore"]
 
@@ -95,7 +87,7 @@ class NATSOnceStore:
                 return result_of(outcome)
             await asyncio.sleep(PAUSE)
             if time.monotonic() >= ends_at:
-                raise CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
+                raise not_ended_yet()
 
     async def _counted(self, key: EntryKey, run: Run) -> ResponseEnvelope[Any]:
         """Run it, if its caller has not used too many keys."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TypeAlias
 
 import msgspec
 
 from enfold.calls.protocol.events import Back, Requested
 from enfold.calls.worker.producer import Producer
 from enfold.operation import Context, Identity
+from enfold.operation.repeats import Owner
 from enfold.runtime import PreparedOperation
 
-__all__ = ["Counts", "OperationCounts", "Owner", "Served", "ServedCall"]
-
-
-Owner: TypeAlias = tuple[str | None, str | None]
+__all__ = ["Counts", "OperationCounts", "Served", "ServedCall"]
 
 
 class Served(msgspec.Struct, frozen=True):

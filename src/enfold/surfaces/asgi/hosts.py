@@ -18,9 +18,12 @@ _MOST_REMEMBERED: Final = 64
 _MAX_AGE: Final = b"600"
 _REQUEST_HEADERS: Final = (
     b"Accept, Authorization, Content-Type, Enfold-Format, Enfold-Timeout-Ms, Last-Event-ID, X-Request-Id, "
-    b"Enfold-Capture-Provenance, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
+    b"Enfold-Capture-Provenance, Idempotency-Key, Prefer, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 )
-_EXPOSED: Final = b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Retry-After, Mcp-Session-Id"
+_EXPOSED: Final = (
+    b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Location, Preference-Applied, Retry-After, "
+    b"Mcp-Session-Id"
+)
 
 
 class HostRefusal(NamedTuple):

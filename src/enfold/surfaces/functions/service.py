@@ -17,6 +17,7 @@ from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.identities.challenges import scopes_of
 from enfold.operation import Context, OperationSpec, RecordedRun
+from enfold.operation.repeats import checked_key
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Dialect", "FunctionSettings", "Functions", "not_acceptable", "not_allowed"]
 
 # Each of these asks for something: another format, an id, a limit of time, a record.
-_ASKING: Final = frozenset({b"enfold-format", b"enfold-timeout-ms", b"x-request-id", reading.CAPTURE_HEADER})
+_ASKING: Final = frozenset(
+    {b"enfold-format", b"enfold-timeout-ms", b"x-request-id", reading.CAPTURE_HEADER, reading.KEY_HEADER}
+)
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
 
 
@@ -57,6 +60,7 @@ class FunctionSettings(msgspec.Struct, frozen=True):
     recorder: Recorder | None
     title: str | None = None  # of the application, where it is not the registry's own
     version: str | None = None
+    knows_callers: bool = False  # whether callers can have identities here
 
 
 class Functions:
@@ -186,10 +190,23 @@ class Functions:
             timeout=reading.timeout(headers) if b"enfold-timeout-ms" in headers else None,
             last_event_id=None if resumes is None else resumes.decode("utf-8", "replace"),
             inline=self._dialect.runs_in_place,
+            idempotency_key=self._key(request) if reading.KEY_HEADER in headers else None,
         )
         if self._settings.recorder is not None and (self._records_unasked or reading.CAPTURE_HEADER in headers):
             context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
         return context
+
+    def _key(self, request: FunctionRequest) -> str | None:
+        """The key under which the call may be repeated; a program that ends with its request keeps nothing."""
+        key = reading.idempotency_key(request.headers)
+        if key is None:
+            return None
+        if self._dialect.runs_in_place:
+            details = {"argument": "Idempotency-Key", "reason": "unknown", "expected": None}
+            raise CallError(
+                "VALIDATION_ERROR", "Idempotency-Key needs a server that stays: nothing is kept here", details
+            )
+        return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
     async def _object_in(self, request: FunctionRequest) -> dict[str, Any]:
         body = await request.source.body(self._settings.max_body)
@@ -254,6 +271,7 @@ class Functions:
             recorder=self._settings.recorder,
         )
         request.operation, request.recording = asked.spec, asked.context.recording
+        asked.context.unused_key = self._key(request)
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
             return FunctionAnswer(encode_result(asked.answer(envelope)), headers=request.run_header())

@@ -81,7 +81,7 @@ def to_http(
     `recorder` captures provenance for callers who ask for it.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    settings = FunctionSettings(format, max_body, recorder, title, version)
+    settings = FunctionSettings(format, max_body, recorder, title, version, knows_callers=tokens is not None)
     introduce(registry, _surfaces(mounts or {}))
     functions = Functions(served.guarded(has_identities=tokens is not None), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous

@@ -14,6 +14,7 @@ from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.json_rpc import (
+    IDEMPOTENCY_KEY,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -23,6 +24,7 @@ from enfold.mcp.json_rpc import (
 from enfold.mcp.revisions import Revision
 from enfold.nearest import nearest_id
 from enfold.operation import Context, Identity, OperationSpec, RecordedRun, new_request_id
+from enfold.operation.repeats import checked_key
 from enfold.registry import Registry
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
@@ -83,6 +85,7 @@ class Service:
         find_format(settings.format)  # one that is not there is told here
         self.registry = registry = registry.guarded(has_identities=has_identities)
         self.settings = settings
+        self.knows_callers = has_identities
         self.info = {
             "name": settings.name or registry.title or "enfold",
             "version": settings.version or registry.app_version or "1.0.0",
@@ -222,9 +225,19 @@ class Service:
     def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
         identity = exchange.caller.identity
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
+        if IDEMPOTENCY_KEY in exchange.meta:
+            context.unused_key = self._key(exchange)
         if self.records(exchange):
             context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
+
+    def _key(self, exchange: ClientExchange) -> str:
+        """The key under which the client may repeat the call."""
+        key = exchange.meta[IDEMPOTENCY_KEY]
+        if not isinstance(key, str):
+            details = {"argument": IDEMPOTENCY_KEY, "reason": "type", "expected": "string"}
+            raise CallError("VALIDATION_ERROR", f"_meta[{IDEMPOTENCY_KEY!r}] must be a string", details)
+        return checked_key(key, exchange.caller.identity, vouched=self.knows_callers)
 
     def records(self, exchange: ClientExchange) -> bool:
         """Whether the call may have to be recorded: its caller asks for it, or the operator wants it unasked."""

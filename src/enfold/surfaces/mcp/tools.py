@@ -7,7 +7,7 @@ from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
-from enfold.mcp.json_rpc import NAMESPACE_KEY
+from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, NAMESPACE_KEY
 from enfold.operation import new_request_id
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
@@ -44,7 +44,12 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         if prepared.is_stream:
             return with_run_id(await _collect(service, exchange, tool, arguments, asked), exchange.recording)
         context = None
-        if prepared.needs_context or not prepared.is_open or service.settings.recorder is not None:
+        if (
+            prepared.needs_context
+            or not prepared.is_open
+            or service.settings.recorder is not None
+            or IDEMPOTENCY_KEY in exchange.meta
+        ):
             exchange.subject = tool.id
             context = service.context(exchange, tool.spec)
         envelope = await prepared.execute(arguments, context)

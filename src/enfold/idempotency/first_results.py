@@ -1,110 +1,35 @@
-"""First results, kept for calls that may come twice: keyed by who asks, for what, under which key. Memory, or a store."""
+"""First results in the memory of one process, and how many keys each identity may use: nobody pushes out another's."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
-from enfold.calls.protocol.events import Failed, Requested, Responded, call_error, envelope_of, failed, responded
-from enfold.calls.worker.served import Owner
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.operation import Identity
+from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
+from enfold.operation.repeats import EntryKey, Owner, Run
 
-__all__ = [
-    "EntryKey",
-    "KeyQuota",
-    "MemoryOnceStore",
-    "OnceStore",
-    "Outcome",
-    "Run",
-    "entry_key",
-    "outcome_of",
-    "refuse_other_input",
-    "result_of",
-]
+__all__ = ["KEEP", "PER_IDENTITY", "KeyQuota", "MemoryOnceStore", "not_ended_yet", "refuse_other_input"]
 
 KEEP: Final = 3600.0  # seconds in which a second call with the same key gets the first result
 PER_IDENTITY: Final = 10_000  # keys of one identity that are kept at the same time
 BYTES_PER_IDENTITY: Final = 64 * 1024 * 1024
-MAX_KEY: Final = 256
-_NO_ID: Final = "0" * 16  # an outcome that is kept belongs to no request any more
-
-Run: TypeAlias = Callable[[], Awaitable[ResponseEnvelope[Any]]]
-
-
-class EntryKey(msgspec.Struct, frozen=True):
-    """What an entry is found by: nobody can meet another caller's entry, whatever key they choose."""
-
-    owner: Owner
-    operation_id: str
-    key: str
-
-    def digest(self) -> str:
-        """The key as one word of bounded length."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
-
-
-class OnceStore(Protocol):
-    """Remembers first results, so that a call with the same key has its effect once."""
-
-    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
-        """The result of `run`, or of the first call with this key; another digest is a VALIDATION_ERROR."""
-
-
-def entry_key(request: Requested, identity: Identity | None, *, vouched: bool) -> EntryKey:
-    """The key of a request's entry; where the transport vouches for identities, one without may not use keys."""
-    key = request.idempotency_key or ""
-    if len(key) > MAX_KEY:
-        raise _refused(f"An idempotency key has at most {MAX_KEY} characters", f"at most {MAX_KEY} characters")
-    if identity is not None:
-        return EntryKey((identity.id, identity.on_behalf_of), request.operation_id, key)
-    if vouched:
-        message = "An idempotency key needs an identity: without one it could meet another's"
-        raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
-    return EntryKey((None, None), request.operation_id, key)
 
 
 def refuse_other_input(expected: str, digest: str) -> None:
     if expected != digest:
-        raise _refused("This idempotency key was used with another input", "the same input")
+        details = {"argument": "idempotencyKey", "reason": "constraint", "expected": "the same input"}
+        raise CallError("VALIDATION_ERROR", "This idempotency key was used with another input", details)
 
 
-def _refused(message: str, expected: str) -> CallError:
-    details = {"argument": "idempotencyKey", "reason": "constraint", "expected": expected}
-    return CallError("VALIDATION_ERROR", message, details)
-
-
-# --- outcomes as values -------------------------------------------------------------------------------------------
-
-
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a call ended, in a form that can be stored: a result, or a failure."""
-
-    result: Responded | None = None
-    failure: Failed | None = None
-
-
-async def outcome_of(run: Run) -> Outcome:
-    """Run it, and keep how it ends; an error after which it may be tried again is raised instead."""
-    try:
-        return Outcome(result=responded(_NO_ID, await run()))
-    except CallError as error:
-        if error.retryable:
-            raise
-        return Outcome(failure=failed(_NO_ID, error))
-
-
-def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
-    if outcome.result is not None:
-        return envelope_of(outcome.result)
-    raise call_error(outcome.failure) if outcome.failure else CallError("UNKNOWN_ERROR", "An entry without outcome")
+def not_ended_yet() -> CallError:
+    """What a repeat hears whose time is over before the first call has ended."""
+    return CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
 
 
 # --- how many each may have ---------------------------------------------------------------------------------------
@@ -154,6 +79,7 @@ class KeyQuota:
 class _Entry(msgspec.Struct):
     digest: str
     outcome: asyncio.Future[bytes]
+    running: asyncio.Task[Outcome] | None = None
     expires_at: float = float("inf")  # while it runs
     size: int = 0
 
@@ -190,8 +116,14 @@ class MemoryOnceStore:
         return result_of(_read(await _in_time(entry.outcome, ttl)))
 
     async def _first(self, entries: _Entries, key: EntryKey, digest: str, run: Run) -> ResponseEnvelope[Any]:
+        """Run the first call; whoever leaves it meanwhile finds its result when they come again."""
         self._quota.take(key.owner)
-        entry = entries[key] = _Entry(digest, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        entry = entries[key] = _Entry(digest, loop.create_future())
+        entry.running = loop.create_task(self._run(entries, entry, key, run))
+        return result_of(await asyncio.shield(entry.running))
+
+    async def _run(self, entries: _Entries, entry: _Entry, key: EntryKey, run: Run) -> Outcome:
         try:
             outcome = await outcome_of(run)
             text = _write(outcome)
@@ -203,7 +135,7 @@ class MemoryOnceStore:
             raise
         entry.outcome.set_result(text)
         entries.keep(key, entry, len(text), time.monotonic() + self._keep)
-        return result_of(outcome)
+        return outcome
 
     def _sweep(self, now: float) -> None:
         """Forget what is too old, of those too who do not come back."""
@@ -225,7 +157,7 @@ class _Entries(dict[EntryKey, _Entry]):
 
     def keep(self, key: EntryKey, entry: _Entry, size: int, until: float) -> None:
         """Keep what has ended; where it is too much, the oldest of the same identity go."""
-        entry.expires_at, entry.size = until, size
+        entry.expires_at, entry.size, entry.running = until, size, None
         self._kept.append(key)
         self._size += size
         while self._size > self._limit:
@@ -248,7 +180,7 @@ async def _in_time(outcome: asyncio.Future[bytes], ttl: float) -> bytes:
     try:
         return await asyncio.wait_for(asyncio.shield(outcome), ttl)
     except TimeoutError:
-        raise CallError("TIMEOUT", "The first call with this idempotency key has not ended yet") from None
+        raise not_ended_yet() from None
 
 
 def _for_others(error: BaseException) -> CallError:

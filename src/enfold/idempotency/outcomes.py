@@ -1,0 +1,70 @@
+"""How a call ended, in a form that can be stored and read again. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, ResultWarning, from_wire, to_wire
+from enfold.errors import CallError
+from enfold.operation.repeats import Run
+
+__all__ = ["Failure", "Outcome", "failure", "outcome_of", "result_of", "success"]
+
+MAX_MESSAGE: Final = 2_000  # characters
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A CallError in a form that can be stored."""
+
+    code: str
+    message: str
+    details: dict[str, Any] = {}
+    retryable: bool = False
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a call ended: the wire form of its envelope and what goes beside it, or a failure."""
+
+    output: dict[str, Any] | None = None
+    warnings: list[dict[str, Any]] = []
+    provenance: dict[str, Any] | None = None
+    failure: Failure | None = None
+
+
+def success(envelope: ResponseEnvelope[Any]) -> Outcome:
+    warnings = [warning.to_wire() for warning in envelope.warnings]
+    return Outcome(to_wire(envelope), warnings, envelope.provenance)
+
+
+def failure(error: CallError) -> Outcome:
+    """The outcome of a call that failed; details that cannot be written down are left out."""
+    try:
+        msgspec.json.encode(error.details)
+        details = error.details
+    except (TypeError, ValueError, RecursionError):
+        details = {}
+    return Outcome(failure=Failure(error.code, error.message[:MAX_MESSAGE], details, error.retryable))
+
+
+async def outcome_of(run: Run) -> Outcome:
+    """Run it, and keep how it ends; what is no end, or may be tried again, is raised instead."""
+    try:
+        return success(await run())
+    except CallError as error:
+        if error.retryable or not error.is_final:
+            raise
+        return failure(error)
+
+
+def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
+    """The envelope of an outcome; its failure is raised."""
+    if outcome.output is None:
+        told = outcome.failure or Failure("UNKNOWN_ERROR", "An entry without outcome")
+        raise CallError(told.code, told.message, dict(told.details), told.retryable)
+    envelope = from_wire(outcome.output)
+    if not outcome.warnings and outcome.provenance is None:
+        return envelope
+    warnings = tuple(msgspec.convert(wire, ResultWarning) for wire in outcome.warnings)
+    return msgspec.structs.replace(envelope, warnings=envelope.warnings + warnings, provenance=outcome.provenance)

@@ -1,0 +1,178 @@
+"""Calls that come twice under one key: the effect is there once, on every surface, and the key is its caller's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.identities.tokens import Tokens
+from enfold.mcp.asking import elicit
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+from enfold.testing.asgi_client import Conversation, living
+
+TOKENS = Tokens({"ann": Identity("ann", frozenset({"pay"})), "bob": Identity("bob", frozenset({"pay"}))})
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+}
+
+
+class Shop:
+    """A registry whose effects can be counted, behind HTTP and MCP."""
+
+    def __init__(self, *, has_tokens: bool) -> None:
+        self.effects: list[int] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        ops = OperationRegistry("shop")
+
+        @ops.mutation(access={"required_scopes": ["pay"]} if has_tokens else {})
+        async def pay(amount: int) -> int:
+            self.effects.append(amount)
+            await self.go_on.wait()
+            if amount == 13:
+                raise CallError("SOLD_OUT", "Nothing left")
+            if amount == 14:
+                raise CallError("UNAVAILABLE", "Not now")
+            return len(self.effects)
+
+        @ops.mutation
+        async def confirmed(context: Context) -> str:
+            answer = await elicit(context, "Sure?")
+            self.effects.append(0)
+            return answer.action
+
+        @ops.query
+        async def count() -> int:
+            self.effects.append(-1)
+            return len(self.effects)
+
+        tokens = TOKENS if has_tokens else None
+        mcp = to_mcp(ops, tokens=tokens, allow_anonymous=True)
+        self.app = to_http(ops, mounts={"/mcp": mcp}, tokens=tokens, allow_anonymous=True)
+
+    def start(self, name: str, input: dict[str, Any], caller: str | None = None, **headers: str) -> Conversation:
+        sent = {"host": "localhost:8000", "content-type": "application/json"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent |= {"authorization": f"Bearer {caller}"} if caller else {}
+        return Conversation(self.app, "POST", f"/functions/shop.{name}", sent, msgspec.json.encode(input))
+
+    async def http(
+        self, name: str, input: dict[str, Any], key: str, caller: str | None = None, **headers: str
+    ) -> tuple[int, Any]:
+        answer = await self.start(name, input, caller, idempotency_key=key, **headers).began()
+        told = await answer.json()
+        return answer.status, told.get("result", told.get("error"))
+
+    async def mcp(self, name: str, input: dict[str, Any], key: Any, caller: str | None = None, **params: Any) -> Any:
+        sent = {"host": "localhost:8000", "content-type": "application/json", "mcp-method": "tools/call"}
+        sent |= {"mcp-name": f"shop.{name}", "mcp-protocol-version": "2026-07-28"}
+        sent |= {"authorization": f"Bearer {caller}"} if caller else {}
+        meta = {**META, "enfold/idempotencyKey": key}
+        wire = {"name": f"shop.{name}", "arguments": input, "_meta": meta, **params}
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wire})
+        answer = await Conversation(self.app, "POST", "/mcp", sent, body).began()
+        return (await answer.json())["result"]
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    shop = Shop(has_tokens=False)
+    async with living(shop.app):
+        yield shop
+
+
+@pytest.fixture
+async def guarded() -> AsyncIterator[Shop]:
+    shop = Shop(has_tokens=True)
+    async with living(shop.app):
+        yield shop
+
+
+async def test_a_repeat_gets_the_first_result_whichever_way_it_comes(shop: Shop) -> None:
+    assert await shop.http("pay", {"amount": 5}, "k") == (200, 1)
+    assert await shop.http("pay", {"amount": 5}, '"k"') == (200, 1)  # as structured fields have it
+    assert (await shop.mcp("pay", {"amount": 5}, "k"))["structuredContent"] == {"result": 1}
+    assert await shop.http("pay", {"amount": 5}, "k", enfold_format="envelope") == (200, None)
+    assert await shop.http("pay", {"amount": 5}, "other") == (200, 2)
+    assert shop.effects == [5, 5]
+
+
+async def test_the_same_key_with_another_input_is_refused(shop: Shop) -> None:
+    await shop.http("pay", {"amount": 5}, "k")
+    status, told = await shop.http("pay", {"amount": 6}, "k")
+    assert (status, told) == (400, "This idempotency key was used with another input")
+    assert (await shop.mcp("pay", {"amount": 6}, "k"))["isError"]
+    assert shop.effects == [5]
+
+
+@pytest.mark.parametrize(("amount", "status", "runs"), [(13, 500, 1), (14, 503, 2)], ids=["final", "for now"])
+async def test_an_error_is_kept_only_if_it_is_final(shop: Shop, amount: int, status: int, runs: int) -> None:
+    answers = [await shop.http("pay", {"amount": amount}, "k") for _ in range(2)]
+    assert [each[0] for each in answers] == [status, status]
+    assert len(shop.effects) == runs
+
+
+async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:
+    shop.go_on.clear()
+    calls = [asyncio.create_task(shop.http("pay", {"amount": 5}, "k")) for _ in range(20)]
+    while not shop.effects:  # noqa: ASYNC110  # until the first has begun
+        await asyncio.sleep(0)
+    late = await shop.http("pay", {"amount": 5}, "k", enfold_timeout_ms="20")
+    assert late == (504, "The first call with this idempotency key has not ended yet")
+    shop.go_on.set()
+    assert set(await asyncio.gather(*calls)) == {(200, 1)}
+    assert shop.effects == [5]
+
+
+async def test_a_caller_who_lost_the_connection_finds_the_result_and_not_a_second_effect(shop: Shop) -> None:
+    shop.go_on.clear()
+    lost = shop.start("pay", {"amount": 5}, idempotency_key="k")
+    while not shop.effects:  # noqa: ASYNC110  # until it runs
+        await asyncio.sleep(0)
+    lost.leave()
+    await asyncio.wait({lost.task})
+    again = asyncio.create_task(shop.http("pay", {"amount": 5}, "k"))
+    await asyncio.sleep(0)
+    shop.go_on.set()
+    assert (await again, shop.effects) == ((200, 1), [5])
+
+
+async def test_a_key_is_its_caller_s_own(guarded: Shop) -> None:
+    for caller in ("ann", "bob", "ann"):
+        await guarded.http("pay", {"amount": 5}, "k", caller)
+    await guarded.mcp("pay", {"amount": 5}, "k", "bob")
+    assert guarded.effects == [5, 5]
+    for answer in (await guarded.http("confirmed", {}, "k"), await guarded.http("pay", {"amount": 5}, "k")):
+        assert answer[0] == 401  # who has no identity may not use keys beside those who have one
+    assert (await guarded.mcp("confirmed", {}, "k"))["isError"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 257], ids=["empty", "long"])
+async def test_a_key_that_is_none_is_refused(shop: Shop, key: str) -> None:
+    assert (await shop.http("pay", {"amount": 5}, key))[0] == 400
+    assert (await shop.mcp("pay", {"amount": 5}, key))["isError"]
+    assert (await shop.mcp("pay", {"amount": 5}, 7))["isError"]
+    assert shop.effects == []
+
+
+async def test_a_query_runs_every_time(shop: Shop) -> None:
+    assert [await shop.http("count", {}, "k") for _ in range(2)] == [(200, 1), (200, 2)]
+
+
+async def test_a_question_on_the_way_is_no_result(shop: Shop) -> None:
+    asked = await shop.mcp("confirmed", {}, "k")
+    assert asked["resultType"] == "input_required"
+    rounds = {
+        "requestState": asked["requestState"],
+        "inputResponses": {key: {"action": "accept", "content": {}} for key in asked["inputRequests"]},
+    }
+    for _ in range(2):
+        assert (await shop.mcp("confirmed", {}, "k", **rounds))["structuredContent"] == {"result": "accept"}
+    assert shop.effects == [0]
