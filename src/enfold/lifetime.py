@@ -48,6 +48,11 @@ class Lifetime:
         """Whether a function of it is an `async def`."""
         return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
 
+    @property
+    def needs_stop(self) -> bool:
+        """Whether there is anything to close after the last call."""
+        return bool(self._on_stop)
+
     async def start(self) -> None:
         """Begin to use what is opened; whoever is first opens it."""
         self._users += 1

@@ -339,15 +339,21 @@ class OperationRegistry(Registry):
             raise ValueError(f"{operation_id} has a handler already")
         self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
 
-    def register_all(self, operations: Iterable[Operation]) -> None:
-        """Register all of them, or, where one clashes, none; a source that lives goes on to tell of its changes."""
+    def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
+        """Register all of them, or, where one clashes, none; a source that lives goes on to tell of its changes.
+
+        Those that they come `instead_of` are taken away in the same step.
+        """
         batch = list(operations)
-        seen: set[str] = set(self._entries)
+        gone = self._own_ids(instead_of)
+        seen = self._entries.keys() - gone
         for operation in batch:
             check_namespace(operation.spec.namespace)
             if operation.spec.id in seen:
                 raise ValueError(f"{operation.spec.id} is registered already: give the source another namespace")
             seen.add(operation.spec.id)
+        for own_id in gone:
+            del self._entries[own_id]
         for operation in batch:
             self._entries[operation.spec.id] = self._run(operation)
         self._changed()
@@ -359,6 +365,20 @@ class OperationRegistry(Registry):
         if operation.spec.id not in self._entries:
             raise LookupError(f"There is no operation {operation.spec.id} to replace")
         self._put(operation)
+
+    def unregister_all(self, operations: Iterable[Operation]) -> None:
+        """Take away those of the operations that are still registered as they are, in one step."""
+        gone = self._own_ids(operations)
+        for own_id in gone:
+            del self._entries[own_id]
+        if gone:
+            self._changed()
+
+    def _own_ids(self, operations: Iterable[Operation]) -> set[str]:
+        entries = self._entries
+        return {
+            each.spec.id for each in operations if each.spec.id in entries and entries[each.spec.id].operation is each
+        }
 
     def unregister(self, operation_id: str) -> Operation:
         prepared = self._entries.pop(operation_id, None)

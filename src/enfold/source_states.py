@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-__all__ = ["Problem", "SourceKind", "SourceState", "SourceTable", "SourceWatcher", "Watched"]
+__all__ = ["REQUIRED", "Problem", "SourceKind", "SourceState", "SourceTable", "SourceWatcher", "Watched"]
 
 SourceKind: TypeAlias = Literal["functions", "openapi", "mcp", "calls"]
 State: TypeAlias = Literal["starting", "up", "down"]

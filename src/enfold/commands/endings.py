@@ -8,9 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from signal import SIGINT, SIGTERM, Signals
 from typing import Any, Final, TypeVar
 
-__all__ = ["ended_by_signals", "handling", "run_in_loop"]
+__all__ = ["HANGUP", "ended_by_signals", "handling", "run_in_loop"]
 
 T = TypeVar("T")
+
+# Asks to read what can be read again; not every system has it.
+HANGUP: Final = tuple(number for number in Signals if number.name == "SIGHUP")
 
 
 def run_in_loop(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = None) -> T | None:

@@ -62,7 +62,7 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:
-        async with opened(target) as registry:
+        async with opened(target, rereads=True) as registry:
             await run_stdio(registry, bounds=bounds_of(target), **settings)
 
     run_in_loop(serve())

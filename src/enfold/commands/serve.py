@@ -14,7 +14,7 @@ import msgspec
 from enfold.commands.bound_options import bounds_of
 from enfold.commands.callers import add_caller_options, who_may_come_in
 from enfold.commands.command_options import parse
-from enfold.commands.endings import ended_by_signals, run_in_loop
+from enfold.commands.endings import HANGUP, ended_by_signals, handling, run_in_loop
 from enfold.commands.http_server import (
     GRACE,
     Certificate,
@@ -69,7 +69,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
     """What is served besides the operations of peers."""
     if registry is None and options.target is not None:
-        return opened(options.target)
+        return opened(options.target, rereads=True)
     if registry is None and _peers(options) is None:
         raise CallError(
             "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
@@ -159,6 +159,15 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _serve(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
+    with handling(dict.fromkeys(HANGUP, _nothing_to_read)):
+        await _serve_opened(own, terms, listening)
+
+
+def _nothing_to_read() -> None:
+    """A SIGHUP where there is no configuration, or before it is open: it must not end the server."""
+
+
+async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
     async with own as registry:
         target = terms.options.target
         for source in registry.sources if target is not None and target.kind == "configuration" else ():

@@ -14,6 +14,7 @@ from enfold.errors import CallError
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
+    from enfold.config import ConfiguredRegistry
     from enfold.sources.openapi.source import ImportedOperations
 
 __all__ = [
@@ -189,17 +190,31 @@ def in_loop(
 
 
 def opened(
-    target: Target, *, operation: str | None = None, login_patience: float = 0.0
+    target: Target, *, operation: str | None = None, login_patience: float = 0.0, rereads: bool = False
 ) -> AbstractAsyncContextManager[Registry]:
-    """The registry of a target, with its sources open; with `operation`, those that may have it."""
+    """The registry of a target, with its sources open; with `operation`, those that may have it.
+
+    `rereads` says that a configuration is followed: it is read again when it changes, and at SIGHUP.
+    """
     if target.kind == "program":
         return nullcontext(served_program(load(target.text), target.text))
     if target.kind == "configuration":
         from enfold.commands.browser_login import logins
         from enfold.config import open_config
 
-        return open_config(target.text, os.environ, logins=logins(login_patience), operation=operation)
+        found = open_config(target.text, os.environ, logins=logins(login_patience), operation=operation)
+        return _reread(found) if rereads else found
     return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
+
+
+@asynccontextmanager
+async def _reread(opening: AbstractAsyncContextManager[ConfiguredRegistry]) -> AsyncIterator[Registry]:
+    from enfold.commands.endings import HANGUP, handling
+    from enfold.config import reread
+
+    async with opening as registry, reread(registry, os.environ) as rereading:
+        with handling(dict.fromkeys(HANGUP, rereading.now)):
+            yield registry
 
 
 @asynccontextmanager

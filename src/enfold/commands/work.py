@@ -51,7 +51,7 @@ def _add_options(parser: ArgumentParser) -> None:
 
 
 async def _work(options: Namespace, registry: Registry | None) -> None:
-    own = nullcontext(registry) if registry is not None else opened(options.target)
+    own = nullcontext(registry) if registry is not None else opened(options.target, rereads=True)
     place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)
     identities = None if options.users is None else _identities(options.users)
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}

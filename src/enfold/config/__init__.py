@@ -2,15 +2,19 @@
 
 from enfold.config.config_file import Config, SourceEntry, is_config, read_config
 from enfold.config.logins import Logins
-from enfold.config.opening import ConfiguredRegistry, open_config, open_sources
+from enfold.config.opening import ConfiguredRegistry, Difference, open_config, open_sources
+from enfold.config.rereading import Rereading, reread
 
 __all__ = [
     "Config",
     "ConfiguredRegistry",
+    "Difference",
     "Logins",
+    "Rereading",
     "SourceEntry",
     "is_config",
     "open_config",
     "open_sources",
     "read_config",
+    "reread",
 ]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +13,14 @@ import msgspec
 
 from enfold.config.config_file import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.config.logins import Logins, auth_of
+from enfold.config.running_calls import RunningCalls
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.operation import Operation
+from enfold.operation import DEFAULT_POLICY, Operation, Policy
 from enfold.registry import OperationRegistry
+from enfold.source_states import REQUIRED, Problem
 
-__all__ = ["ConfiguredRegistry", "open_config", "open_sources"]
+__all__ = ["ConfiguredRegistry", "Difference", "open_config", "open_sources"]
 
 log: Final = Log("enfold.config")
 
@@ -28,6 +30,22 @@ FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0
 LOGIN_WAIT: Final = 600.0  # seconds before a user is asked again to log in
 LOOK: Final = 2.0  # seconds between two looks at a source that was up
+RETIREMENT: Final = 60.0  # seconds for the calls of a source that is no longer wanted
+BUSY_LOOK: Final = 0.05
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What another configuration changed: the names of sources, and of the tables that are read only at the start."""
+
+    opened: list[str]
+    reopened: list[str]
+    closed: list[str]
+    untaken: list[str]
+
+    def __str__(self) -> str:
+        words = {"opened": self.opened, "opened anew": self.reopened, "closed": self.closed}
+        told = [f"{', '.join(names)} {word}" for word, names in words.items() if names]
+        return "; ".join(told) or "nothing to open or close"
 
 
 class ConfiguredRegistry(OperationRegistry):
@@ -36,7 +54,62 @@ class ConfiguredRegistry(OperationRegistry):
     def __init__(self, config: Config) -> None:
         super().__init__(**config.policy, **config.app)
         self.config = config
-        self._keepers = [_Keeper(source, config, self) for source in config.sources]
+        self._keepers: dict[str, _Keeper] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def take(self, config: Config) -> Difference:
+        """Be what another configuration says: what is new or changed in it is opened, what stayed is not touched.
+
+        A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
+        """
+        before, self.config = self.config, config
+        is_all = config.policy != before.policy
+        if is_all:
+            self._policy = Policy(**config.policy).over(DEFAULT_POLICY)
+        opened, reopened = [], []
+        for source in config.sources:
+            old = self._keepers.get(source.name)
+            if old is None:
+                opened.append(source.name)
+            elif is_all or not old.keeps(source, config):
+                reopened.append(source.name)
+            else:
+                continue
+            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.step_aside())
+            self._keepers[source.name].start()
+        closed = self._keepers.keys() - {source.name for source in config.sources}
+        for name in closed:
+            self._close(name)
+        return Difference(opened, reopened, sorted(closed), _untaken(before, config))
+
+    def _close(self, name: str) -> None:
+        keeper = self._keepers.pop(name).step_aside()
+        self.sources.remove(name)
+        if keeper is not None:
+            self.retire(keeper)
+
+    def retire(self, keeper: _Keeper) -> None:
+        """Let the calls of a source come to their end, and close it."""
+        task = asyncio.get_running_loop().create_task(keeper.retire())
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def first_tries(self, patience: float) -> None:
+        await _first_tries(list(self._keepers.values()), patience)
+
+    async def aclose(self) -> None:
+        """Close all sources at once, even under calls that still run."""
+        keepers = [each for keeper in self._keepers.values() for each in keeper.with_predecessor()]
+        await asyncio.gather(*(keeper.close() for keeper in keepers))
+        for task in list(self._retiring):
+            task.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+
+
+def _untaken(before: Config, after: Config) -> list[str]:
+    """The tables that have changed, and are read only at the start."""
+    names = {"app": "app", "bounds": "bounds", "issuers": "auth", "record": "record"}
+    return [table for field, table in names.items() if getattr(before, field) != getattr(after, field)]
 
 
 def open_config(
@@ -62,16 +135,13 @@ def open_config(
 @asynccontextmanager
 async def open_sources(config: Config, *, patience: float = PATIENCE) -> AsyncIterator[ConfiguredRegistry]:
     """The same for a configuration that has been read already."""
-    registry = ConfiguredRegistry(config)
-    keepers = registry._keepers
-    tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
+    registry = ConfiguredRegistry(msgspec.structs.replace(config, sources=()))
+    registry.take(config)
     try:
-        await _first_tries(keepers, patience)
+        await registry.first_tries(patience)
         yield registry
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await registry.aclose()
 
 
 async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
@@ -92,45 +162,141 @@ async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
 class _Keeper:
     """Keeps one source open: tries until it is, registers what it gives, and connects again when it was lost."""
 
-    def __init__(self, source: SourceEntry, config: Config, registry: OperationRegistry) -> None:
+    def __init__(
+        self, source: SourceEntry, config: Config, registry: ConfiguredRegistry, before: _Keeper | None = None
+    ) -> None:
+        """`before` keeps what the source was until now; it serves until this one can."""
         self._source = source
         self._config = config
         self._registry = registry
+        self._before = before
+        self._opened: _Opened | None = None
         self._why = ""
+        self._retired = asyncio.Event()
+        self._is_closing = False
+        self._task: asyncio.Task[None] | None = None
         self.is_late = False  # so late that the start did not wait for it
         self.tried = asyncio.Event()
-        registry.sources.enter(source.name, source.kind, required=source.entry.get("required"))
+        if before is None:
+            self._enter("starting")
 
     @property
     def name(self) -> str:
         return self._source.name
 
-    async def keep(self) -> None:
+    def keeps(self, source: SourceEntry, config: Config) -> bool:
+        """Whether this is how another configuration describes the source, too; on which line does not matter."""
+        same = msgspec.structs.replace(source, line=self._source.line) == self._source
+        return same and config.folder == self._config.folder
+
+    # --- its life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    def step_aside(self) -> _Keeper | None:
+        """Make room for a successor, and say who serves until it can: this one, or, while it is not open, the one before."""
+        if self._opened is not None:
+            return self
+        before, self._before = self._before, None
+        if self._task is not None:
+            self._cancel(self._task)
+            self._registry.retire(self)
+        return before
+
+    def with_predecessor(self) -> Iterator[_Keeper]:
+        yield self
+        if self._before is not None:
+            yield from self._before.with_predecessor()
+
+    async def retire(self) -> None:
+        """Offer nothing any more, and close when no call runs; a call that takes too long is cut."""
+        self._withdraw()
+        self._retired.set()
+        try:
+            if self._task is not None:
+                await asyncio.wait({self._task}, timeout=RETIREMENT)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._cancel(self._task)
+            await asyncio.wait({self._task})
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        if not self._is_closing and not task.cancelling():  # which would interrupt the closing
+            task.cancel()
+
+    async def _keep(self) -> None:
         wait = FIRST_WAIT
         while True:
             try:
-                async with _opened(self._source, self._config, self._registry) as operations:
+                async with _open(self._source, self._config) as opened:
+                    self._offer(opened)
                     wait = FIRST_WAIT
-                    self._tell_misses(operations)
+                    self._tell_misses(opened.operations)
                     self.tried.set()
-                    await self._watch(operations)
+                    await self._watch(opened.operations)
+                    await _end_of_calls(opened)
+                    self._is_closing = True
+                    return
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
+                if self._retired.is_set():
+                    return
                 self._tell(error)
-                self._registry.sources.enter(self.name, self._source.kind, "down", why=self._why)
+                self._give_up_predecessor()
+                self._enter("down", why=self._why)
                 wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
             finally:
+                self._withdraw()
+                self._opened = None
                 self.tried.set()
             await asyncio.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)
 
+    def _offer(self, opened: _Opened) -> None:
+        """Register the operations, in one step with the end of those that they replace."""
+        gone = [] if self._before is None else self._before.stop_offering()
+        self._enter("starting")
+        self._registry.register_all(opened.operations, instead_of=gone)
+        self._opened = opened
+        if not hasattr(opened.operations, "is_up"):  # else it says itself how it is
+            self._enter("up", operations=len(opened.operations), skipped=opened.skipped)
+        self._give_up_predecessor()
+
+    def _give_up_predecessor(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            self._registry.retire(before)
+
+    def stop_offering(self) -> list[Operation]:
+        """The operations that are offered, which are now for another to take away."""
+        if self._opened is None:
+            return []
+        leave = getattr(self._opened.operations, "leave", None)
+        if leave is not None:  # what its server changes from now on is nothing to us
+            leave(self._registry)
+        return list(self._opened.operations)
+
+    def _withdraw(self) -> None:
+        self._registry.unregister_all(self.stop_offering())
+
+    def _enter(self, state: Any, **more: Any) -> None:
+        source = self._source
+        required = source.entry.get("required", source.kind in REQUIRED)
+        self._registry.sources.enter(source.name, source.kind, state, required=required, **more)
+
     async def _watch(self, operations: Any) -> None:
-        """Connect again to a server that was lost, before somebody calls it."""
+        """Connect again to a server that was lost, before somebody calls it; until the source is no longer wanted."""
         wait = LOOK
         while True:
             if getattr(operations, "is_up", True):
                 self._tell_return(operations)
                 wait = LOOK
-            await asyncio.sleep(wait)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._retired.wait(), wait)
+                return
             if getattr(operations, "is_up", True):
                 continue
             try:
@@ -179,18 +345,25 @@ def _is_login(error: Exception) -> bool:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _opened(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
-    opener = {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind]
-    async with opener(source, config, registry) as operations:
-        try:
-            yield operations
-        finally:
-            _unregister(registry, operations)
+class _Opened(msgspec.Struct, frozen=True):
+    """A source that is open: its operations, what was left out, and whether calls run."""
+
+    operations: Any
+    is_busy: Callable[[], bool]
+    skipped: Iterable[Problem] = ()
+
+
+async def _end_of_calls(opened: _Opened) -> None:
+    while opened.is_busy():  # noqa: ASYNC110  # calls need not tell anybody of their end for this
+        await asyncio.sleep(BUSY_LOOK)
+
+
+def _open(source: SourceEntry, config: Config) -> AbstractAsyncContextManager[_Opened]:
+    return {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind](source, config)
 
 
 @asynccontextmanager
-async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.mcp import MCPLimits, from_mcp
     from enfold.sources.mcp.mcp_targets import Command, server_from_entry
 
@@ -223,12 +396,11 @@ async def _open_mcp(source: SourceEntry, config: Config, registry: OperationRegi
         log_level=entry.get("log_level", "info"),
         protocol=entry.get("protocol", "auto"),
     ) as operations:
-        registry.register_all(operations)
-        yield operations
+        yield _Opened(operations, lambda: operations.is_busy)
 
 
 @asynccontextmanager
-async def _open_openapi(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.openapi import from_openapi
     from enfold.sources.openapi.service_client import OpenAPILimits
 
@@ -249,15 +421,13 @@ async def _open_openapi(source: SourceEntry, config: Config, registry: Operation
         **options,
     )
     async with imported:
-        operations = [_governed(operation, entry) for operation in imported]
-        registry.register_all(operations)
-        skipped = imported.report.skipped
-        registry.sources.enter(source.name, "openapi", "up", operations=len(operations), skipped=skipped)
-        yield operations
+        running = RunningCalls()
+        operations = [_counted(_governed(operation, entry), running) for operation in imported]
+        yield _Opened(operations, lambda: bool(running), imported.report.skipped)
 
 
 @asynccontextmanager
-async def _open_functions(source: SourceEntry, config: Config, registry: OperationRegistry) -> AsyncIterator[Any]:
+async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.choosing import choosing
     from enfold.sources.functions import load_target
 
@@ -268,13 +438,19 @@ async def _open_functions(source: SourceEntry, config: Config, registry: Operati
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, entry) for operation in placed]
+    running = RunningCalls()
+    if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
+        operations = [_counted(operation, running) for operation in operations]
     await found.lifetime.start()
     try:
-        registry.register_all(operations)
-        registry.sources.enter(source.name, "functions", "up", operations=len(operations))
-        yield operations
+        yield _Opened(operations, lambda: bool(running))
     finally:
         await found.lifetime.stop()
+
+
+def _counted(operation: Operation, running: RunningCalls) -> Operation:
+    handler = None if operation.handler is None else running.counted(operation.handler)
+    return operation.with_handler(handler)
 
 
 def _renamed(operation: Operation, name: str) -> Operation:
@@ -310,10 +486,3 @@ def _located(target: str, config: Config) -> str:
     """A path below the file's folder; addresses and modules stay as they are."""
     place = Path(config.folder) / target.rpartition(":")[0] if ".py:" in target else Path(config.folder) / target
     return str(Path(config.folder) / target) if place.exists() else target
-
-
-def _unregister(registry: OperationRegistry, operations: Iterable[Operation]) -> None:
-    for operation in operations:
-        own_id = operation.spec.id
-        if own_id in registry and registry.get(own_id) is operation:
-            registry.unregister(own_id)

@@ -44,6 +44,11 @@ class Operation:
     def __repr__(self) -> str:
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
 
+    def with_handler(self, handler: Callable[..., Any] | None) -> Operation:
+        changed = self.with_spec(self.spec)
+        changed.handler = handler
+        return changed
+
     def with_spec(self, spec: OperationSpec) -> Operation:
         return Operation(spec, self.handler, signature=self.signature, policy=self.policy, inline=self.inline)
 

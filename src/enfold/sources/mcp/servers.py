@@ -133,6 +133,11 @@ class MCPOperations:
         """Whether every server can be spoken to at this moment; a call to one that cannot tries again."""
         return all(source.is_up for source in self._sources)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls run just now."""
+        return any(source.is_busy for source in self._sources)
+
     async def wake(self) -> None:
         """Connect again to servers that were lost, without waiting for a call; CallError where one stays away."""
         for source in self._sources:
@@ -142,6 +147,11 @@ class MCPOperations:
         """Keep a registry that has our operations up to date as the servers' lists change, until we are closed."""
         for source in self._sources:
             source.follow(registry)
+
+    def leave(self, registry: OperationRegistry) -> None:
+        """Keep a registry up to date no longer, and be shown among its sources no longer."""
+        for source in self._sources:
+            source.unfollow(registry)
 
     async def __aenter__(self) -> Self:
         try:
@@ -176,7 +186,7 @@ class _Server:
         self.imported = Imported()
         self._registries: list[OperationRegistry] = []
         self._watchers: list[Callable[[], None]] = []
-        self._entries: list[Callable[[], None]] = []  # each ends an entry in a table of sources
+        self._entries: dict[int, Callable[[], None]] = {}  # by registry, what ends the entry in its table of sources
         self._refreshing: asyncio.Task[None] | None = None
         self._is_stale = False
         self._is_open = False
@@ -192,6 +202,10 @@ class _Server:
     @property
     def why(self) -> str:
         return self._upstream.why
+
+    @property
+    def is_busy(self) -> bool:
+        return self._upstream.running > 0
 
     @property
     def skipped(self) -> list[Problem]:
@@ -227,13 +241,17 @@ class _Server:
             await self._login.close()
         await self._upstream.close()
         self._tell()
-        for leave in self._entries:
+        for leave in self._entries.values():
             leave()
         self._watchers.clear()
 
     def follow(self, registry: OperationRegistry) -> None:
         self._registries.append(registry)
-        self._entries.append(registry.sources.follow(self.name, "mcp", self))
+        self._entries[id(registry)] = registry.sources.follow(self.name, "mcp", self)
+
+    def unfollow(self, registry: OperationRegistry) -> None:
+        self._registries = [each for each in self._registries if each is not registry]
+        self._entries.pop(id(registry), _nothing)()
 
     # --- changes
 
@@ -258,6 +276,10 @@ class _Server:
             for registry in self._registries:
                 _update(registry, before.operations, self.imported.operations)
             self._tell()
+
+
+def _nothing() -> None:
+    """There was no entry to end."""
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:

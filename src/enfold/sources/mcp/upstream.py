@@ -60,6 +60,7 @@ class Upstream:
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
         self._asides = 0
+        self.running = 0  # calls made for callers
 
     def _new_link(
         self,
@@ -139,7 +140,11 @@ class Upstream:
         caller = Recipient(context, self._answers, self._settings.limits)
         begin = start or (lambda caller: self.converse(method, params, caller, idempotent=idempotent, headers=headers))
         peer = peer_of(context)
-        result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
+        self.running += 1
+        try:
+            result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
+        finally:
+            self.running -= 1
         return result
 
     async def converse(

@@ -1,0 +1,169 @@
+"""A configuration that changes while it is served: only what changed is reopened, and no call is lost by it."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from enfold import CallError, testing
+from enfold.config import ConfiguredRegistry, open_config, reread
+from enfold.source_states import SourceState
+
+LITTLE = Path(__file__).parent / "sources" / "mcp" / "little_server.py"
+SHOP = """\
+import asyncio
+from pathlib import Path
+from enfold import OperationRegistry
+
+ops = OperationRegistry("shop")
+
+@ops.on_stop
+def stop() -> None:
+    Path(__file__).with_name("stopped").touch()
+
+@ops.query
+async def slow() -> str:
+    folder = Path(__file__).parent
+    (folder / "begun").touch()
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.01)
+    return "stopped too early" if (folder / "stopped").exists() else "finished"
+
+@ops.query
+async def price() -> int:
+    return 3
+"""
+
+
+def little(*options: str) -> str:
+    return json.dumps([sys.executable, str(LITTLE), *options])
+
+
+@asynccontextmanager
+async def served(folder: Path, text: str) -> AsyncIterator[tuple[ConfiguredRegistry, Callable[[str], None]]]:
+    """A file that is followed, and a way to write it anew."""
+    path = folder / "enfold.toml"
+    path.write_text(text)
+    async with open_config(path, {}) as registry, reread(registry, {}):
+        yield registry, lambda text: _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+async def until(registry: ConfiguredRegistry, is_true: Callable[[], bool]) -> None:
+    """Wait for a change of a source or an operation after which something is true."""
+    changed = asyncio.Event()
+
+    def hear(*_: SourceState | None) -> None:
+        changed.set()
+
+    ends = [registry.sources.watch(hear), registry.watch(changed.set)]
+    while not is_true():
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), 20)
+    for end in ends:
+        end()
+
+
+async def test_only_what_changed_is_reopened_and_its_calls_end_in_peace(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    same = f"[sources.same]\ncommand = {little()}\n"
+    shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
+    async with served(tmp_path, same + shop) as (registry, write), testing.mcp(registry) as client:
+        pid = (await registry.execute("same.told")).data["pid"]
+        running = asyncio.create_task(registry.execute("shop.slow"))
+        await asyncio.to_thread(wait_for_file, tmp_path / "begun")
+        write(f"# a line more\n{same}[sources.other]\ncommand = {little()}\n")
+        await until(registry, lambda: "other.add" in registry and "shop.slow" not in registry)
+        assert [source.name for source in registry.sources] == ["same", "other"]
+        assert not running.done()
+        (tmp_path / "go").touch()
+        assert (await running).data == "finished"
+        assert (await registry.execute("same.told")).data["pid"] == pid
+        assert "other.add" in await client.list()
+    assert (tmp_path / "stopped").exists()
+
+
+async def test_a_changed_source_goes_on_until_its_successor_is_there(tmp_path: Path) -> None:
+    text = "[sources.a]\ncommand = {}\ntimeout = {}\n"
+    async with served(tmp_path, text.format(little(), 30)) as (registry, write):
+        first = (await registry.execute("a.told")).data["pid"]
+        calls: list[str] = []
+
+        async def call() -> None:
+            while True:
+                calls.append("ok")
+                await registry.execute("a.add", {"x": 1, "y": 2})
+
+        calling = asyncio.create_task(call())
+        for timeout in (31, 32, 33):
+            write(text.format(little("--slow", "0.2"), timeout))
+            await until(registry, lambda timeout=timeout: registry.get_spec("a.add").timeout == timeout)  # type: ignore[misc]
+        assert not calling.done()  # no call has failed
+        calling.cancel()
+        assert (await registry.execute("a.told")).data["pid"] != first
+        assert len(calls) > 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[sources.a]\ncomand = 'x'\n", 'line 2: "comand" is not known here: did you mean "command"?'),
+        ("[sources.a\n", "line 1: "),
+        ("[sources.a]\nurl = '${NO_SUCH_VARIABLE}'\n", "NO_SUCH_VARIABLE"),
+    ],
+    ids=["a wrong key", "no TOML", "a variable that is not set"],
+)
+async def test_a_wrong_file_leaves_the_old_one_in_force(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    right = '[sources.shop]\nfunctions = "shop.py:ops"\n'
+    async with served(tmp_path, right) as (registry, write):
+        write(text)
+        await until_told(caplog, "stays in force")
+        assert told in caplog.messages[-1]
+        assert (await registry.execute("shop.price")).data == 3
+        write(right + "[sources.late]\nfunctions = 'shop.py:ops'\nnamespace = 'late'\n")
+        await until(registry, lambda: "late.shop.price" in registry)
+
+
+async def test_a_successor_that_cannot_be_opened_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    async with served(tmp_path, f"[sources.a]\ncommand = {little()}\n") as (registry, write):
+        write('[sources.a]\ncommand = "no-such-program"\n')
+        await until(registry, lambda: registry.sources["a"].state == "down")
+        with pytest.raises(CallError, match="Operation not found"):
+            await registry.execute("a.add", {"x": 1, "y": 2})
+
+
+async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
+    async with served(tmp_path, shop) as (registry, write):
+        write(f"[policy]\nstrict_output = true\n[bounds]\nheaders = 50\n{shop}")
+        await until_told(caplog, "needs a new start")
+        assert (registry.policy.strict_output, caplog.messages[-1]) == (True, "A change of bounds needs a new start")
+
+
+async def until_told(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    async with asyncio.timeout(20):
+        while not any(words in message for message in caplog.messages):  # noqa: ASYNC110  # a log has no event
+            await asyncio.sleep(0.01)
+
+
+def wait_for_file(path: Path) -> None:
+    ends_at = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
