@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["CATEGORIES", "CODES", "CallError", "Code", "FormatError", "code_row", "error_from"]
+__all__ = ["CATEGORIES", "CODES", "CallError", "Code", "FormatError", "code_row", "error_from", "safe_code"]
 
 # The kinds of failures that ToolEnvelope V1 knows; an operation may choose one for a code of its own.
 CATEGORIES: Final = (
@@ -68,6 +68,14 @@ CODES: Final[dict[str, Code]] = {
 def code_row(code: str) -> Code:
     """The row of a code; a handler's own code gets the row of a failed execution under its own name."""
     return CODES.get(code) or Code(code, 500, False, "execution", False, code, 1)
+
+
+_IN_CODES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+def safe_code(code: str) -> str:
+    """A code that can stand in a header, a label or a log: one that somebody else chose may hold anything."""
+    return code if code in CODES or (0 < len(code) <= 128 and _IN_CODES.issuperset(code)) else "UNKNOWN_ERROR"
 
 
 class CallError(Exception):

@@ -26,6 +26,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.lifetime import Lifetime
 from enfold.log import Log
+from enfold.observing import Observer, Observers
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -73,6 +74,7 @@ class Registry:
     title = ""  # what the application calls itself; "" where it does not say
     app_version = ""
     reserved: Reserved
+    observers: Observers  # who is told of every call
     _names_all = True  # whether whoever asks may see every name
 
     @property
@@ -209,14 +211,19 @@ class Registry:
         """Run a subscription: an envelope for each item, with a fresh timestamp."""
         return self.prepared(operation_id).subscribe(input, context)
 
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Give an observer the record of every call that has ended, on whatever surface; the answer ends it."""
+        return self.observers.observe(observer)
+
     # live views
 
-    def guarded(self, *, has_identities: bool = True) -> Registry:
+    def guarded(self, *, has_identities: bool = True, is_observed: bool = True) -> Registry:
         """The same operations for callers from outside: `execute` and `subscribe` check access first.
 
-        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them.
+        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them. A
+        surface that tells the observers of its calls itself, with those that it refuses, says `is_observed=False`.
         """
-        return View(self, lambda spec: spec, guard=Guard(has_identities))
+        return View(self, lambda spec: spec, guard=Guard(has_identities), is_observed=is_observed)
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
@@ -281,6 +288,7 @@ class OperationRegistry(Registry):
         self.reserved = Reserved(self._run, self._changed)
         self.lifetime = Lifetime()
         self.sources = SourceTable()
+        self.observers = Observers()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
         self._policy = chosen.over(DEFAULT_POLICY)
         self._thread_limit = threads
@@ -393,7 +401,7 @@ class OperationRegistry(Registry):
 
     def _run(self, operation: Operation) -> PreparedOperation:
         policy = operation.policy.over(self._policy)
-        return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime)
+        return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime, observers=self.observers)
 
     def threads(self) -> Threads:
         """The worker threads for `def` handlers, shared by all operations; made when first needed."""
@@ -486,6 +494,7 @@ class View(Registry):
         *,
         guard: Guard | None = None,
         has_reserved: bool = True,
+        is_observed: bool = True,
     ) -> None:
         self._base = base
         self.lifetime = base.lifetime
@@ -493,9 +502,11 @@ class View(Registry):
         self.title = base.title
         self.app_version = base.app_version
         self.reserved = base.reserved
+        self.observers = base.observers
         self._shown = shown
         self._policy = policy
         self._guard = guard
+        self._is_observed = is_observed
         self._has_reserved = has_reserved
         self._of_enfold: tuple[Mapping[str, PreparedOperation], dict[str, PreparedOperation]] | None = None
         self._names_all = base._names_all and guard is None
@@ -528,7 +539,7 @@ class View(Registry):
         if self._guard is not None and isinstance(access, ReservedAccess):
             spec = spec.replace(access_control=replace(access, has_identities=self._guard.has_identities))
         guard = None if self._guard is None else True
-        return prepared.variant(spec, self._policy, is_guarded=guard)
+        return prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
 
     def _refuse(self, problem: str) -> None:
         raise ValueError(problem)
@@ -552,7 +563,11 @@ class View(Registry):
                 continue
             same = spec is prepared.spec and self._policy is INHERIT and self._guard is None
             guard = None if self._guard is None else True
-            entries[spec.id] = prepared if same else prepared.variant(spec, self._policy, is_guarded=guard)
+            entries[spec.id] = (
+                prepared
+                if same
+                else prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
+            )
         return entries
 
 

@@ -18,6 +18,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.lifetime import Lifetime
 from enfold.log import Log
+from enfold.observing import SpanStart
 from enfold.operation import (
     INHERIT,
     CallLimits,
@@ -34,6 +35,7 @@ from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
     from enfold.env import Env
+    from enfold.observing import Observers
     from enfold.pipeline import Finish
     from enfold.threads import Threads
     from enfold.timekeeping import Limit
@@ -68,11 +70,13 @@ class PreparedOperation:
         "_limits",
         "_make_env",
         "_may_wait",
+        "_observers",
         "_plain",
         "_policy",
         "_takes_input",
         "_threads",
         "_unlimited",
+        "_unobserved",
         "id",
         "is_open",
         "is_stream",
@@ -92,8 +96,12 @@ class PreparedOperation:
         *,
         is_guarded: bool = False,
         for_writing: bool = False,
+        observers: Observers | None = None,
     ) -> None:
-        """`is_guarded` checks access first; `for_writing` may give `data` as a struct, whose text is that of the dict."""
+        """`is_guarded` checks access first; `for_writing` may give `data` as a struct, whose text is that of the dict.
+
+        `observers` are told of each call; a surface that tells them itself, and so of what it refuses too, leaves them out.
+        """
         signature = operation.signature
         self.operation = operation
         self.spec = operation.spec
@@ -108,7 +116,9 @@ class PreparedOperation:
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
         self._limits = policy.limits
+        self._observers = observers
         self._unlimited: PreparedOperation | None = None
+        self._unobserved: PreparedOperation | None = None
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
@@ -128,8 +138,9 @@ class PreparedOperation:
         *,
         is_guarded: bool | None = None,
         for_writing: bool | None = None,
+        is_observed: bool = True,
     ) -> PreparedOperation:
-        """The same operation under another spec or policy, guarded, or for a caller who only writes its results."""
+        """The same operation under another spec or policy, guarded, for a caller who only writes its results, or unobserved."""
         return PreparedOperation(
             self.operation if spec is None else self.operation.with_spec(spec),
             policy.over(self._policy),
@@ -138,6 +149,7 @@ class PreparedOperation:
             self._lifetime,
             is_guarded=self._is_guarded if is_guarded is None else is_guarded,
             for_writing=self._for_writing if for_writing is None else for_writing,
+            observers=self._observers if is_observed else None,
         )
 
     def check(self, input: Any, identity: Identity | None) -> None:
@@ -150,6 +162,8 @@ class PreparedOperation:
 
     async def execute(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
+        if self._observers is not None and self._observers.is_on:
+            return await self._execute_observed(self._observers, input, context or Context())
         if self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
         if self._is_guarded and not self.is_open:
@@ -195,6 +209,14 @@ class PreparedOperation:
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
+        if self._observers is not None and self._observers.is_on:
+            observed = self._subscribe_observed(self._observers, input, context or Context())
+            try:
+                async for each in observed:
+                    yield each
+            finally:
+                await observed.aclose()
+            return
         if not self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
         if self._is_guarded and not self.is_open:
@@ -228,6 +250,53 @@ class PreparedOperation:
         finally:
             context.cancel()
             await _close_stream(items)
+
+    # telling those who observe
+
+    async def _execute_observed(self, observers: Observers, input: Any, context: Context) -> ResponseEnvelope[Any]:
+        watch = observers.begin(self._span)
+        try:
+            envelope = await self._without_observers().execute(input, context)
+            watch.take(envelope)
+        except BaseException as error:
+            watch.fail(error)
+            raise
+        finally:
+            watch.end("process", self.operation, context)
+        return envelope
+
+    async def _subscribe_observed(
+        self, observers: Observers, input: Any, context: Context
+    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        watch = observers.begin(self._span, is_stream=True)
+        items = self._without_observers().subscribe(input, context)
+        try:
+            while True:
+                with watch:  # only while the handler works: what its consumer does is no part of the span
+                    try:
+                        envelope = await anext(items)
+                    except StopAsyncIteration:
+                        return
+                watch.item()
+                yield envelope
+        except GeneratorExit:  # its consumer has had enough
+            raise
+        except BaseException as error:
+            watch.fail(error)
+            raise
+        finally:
+            await items.aclose()
+            watch.end("process", self.operation, context)
+
+    def _span(self) -> SpanStart:
+        is_remote = self.operation.origin.kind not in ("functions", "")
+        return SpanStart(self.id, "client" if is_remote else "internal")
+
+    def _without_observers(self) -> PreparedOperation:
+        """The same operation, of whose calls nobody is told but by us."""
+        if self._unobserved is None:
+            self._unobserved = self.variant(is_observed=False)
+        return self._unobserved
 
     async def _execute_counted(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         caller = limits.enter(None if context is None else context.identity)

@@ -16,7 +16,7 @@ from enfold.config.logins import Logins, auth_of
 from enfold.config.running_calls import RunningCalls
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.operation import DEFAULT_POLICY, Operation, Policy
+from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy
 from enfold.registry import OperationRegistry
 from enfold.source_states import REQUIRED, Problem
 
@@ -422,7 +422,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     )
     async with imported:
         running = RunningCalls()
-        operations = [_counted(_governed(operation, entry), running) for operation in imported]
+        operations = [_counted(_governed(operation, source), running) for operation in imported]
         yield _Opened(operations, lambda: bool(running), imported.report.skipped)
 
 
@@ -437,7 +437,7 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     chosen = [operation for operation in found if choice.takes(operation.spec)]
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
-    operations = [_governed(operation, entry) for operation in placed]
+    operations = [_governed(operation, source) for operation in placed]
     running = RunningCalls()
     if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
         operations = [_counted(operation, running) for operation in operations]
@@ -466,9 +466,9 @@ def _below(source: SourceEntry, operation: Operation) -> str:
     return ".".join(part for part in (given, operation.spec.namespace) if part)
 
 
-def _governed(operation: Operation, entry: dict[str, Any]) -> Operation:
+def _governed(operation: Operation, source: SourceEntry) -> Operation:
     """The operation under the policies and the access rules of the file."""
-    spec = operation.spec
+    spec, entry = operation.spec, source.entry
     if "access" in entry:
         spec = spec.replace(access_control=access_of(entry))
     if "timeout" in entry:
@@ -479,6 +479,7 @@ def _governed(operation: Operation, entry: dict[str, Any]) -> Operation:
         signature=operation.signature,
         policy=policy_of(entry).over(operation.policy),
         inline=operation.inline,
+        origin=Origin(source.kind, source.name),
     )
 
 

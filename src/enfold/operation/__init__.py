@@ -22,7 +22,7 @@ from enfold.operation.names import (
     operation_id,
     with_hash,
 )
-from enfold.operation.operation import Operation, function_name, is_coroutine_function, operation_from_function
+from enfold.operation.operation import Operation, Origin, function_name, is_coroutine_function, operation_from_function
 from enfold.operation.policy import DEFAULT_POLICY, INHERIT, Normalize, Policy
 from enfold.operation.spec import (
     DEFAULT_TIMEOUT,
@@ -59,6 +59,7 @@ __all__ = [
     "Operation",
     "OperationSpec",
     "OperationType",
+    "Origin",
     "Policy",
     "Progress",
     "RecordedRun",

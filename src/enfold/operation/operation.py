@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from enfold.operation.context import Context
 from enfold.operation.names import legal_name
 from enfold.operation.policy import INHERIT, Policy
@@ -13,9 +15,19 @@ from enfold.operation.spec import OperationSpec, OperationType, read_type
 if TYPE_CHECKING:
     from enfold.schema.signature import Signature
 
-__all__ = ["Operation", "function_name", "is_coroutine_function", "operation_from_function"]
+__all__ = ["Operation", "Origin", "function_name", "is_coroutine_function", "operation_from_function"]
 
 _COROUTINE: Final = 0x0080  # of the flags of code
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where an operation comes from: the kind of source (functions, openapi, mcp, calls), and the name it has here."""
+
+    kind: str = "functions"
+    name: str = ""
+
+
+FUNCTIONS: Final = Origin()
 
 
 class Operation:
@@ -24,7 +36,7 @@ class Operation:
     Without a signature the handler is called as `handler(input, context)`.
     """
 
-    __slots__ = ("handler", "inline", "policy", "signature", "spec")
+    __slots__ = ("handler", "inline", "origin", "policy", "signature", "spec")
 
     def __init__(
         self,
@@ -34,12 +46,14 @@ class Operation:
         signature: Signature | None = None,
         policy: Policy = INHERIT,
         inline: bool = False,
+        origin: Origin = FUNCTIONS,
     ) -> None:
         self.spec = spec
         self.handler = handler
         self.signature = signature
         self.policy = policy
         self.inline = inline
+        self.origin = origin
 
     def __repr__(self) -> str:
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
@@ -50,7 +64,14 @@ class Operation:
         return changed
 
     def with_spec(self, spec: OperationSpec) -> Operation:
-        return Operation(spec, self.handler, signature=self.signature, policy=self.policy, inline=self.inline)
+        return Operation(
+            spec,
+            self.handler,
+            signature=self.signature,
+            policy=self.policy,
+            inline=self.inline,
+            origin=self.origin,
+        )
 
 
 def operation_from_function(

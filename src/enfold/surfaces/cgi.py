@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from http import HTTPStatus
@@ -15,12 +16,14 @@ from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.log import Log
+from enfold.observing import OK
+from enfold.observing.conventions import cgi_span, http_outcome
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.runtime import drive
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.failures import too_large
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, record_of
 from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings, not_allowed
 
 if TYPE_CHECKING:
@@ -56,12 +59,21 @@ def to_cgi(
     variables.pop("HTTP_PROXY", None)
     introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"})
     user = variables.get(identity_variable)
-    guarded = registry.guarded(has_identities=bool(user))
+    guarded = registry.guarded(has_identities=bool(user), is_observed=False)
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
+    observers, began = functions.observers, time.perf_counter()
+    span = cgi_span(request.method, request.path, request.headers)
+    trace = None if observers.tracer is None else observers.tracer.begin(span)
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
         _send(answer, request, out)
+    if observers.is_on and (request.operation is not None or request.code != OK):
+        record = record_of(request, "cgi", began, len(answer.body))
+        if trace is not None:
+            trace.end(record, http_outcome(request.method, record, answer.status))
+        if observers.end is not None:
+            observers.end(record)
     return 0
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import ceil
 from typing import Any, Final, TypeAlias
 
-from enfold.errors import CODES, CallError, code_row
+from enfold.errors import CODES, CallError, code_row, safe_code
 from enfold.operation import OperationSpec
 
 __all__ = [
     "RefusedError",
     "declared_status",
     "error_headers",
-    "safe_code",
     "status_of",
     "too_large",
     "with_prefix",
 ]
 
 HeaderText: TypeAlias = tuple[str, str]
-
-_SAFE_CODE: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class RefusedError(CallError):
@@ -76,11 +72,6 @@ def error_headers(error: CallError, status: int) -> list[HeaderText]:
     if status in (429, 503) and isinstance(wait, int | float) and 0 <= wait < 1e9:
         headers.append(("retry-after", str(ceil(wait))))
     return headers
-
-
-def safe_code(code: str) -> str:
-    """A code that can stand in a header: one that somebody else chose may hold anything."""
-    return code if _SAFE_CODE.fullmatch(code) else "UNKNOWN_ERROR"
 
 
 def _challenge(error: CallError) -> str:

@@ -11,13 +11,14 @@ from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.protocol.call_settings import NESTED_MARGIN
 from enfold.calls.protocol.transport import Transport
 from enfold.envelope import ResponseEnvelope
-from enfold.operation import Context, Operation, OperationSpec, OperationType, Policy
+from enfold.operation import Context, Operation, OperationSpec, OperationType, Origin, Policy
 from enfold.pipeline import KEPT_WRONG
 
 __all__ = ["is_reached_over", "remote_operation"]
 
 # The callee's pipeline has run: nothing is changed again.
 _AS_IT_CAME = Policy(normalize="off", strict_output=False)
+_PEERS = Origin("calls")
 
 
 def remote_operation(
@@ -30,8 +31,8 @@ def remote_operation(
 ) -> Operation:
     """The operation as `shown` here, which is called as `spec` there; `idle` is how long a stream may give no item."""
     if spec.type is OperationType.SUBSCRIPTION:
-        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME)
-    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME)
+        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME, origin=_PEERS)
+    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME, origin=_PEERS)
 
 
 def is_reached_over(operation: Operation, transport: Transport) -> bool:

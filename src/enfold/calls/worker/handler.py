@@ -41,6 +41,7 @@ from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCa
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
+from enfold.observing import SpanStart, Watch
 from enfold.operation import Context, Identity, OperationSpec, Policy, RecordedRun
 from enfold.operation.repeats import OnceStore, checked_key
 from enfold.registry import Registry, not_found
@@ -74,7 +75,9 @@ class CallHandler:
     ) -> None:
         """`record` begins the recording of a request that asks for its provenance, where that is allowed."""
         self.registry = registry
-        self._guarded = (registry if store is None else registry.with_policy(Policy(once=store))).guarded()
+        repeatable = registry if store is None else registry.with_policy(Policy(once=store))
+        self._guarded = repeatable.guarded(is_observed=False)
+        self._observers = registry.observers
         self.counts = Counts()
         self.operations: dict[str, OperationCounts] = {}
         self.boot = new_boot()
@@ -192,6 +195,8 @@ class CallHandler:
             call = ServedCall(
                 request, served, identity, message.peer, owner, message.reply or "", back, deadline, now, now
             )
+            if self._observers.is_on:
+                call.headers, call.size = message.headers, len(message.data) if back is None else None
             if request_id in self._calls:
                 raise CallError("VALIDATION_ERROR", "Another call has this request id")  # noqa: TRY301  # as above
             gate.enter(call, self._running, len(self._queue))
@@ -228,6 +233,17 @@ class CallHandler:
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
         self._answers.say(self._answers.tell(message.reply or "", failed(request.request_id, error)))
+        self._tell_refusal(request, message.identity, error)
+
+    def _tell_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
+        self._observers.refused(
+            "calls",
+            error.code,
+            operation_id=request.operation_id if request.operation_id in self.operations else "",
+            request_id=request.request_id,
+            parent=request.parent_request_id,
+            caller=None if identity is None else identity.id,
+        )
 
     # a call runs
 
@@ -239,18 +255,24 @@ class CallHandler:
         request, prepared = call.request, call.served.prepared
         request_id = request.request_id
         error: CallError | None = None
+        observers = self._observers
+        watch = observers.begin(partial(_span, call)) if observers.is_on else None
         try:
             if prepared.is_stream:
-                await self._stream(call)
+                await self._stream(call, watch)
             else:
                 context = self._enter(call)
                 envelope = await prepared.execute(request.input, context)
+                if watch is not None:
+                    watch.take(envelope)
                 if call.back is None or not self._answers.hand_over(call.back, envelope):
                     await self._answers.reply(call, Responded(request_id, envelope))
         except CallError as raised:
             error = raised
             await self._publish(call, failed(request_id, as_started(raised)))
         except asyncio.CancelledError:
+            if watch is not None:
+                watch.code = "ABORTED"
             if not call.is_aborted:  # we are being stopped, and the caller should know
                 error = CallError("UNAVAILABLE", f"The worker stopped before {call.operation_id} had ended")
                 self._answers.say(self._answers.tell(call.reply, failed(request_id, error)))
@@ -261,6 +283,15 @@ class CallHandler:
             await self._publish(call, failed(request_id, error))
         finally:
             self._finish(call, error)
+            if watch is not None:
+                self._tell(watch, call, error)
+
+    def _tell(self, watch: Watch, call: ServedCall, error: CallError | None) -> None:
+        """Tell the observers of a call that has ended."""
+        if error is not None:
+            watch.fail(error)
+        watch.request_bytes = call.size
+        watch.end("calls", call.prepared.operation, call.context or self._enter(call))
 
     def _enter(self, call: ServedCall) -> Context:
         """Begin: the context under which the operation runs, with the time that is left."""
@@ -281,8 +312,10 @@ class CallHandler:
             context.recording = self._record(call.served.prepared.spec, request.provenance, call.identity)
         return context
 
-    async def _stream(self, call: ServedCall) -> None:
+    async def _stream(self, call: ServedCall, watch: Watch | None) -> None:
         request = call.request
+        if watch is not None:
+            watch.stream()
         window = min(MAX_CREDITS, self._settings.window if request.credits is None else request.credits)
         # A stream's worker is known by the address in each of its frames; a lost first one is no loss.
         control = self._control_of(call)
@@ -295,6 +328,8 @@ class CallHandler:
             await self._produce(call, call.producer, items, context)
         finally:
             await items.aclose()
+        if watch is not None:
+            watch.items = call.producer.last
         await self._publish(call, Completed(request.request_id, call.producer.last))
 
     async def _produce(
@@ -357,6 +392,7 @@ class CallHandler:
         self._forget(call)
         error = outcomes.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
         self._answers.say(self._answers.tell(call.reply, failed(call.request.request_id, error)))
+        self._tell_refusal(call.request, call.identity, error)
 
     # publishing
 
@@ -457,6 +493,10 @@ class CallHandler:
             )
         if call.producer is not None and now - call.producer.heard_at > self._settings.silence + FROZEN:
             call.give_up()
+
+
+def _span(call: ServedCall) -> SpanStart:
+    return SpanStart(call.operation_id, "server", {"rpc.system.name": "enfold"}, call.headers or {})
 
 
 def as_started(error: CallError) -> CallError:

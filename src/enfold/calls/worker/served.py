@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
@@ -57,6 +58,8 @@ class ServedCall(msgspec.Struct, eq=False):
     deadline: float | None
     arrived_at: float
     spoke_at: float
+    headers: Mapping[str, str] | None = None  # where its caller's trace may stand
+    size: int | None = None  # of the request, in bytes
     context: Context | None = None
     producer: Producer | None = None
     task: asyncio.Task[None] | None = None

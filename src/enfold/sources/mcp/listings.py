@@ -21,6 +21,7 @@ from enfold.operation import (
     Operation,
     OperationSpec,
     OperationType,
+    Origin,
     Policy,
     legal_name,
     legal_names,
@@ -249,7 +250,7 @@ class _Maker:
             access_control=self._options.access,
             meta={"mcp": {"kind": "updates"}},
         )
-        self._made[spec.id] = Operation(spec, self._updater(), policy=self._options.policy)
+        self._made[spec.id] = self._operation(spec, self._updater())
 
     def _updater(self) -> Callable[[dict[str, Any], Context], AsyncGenerator[dict[str, str]]]:
         upstream = self._upstream
@@ -345,7 +346,11 @@ class _Maker:
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")
             return
-        self._made[spec.id] = Operation(spec, handler, policy=self._options.policy)
+        self._made[spec.id] = self._operation(spec, handler)
+
+    def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
+        options = self._options
+        return Operation(spec, handler, policy=options.policy, origin=Origin("mcp", options.namespace))
 
     def _skip(self, where: str, why: str) -> None:
         self._skipped.append(Problem(where, why))

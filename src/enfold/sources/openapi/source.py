@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Self
 
 from enfold.log import Log
-from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Policy
+from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Origin, Policy
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
@@ -203,7 +203,7 @@ class _Importer:
         handler = call.items if streams else call.answer_by_kind if by_kind else call.answer
         # An answer that was repaired by its own schema must not be bent to that of another.
         policy = Policy(normalize="off") if by_kind else self._policy
-        return Operation(spec, handler, policy=policy)
+        return Operation(spec, handler, policy=policy, origin=Origin("openapi", self._namespace))
 
     def _made(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:
         """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""

@@ -21,6 +21,7 @@ from enfold.envelope import (
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.introspection import introduce
+from enfold.observing import SpanStart, Watch
 from enfold.operation import Context, Identity, OperationSpec, OperationType, RecordedRun
 from enfold.registry import Registry
 from enfold.runtime import drive
@@ -109,7 +110,7 @@ class Shell:
         caller: str,
     ) -> None:
         introduce(registry, {"command_line": "enfold call TARGET {id}"})
-        self._registry = registry.guarded(has_identities=identity is not None)
+        self._registry = registry.guarded(has_identities=identity is not None, is_observed=False)
         self._identity = identity
         self._recorder = recorder
         self._stdin = stdin or sys.stdin
@@ -119,6 +120,14 @@ class Shell:
 
     def prepare(self, arguments: Sequence[str]) -> PreparedCall | int:
         """The call that the words describe; where they ask for help, it is printed, and the exit code given."""
+        try:
+            return self._read(arguments)
+        except CallError as error:
+            caller = None if self._identity is None else self._identity.id
+            self._registry.observers.refused("shell", error.code, caller=caller)
+            raise
+
+    def _read(self, arguments: Sequence[str]) -> PreparedCall | int:
         words = Words(list(arguments))
         if "--request" in words.options:
             return self._prepare_request(words)
@@ -197,10 +206,26 @@ class Shell:
 
     async def run(self, call: PreparedCall) -> int:
         """Run it, write what comes, and give the exit code."""
+        observers = self._registry.observers
+        watch = observers.begin(lambda: SpanStart(f"call {call.spec.id}", "internal")) if observers.is_on else None
+        try:
+            return await self._run(call, watch)
+        except BaseException as error:
+            if watch is not None:
+                watch.fail(error)
+            raise
+        finally:
+            if watch is not None:
+                watch.end("shell", self._registry.get(call.spec.id), call.context)
+
+    async def _run(self, call: PreparedCall, watch: Watch | None) -> int:
         try:
             if call.spec.type is OperationType.SUBSCRIPTION:
-                return await self._follow(call)
-            return self._write(call, await self._registry.execute(call.spec.id, call.input, call.context))
+                return await self._follow(call, watch)
+            envelope = await self._registry.execute(call.spec.id, call.input, call.context)
+            if watch is not None:
+                watch.take(envelope)
+            return self._write(call, envelope)
         except CallError as error:
             if call.write_error is not None:
                 self._print(call.write_error(error))
@@ -209,9 +234,13 @@ class Shell:
             if call.context.recording is not None and call.context.recording.is_kept:
                 print(f"recorded as run {call.context.recording.run_id}", file=self._messages)
 
-    async def _follow(self, call: PreparedCall) -> int:
+    async def _follow(self, call: PreparedCall, watch: Watch | None) -> int:
         worst = 0
+        if watch is not None:
+            watch.stream()
         async for envelope in self._registry.subscribe(call.spec.id, call.input, call.context):
+            if watch is not None:
+                watch.item()
             worst = max(worst, self._write(call, envelope))
             self._out.flush()
         return worst

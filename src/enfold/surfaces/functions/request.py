@@ -1,16 +1,19 @@
-"""One request as HTTP and CGI both have it, and the answer to it."""
+"""One request as HTTP and CGI both have it, the answer to it, and what is told of both."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
+from enfold.envelope import ResultWarning
 from enfold.formats import Format
-from enfold.operation import Identity, OperationSpec, RecordedRun, new_request_id
+from enfold.observing import NOBODY, OK, CallRecord
+from enfold.operation import Identity, OperationSpec, Origin, RecordedRun, new_request_id
 
-__all__ = ["FunctionAnswer", "FunctionRequest", "RequestBody", "id_header"]
+__all__ = ["FunctionAnswer", "FunctionRequest", "RequestBody", "id_header", "record_of"]
 
 
 class RequestBody(Protocol):
@@ -42,6 +45,13 @@ class FunctionRequest(msgspec.Struct, eq=False):
     recording: RecordedRun | None = None  # of this call, where it is recorded
     # The caller's own id, or one of ours once somebody needs it; until then None.
     request_id: str | None = None
+    # What observers are told of the call: where its operation comes from, the size of its body, how it ended.
+    origin: Origin = NOBODY
+    size: int | None = None
+    sent: int | None = None  # of a stream: bytes, and items
+    items: int | None = None
+    code: str = OK
+    warnings: Sequence[ResultWarning] = ()
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
         """The header that tells the caller under which run id the call was recorded."""
@@ -57,3 +67,24 @@ class FunctionRequest(msgspec.Struct, eq=False):
 
 def id_header(request: FunctionRequest) -> tuple[bytes, bytes]:
     return b"x-request-id", request.known_id().encode()
+
+
+def record_of(request: FunctionRequest, surface: str, began: float, response_bytes: int | None) -> CallRecord:
+    """A call that has ended; it began at `began` of `time.perf_counter()`."""
+    operation, identity, warnings = request.operation, request.identity, request.warnings
+    return CallRecord(
+        time.time(),
+        surface,
+        "" if operation is None else operation.id,
+        request.origin,
+        request.code,
+        time.perf_counter() - began,
+        request.request_id or request.known_id(),
+        None,
+        None if identity is None else identity.id,
+        len(warnings),
+        warnings[0].code if warnings else None,
+        request.size,
+        response_bytes,
+        request.items,
+    )

@@ -7,13 +7,13 @@ from weakref import WeakMethod
 
 import msgspec
 
-from enfold.operation import Identity, OperationSpec, OperationType
+from enfold.operation import Identity, OperationSpec, OperationType, Origin
 from enfold.registry import Registry
 from enfold.reserved import is_reserved
 from enfold.runtime import PreparedOperation
 from enfold.surfaces.query_string import QueryReader, query_reader
 
-__all__ = ["Route", "Routes", "methods_of"]
+__all__ = ["PREFIX", "Route", "Routes", "methods_of"]
 
 PREFIX: Final = "/functions/"
 
@@ -26,6 +26,7 @@ class Route(msgspec.Struct, eq=False):
     # The same for an answer in the surface's own format, where that takes structs.
     for_writing: PreparedOperation
     methods: tuple[str, ...]
+    origin: Origin
     known: dict[str, Route]  # the table it stands in, which is replaced when the registry changes
     _read_query: QueryReader | None = None
 
@@ -71,7 +72,7 @@ class Routes:
     def route_to(self, spec: OperationSpec) -> Route:
         prepared = self._registry.prepared(spec.id)
         writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
-        return Route(spec, prepared, writes, methods_of(spec), self.known)
+        return Route(spec, prepared, writes, methods_of(spec), prepared.operation.origin, self.known)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:

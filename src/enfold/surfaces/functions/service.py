@@ -13,14 +13,15 @@ import msgspec
 
 from enfold.access import check_access, may_list
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
-from enfold.errors import CallError
+from enfold.errors import CallError, safe_code
 from enfold.formats import find_format
 from enfold.identities.challenges import scopes_of
+from enfold.observing import NOBODY, code_of
 from enfold.operation import Context, OperationSpec, RecordedRun
 from enfold.operation.repeats import checked_key
 from enfold.registry import Registry
 from enfold.surfaces import reading
-from enfold.surfaces.failures import RefusedError, error_headers, safe_code, status_of, too_large, with_prefix
+from enfold.surfaces.failures import RefusedError, error_headers, status_of, too_large, with_prefix
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
 from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
@@ -71,6 +72,7 @@ class Functions:
         self._registry = registry
         self.lifetime = registry.lifetime
         self.sources = registry.sources
+        self.observers = registry.observers
         self._settings = settings
         self._dialect = dialect
         self._body_types = dialect.body_types
@@ -107,7 +109,7 @@ class Functions:
                 error.code, error.message.replace("Operation not found", self._dialect.missing, 1)
             ) from None
         if route is not None:
-            request.operation = route.spec
+            request.operation, request.origin = route.spec, route.origin
             if request.method not in route.methods:
                 raise not_allowed(request.method, route.methods)
         return route
@@ -125,7 +127,7 @@ class Functions:
         if request.identity is None:
             check_access(route.spec, None, {})
         elif not may_list(route.spec.access_control, request.identity):
-            request.operation = None
+            request.operation, request.origin = None, NOBODY
             self.find(request)  # which says that there is no such operation
 
     # the call
@@ -143,6 +145,7 @@ class Functions:
             ):
                 self._check_body(request)
             body = await request.source.body(self._settings.max_body)
+            request.size = len(body)
             try:
                 given = self._read_object(body)
             except reading.NOT_AN_OBJECT:
@@ -210,6 +213,7 @@ class Functions:
 
     async def _object_in(self, request: FunctionRequest) -> dict[str, Any]:
         body = await request.source.body(self._settings.max_body)
+        request.size = len(body)
         try:
             return self._read_object(body)
         except reading.NOT_AN_OBJECT:
@@ -272,8 +276,10 @@ class Functions:
         )
         request.operation, request.recording = asked.spec, asked.context.recording
         asked.context.unused_key = self._key(request)
+        request.origin = self._registry.get(asked.spec.id).origin
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
+            request.code, request.warnings = code_of(envelope), envelope.warnings
             return FunctionAnswer(encode_result(asked.answer(envelope)), headers=request.run_header())
         except CallError as error:
             return self.failure(request, error, asked.refusal(error))
@@ -297,6 +303,7 @@ class Functions:
 
     def failure(self, request: FunctionRequest, error: CallError, wire: Any = None) -> FunctionAnswer:
         """A failure in the format that the caller asked for; `wire` where it has been written already."""
+        request.code = safe_code(error.code)
         if request.request_id is None:
             request.request_id = error.request_id  # our log has the rest of the story under this one
         status = status_of(error, request.operation, has_identity=request.identity is not None)
@@ -305,6 +312,7 @@ class Functions:
         return FunctionAnswer(text, status, [*headers, *request.run_header()])
 
     def failure_text(self, request: FunctionRequest, error: CallError) -> bytes:
+        request.code = safe_code(error.code)
         shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
         return encode_failure(request.format.write_error(shown, _id_of(request.operation)))
 
@@ -319,6 +327,7 @@ def _id_of(operation: OperationSpec | None) -> str:
 
 def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
     """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
+    request.code, request.warnings = code_of(envelope), envelope.warnings
     headers = request.run_header()
     if envelope.warnings:
         first = safe_code(envelope.warnings[0].code)

@@ -5,25 +5,28 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Mapping
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from enfold.access import check_access
-from enfold.errors import CallError
+from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
 from enfold.identities.tokens import Door, Verifier, no_identity, refused_token
 from enfold.introspection import introduce
 from enfold.log import Log
+from enfold.observing import OK, Trace
+from enfold.observing.conventions import http_outcome, http_span
 from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, Presence, late_body
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header
-from enfold.surfaces.functions.routes import Route
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, record_of
+from enfold.surfaces.functions.routes import PREFIX, Route
 from enfold.surfaces.functions.service import (
     NO_STORE,
     Dialect,
@@ -83,9 +86,9 @@ def to_http(
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     settings = FunctionSettings(format, max_body, recorder, title, version, knows_callers=tokens is not None)
     introduce(registry, _surfaces(mounts or {}))
-    functions = Functions(served.guarded(has_identities=tokens is not None), settings, _DIALECT)
+    functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
-    public = Functions(served.public().guarded(), settings, _DIALECT) if is_closed else None
+    public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if is_closed else None
     carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
 
@@ -118,6 +121,7 @@ class HTTPApp:
         self._public = public  # what callers without a token get, where one is needed
         self._streams: set[SubscriptionStream] = set()
         self._is_stopping = False
+        self._observers = functions.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every call of an operation comes this way."""
@@ -139,6 +143,13 @@ class HTTPApp:
         headers = dict(lines)
         if len(headers) != len(lines):
             headers = header_table(scope)
+        observers, began = self._observers, 0.0
+        trace: Trace | None = None
+        if observers.is_on:
+            began = perf_counter()
+            observers.running += 1
+            if observers.tracer is not None and _is_call(path, scope["method"]):
+                trace = observers.tracer.begin(http_span(scope, headers))
         presence = Presence(receive, self._carrying.body_timeout, scope["method"] == "POST")
         request = FunctionRequest(scope["method"], path, scope["query_string"], headers, presence, self._format)
         exchange = Exchange(scope, send, presence)
@@ -161,15 +172,21 @@ class HTTPApp:
             failed = error
         finally:
             ended = presence.end()
-        if failed is not None:
-            answer = self._failure(exchange, request, failed, ended)
-        if answer is not None:
-            given = request.request_id
-            # Nobody has asked for the id of a call that succeeded: it only has to be its own.
-            own = _OWN_IDS % next(_numbers) if given is None else given.encode()
-            start, body = exchange.messages(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
-            await send(start)
-            await send(body)
+        try:
+            if failed is not None:
+                answer = self._failure(exchange, request, failed, ended)
+            if answer is not None:
+                given = request.request_id
+                # Nobody has asked for the id of a call that succeeded: it only has to be its own.
+                own = _OWN_IDS % next(_numbers) if given is None else given.encode()
+                if began and given is None:
+                    request.request_id = own.decode()
+                start, body = exchange.messages(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
+                await send(start)
+                await send(body)
+        finally:
+            if began:
+                self._tell(request, answer, began, trace)
         if failed is not None and not isinstance(failed, Exception) and ended is None:
             raise failed  # the client has its answer; whoever runs us has to know
         failed = None  # it knows this frame: together they would keep the input until the collector comes
@@ -191,7 +208,7 @@ class HTTPApp:
             route = functions.find(request)
         if route is None:
             return self._page(exchange, request, functions)
-        request.operation = route.spec
+        request.operation, request.origin = route.spec, route.origin
         if not route.prepared.is_open and (request.identity is not None or request.method != "OPTIONS"):
             functions.admit(route, request)
         if request.method == "OPTIONS":
@@ -240,15 +257,29 @@ class HTTPApp:
             if ended == "late":
                 return self._functions.failure(request, late_body())
             if ended is not None:
+                request.code = "ABORTED"
                 return None
             error = CallError("ABORTED", "The call was cancelled")  # by whoever runs us, or by itself
         if not isinstance(error, CallError):
             _log.error("The answer failed (request %s)", request.known_id(), error=error)
             error = CallError("UNKNOWN_ERROR", "The server failed to answer")
         if exchange.is_started:  # only the connection can tell of it
+            request.code = safe_code(error.code)
             raise error
         answer = self._functions.failure(request, error)
         return answer if answer.status != 401 or self._door is None else self._with_challenge(answer, exchange, request)
+
+    def _tell(self, request: FunctionRequest, answer: FunctionAnswer | None, began: float, trace: Trace | None) -> None:
+        """Tell the observers of a call that has ended, or of a request that was refused; a page is no call."""
+        observers = self._observers
+        observers.running -= 1
+        if (request.operation is None and request.code == OK) or request.method == "OPTIONS":
+            return
+        record = record_of(request, "http", began, request.sent if answer is None else len(answer.body))
+        if trace is not None:
+            trace.end(record, http_outcome(request.method, record, None if answer is None else answer.status))
+        if observers.end is not None:
+            observers.end(record)
 
     # streams
 
@@ -266,10 +297,13 @@ class HTTPApp:
             return
         stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._carrying.heartbeat)
         self._streams.add(stream)
+        self._observers.streams += 1
         try:
             await stream.run(route.prepared.subscribe(given, context))
         finally:
+            self._observers.streams -= 1
             self._streams.discard(stream)
+            request.sent, request.items = stream.sent, stream.items
 
     # pages
 
@@ -350,6 +384,12 @@ class HTTPApp:
             return
         answer = self._functions.failure(request, error)
         await exchange.answer(answer.body, answer.status, [id_header(request), *answer.headers])
+        self._observers.refused("http", error.code, request_id=request.known_id())
+
+
+def _is_call(path: str, method: str) -> bool:
+    """Whether a request is one for an operation, and so has a span."""
+    return method != "OPTIONS" and (path.startswith(PREFIX) or path == "/call")
 
 
 # Headers that say how the caller wants to be answered.

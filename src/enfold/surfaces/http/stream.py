@@ -91,6 +91,8 @@ class SubscriptionStream:
         self._writing = asyncio.Lock()
         self._started = False
         self._quiet = True
+        self.items = 0
+        self.sent = 0  # bytes
 
     async def run(self, items: Envelopes) -> None:
         """Send every item; an error before the first is raised, a later one is told in the stream."""
@@ -128,6 +130,7 @@ class SubscriptionStream:
             event_id = self._take_event_id(envelope) if is_resumable else None
             text = encode_result(request.format.write(envelope, operation))
             await self._put(self._framing.item(text, event_id))
+            self.items += 1
         await self._put(self._framing.complete, more=False)
 
     def _take_event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
@@ -157,6 +160,7 @@ class SubscriptionStream:
                 chunk = self._framing.opening + chunk
             self._quiet = False
             if chunk or not more:
+                self.sent += len(chunk)
                 await self._exchange.send_part(chunk, more=more)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, Question
 from enfold.mcp.json_rpc import (
@@ -21,7 +22,8 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.levels import LEVELS, place_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
-from enfold.operation import Identity, LogMessage, Progress, RecordedRun
+from enfold.observing import OK
+from enfold.operation import Context, Identity, LogMessage, Operation, Progress, RecordedRun
 from enfold.surfaces.mcp.changes import Changes
 
 __all__ = ["Caller", "Channel", "ClientExchange", "check_level", "read_caller"]
@@ -78,13 +80,19 @@ class ClientExchange(msgspec.Struct, eq=False):
     caller: Caller
     channel: Channel
     changes: Changes
-    headers: dict[bytes, bytes] | None = None  # where they repeat arguments, and are to be compared
+    headers: dict[bytes, bytes] | None = None  # of the HTTP request that it came in
     subject: str = ""  # what is called, as its log messages name it
     answers: dict[str, Any] = {}
     memory: dict[str, Any] = {}
     progress: float | None = None  # the last that was told
     questions: int = 0  # how many without a name were asked
     recording: RecordedRun | None = None  # of the call, where it is recorded
+    # What observers are told of the call: what was called, under which context, and what it came to.
+    operation: Operation | None = None
+    context: Context | None = None
+    envelope: ResponseEnvelope[Any] | None = None
+    code: str = OK
+    size: int | None = None  # of the request, in bytes
 
     @property
     def revision(self) -> Revision:

@@ -66,6 +66,7 @@ class MCPApp:
         self._shared = shared
         self._authorization = authorization
         self._hosts = hosts
+        self._observers = shared.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every MCP message over HTTP comes this way."""
@@ -95,8 +96,13 @@ class MCPApp:
             await post.run(Presence(receive, BODY_TIMEOUT))
         except RefusalError as refusal:
             if shared is not self._shared and refusal.status in (404, 405):
+                is_told = refusal.is_told
                 refusal = self._authorization.challenge(scope, headers)  # a token may find it
+                refusal.is_told = is_told
             await respond(send, refusal.status, refusal.body, refusal.headers)
+            if not refusal.is_told:
+                code, caller = _CODES.get(refusal.status, "VALIDATION_ERROR"), None if identity is None else identity.id
+                self._observers.refused("mcp", code, caller=caller)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("The answer failed", error=fault)
@@ -212,6 +218,21 @@ def _session(shared: SharedByPosts, headers: Headers, identity: Identity | None)
     if session_id is None:
         raise RefusalError(405, headers=[(b"allow", b"POST")])
     return shared.session(session_id, identity)
+
+
+# What a refusal by HTTP means in our table.
+_CODES: Final = {
+    401: "ACCESS_DENIED",
+    403: "ACCESS_DENIED",
+    404: "OPERATION_NOT_FOUND",
+    408: "TIMEOUT",
+    413: "PAYLOAD_TOO_LARGE",
+    429: "RESOURCE_EXHAUSTED",
+    499: "ABORTED",
+    500: "UNKNOWN_ERROR",
+    503: "UNAVAILABLE",
+    504: "TIMEOUT",
+}
 
 
 def _listener(session: HTTPSession, server: MCPServer) -> ChangeListener:

@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.access import check_access, may_call, may_list
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired, MissingCapability
@@ -83,7 +83,7 @@ class Service:
 
     def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool) -> None:
         find_format(settings.format)  # one that is not there is told here
-        self.registry = registry = registry.guarded(has_identities=has_identities)
+        self.registry = registry = registry.guarded(has_identities=has_identities, is_observed=False)
         self.settings = settings
         self.knows_callers = has_identities
         self.info = {
@@ -156,6 +156,7 @@ class Service:
     ) -> ProtocolError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same, with the nearest they may use."""
         identity = exchange.caller.identity
+        exchange.operation, exchange.code = None, "OPERATION_NOT_FOUND"
         near = nearest_id(str(name), [each.name for each in offers if may_list(each.spec.access_control, identity)])
         hint = "" if near is None else f". Did you mean {near}?"
         return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name!s:.200}{hint}")
@@ -184,6 +185,7 @@ class Service:
             place for place in self.catalog.addresses.find(uri) if _is_visible(exchange.caller.identity, place.resource)
         ]
         if not found:
+            exchange.code = "OPERATION_NOT_FOUND"
             code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
             raise ProtocolError(code, "Resource not found", {"uri": uri})
         if len(found) > 1:
@@ -227,6 +229,7 @@ class Service:
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
         if IDEMPOTENCY_KEY in exchange.meta:
             context.unused_key = self._key(exchange)
+        exchange.context = context
         if self.records(exchange):
             context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
@@ -257,20 +260,23 @@ class Service:
 
     async def run(self, exchange: ClientExchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
         """Run an operation whose failure is an error of the protocol, because its result has no place for one."""
-        exchange.subject = spec.id
+        exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
         context = self.context(exchange, spec)
         try:
-            return await self.registry.execute(spec.id, arguments, context)
+            exchange.envelope = await self.registry.execute(spec.id, arguments, context)
         except (InputRequired, MissingCapability):
             raise
         except CallError as error:
+            exchange.code = safe_code(error.code)
             raise protocol_error(error, context.request_id) from error
+        return exchange.envelope
 
     def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
         """Refuse a caller who may not run an operation with these arguments."""
         try:
             check_access(spec, exchange.caller.identity, arguments)
         except CallError as error:
+            exchange.code = safe_code(error.code)
             raise protocol_error(error, new_request_id()) from error
 
 

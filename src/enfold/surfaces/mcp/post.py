@@ -98,6 +98,7 @@ class Post(msgspec.Struct, eq=False):
     _client: Client = None  # its address, as the server names it
     _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
+    _size: int = 0  # of the body
 
     async def run(self, presence: Presence) -> None:
         """Read the message, and answer it unless its client cancels it or goes."""
@@ -106,6 +107,7 @@ class Post(msgspec.Struct, eq=False):
         presence.begin()
         try:
             body = await presence.body(self._shared.max_body)
+            self._size = len(body)
             if body.startswith(b"["):
                 await self._take_batch(body)
             else:
@@ -156,9 +158,11 @@ class Post(msgspec.Struct, eq=False):
 
     def _exchange(self, message: RPCMessage, caller: Caller) -> ClientExchange:
         changes = self._shared.server.changes
-        return ClientExchange(
+        exchange = ClientExchange(
             _id(message), str(message.method), message.params, self._meta, caller, self._reply, changes
         )
+        exchange.headers, exchange.size = self._headers, self._size
+        return exchange
 
     # without a handshake
 
@@ -173,7 +177,7 @@ class Post(msgspec.Struct, eq=False):
             exchange = ClientExchange(
                 message.id, message.method, message.params, self._meta, caller, self._reply, self._shared.server.changes
             )
-            exchange.headers = self._headers
+            exchange.headers, exchange.size = self._headers, self._size
             if message.method == "subscriptions/listen":
                 await self._listen(exchange)
                 return

@@ -35,9 +35,13 @@ class RefusalError(Exception):
         error: ProtocolError | None = None,
         request_id: RequestId | None = None,
         headers: Iterable[Header] = (),
+        *,
+        is_told: bool = False,
     ) -> None:
+        """`is_told`: observers have been told of it already."""
         super().__init__(status)
         self.status = status
+        self.is_told = is_told
         self.body = b"" if error is None else encode(error_message(request_id, error))
         self.headers = [*headers, *(() if error is None else (JSON,))]
 

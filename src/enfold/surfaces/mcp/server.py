@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from time import perf_counter, time
 from typing import Any, Final, TypeAlias
 
 from enfold.log import Log
@@ -12,6 +13,7 @@ from enfold.mcp.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    RESOURCE_NOT_FOUND,
     SERVER_KEY,
     SUBSCRIPTION_KEY,
     ProtocolError,
@@ -20,6 +22,9 @@ from enfold.mcp.json_rpc import (
     result_message,
 )
 from enfold.mcp.revisions import STATELESS, negotiate
+from enfold.observing import NOBODY, OK, CallRecord, Observers, SpanStart, Trace, code_of
+from enfold.observing.conventions import mcp_outcome, mcp_span
+from enfold.operation import new_request_id
 from enfold.registry import Registry
 from enfold.surfaces.mcp import prompts, resources, tools
 from enfold.surfaces.mcp.changes import KINDS, ChangeListener
@@ -60,16 +65,31 @@ class MCPServer(Service):
         method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
             return self.respond_now(exchange)
+        observers, began = self.registry.observers, 0.0
+        trace: Trace | None = None
+        if observers.is_on and exchange.method in _SLOW:
+            began = perf_counter()
+            observers.running += 1
+            trace = None if observers.tracer is None else observers.tracer.begin(_span(exchange))
         try:
             if "inputResponses" in exchange.params or "requestState" in exchange.params:
                 self._rounds.recall(exchange)
             return self._completed(exchange, await method(self, exchange))
         except (InputRequired, MissingCapability) as asking:
+            exchange.code = asking.code
             return self.ask(exchange, asking)
         except ProtocolError as error:
+            exchange.code = _CODES.get(error.code, "VALIDATION_ERROR") if exchange.code == OK else exchange.code
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
+            exchange.code = "UNKNOWN_ERROR"
             return _failed(exchange.id, exchange.method, error)
+        except BaseException:
+            exchange.code = "ABORTED"
+            raise
+        finally:
+            if began:
+                _tell(observers, exchange, began, trace)
 
     def ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
         """The message that asks a client for what its request cannot go on without."""
@@ -124,6 +144,49 @@ class MCPServer(Service):
         """The message that ends a `subscriptions/listen` in good order."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
         return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
+
+
+def _span(exchange: ClientExchange) -> SpanStart:
+    """Its caller's trace stands in `_meta`; where it does not, that of the HTTP request will do."""
+    headers, name = exchange.headers, exchange.params.get("name")
+    carrier = exchange.meta if headers is None or "traceparent" in exchange.meta else headers
+    is_over_http = headers is not None
+    return mcp_span(exchange.method, name, exchange.id, exchange.revision.name, carrier, is_over_http=is_over_http)
+
+
+def _tell(observers: Observers, exchange: ClientExchange, began: float, trace: Trace | None) -> None:
+    """Tell the observers of a call that has ended."""
+    observers.running -= 1
+    operation, context, envelope = exchange.operation, exchange.context, exchange.envelope
+    identity = exchange.caller.identity
+    warnings = () if envelope is None else envelope.warnings
+    is_done = envelope is not None and exchange.code == OK
+    record = CallRecord(
+        time(),
+        "mcp",
+        "" if operation is None else operation.spec.id,
+        NOBODY if operation is None else operation.origin,
+        code_of(envelope) if is_done and envelope is not None else exchange.code,
+        perf_counter() - began,
+        new_request_id() if context is None else context.request_id,
+        None,
+        None if identity is None else identity.id,
+        len(warnings),
+        warnings[0].code if warnings else None,
+        exchange.size,
+    )
+    if trace is not None:
+        trace.end(record, mcp_outcome(record, exchange.method, exchange.params.get("name")))
+    if observers.end is not None:
+        observers.end(record)
+
+
+# What an error of the protocol means in our table; all others say that the request was wrong.
+_CODES: Final = {
+    METHOD_NOT_FOUND: "OPERATION_NOT_FOUND",
+    RESOURCE_NOT_FOUND: "OPERATION_NOT_FOUND",
+    INTERNAL_ERROR: "UNKNOWN_ERROR",
+}
 
 
 def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enfold.access import is_hidden
-from enfold.errors import CallError
+from enfold.errors import CallError, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
@@ -29,9 +29,10 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
     """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
     tool = service.known_tools.get(exchange.params.get("name", "")) or _find(service, exchange)
     prepared, revision = tool.prepared, exchange.caller.revision
+    exchange.operation = prepared.operation
     if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.caller.identity):
         raise service.unknown(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
-    if tool.mirrors and exchange.headers is not None:
+    if tool.mirrors and revision.is_stateless and exchange.headers is not None:
         check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
     asked: Format | None = None
     try:
@@ -52,9 +53,10 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         ):
             exchange.subject = tool.id
             context = service.context(exchange, tool.spec)
-        envelope = await prepared.execute(arguments, context)
+        envelope = exchange.envelope = await prepared.execute(arguments, context)
         result = success(tool, envelope, revision, asked)
     except CallError as error:
+        exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=revision.is_stateless)
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
@@ -66,6 +68,7 @@ async def _collect(
     exchange.subject = tool.id
     context = service.context(exchange, tool.spec, service.settings.collect_for if tool.spec.timeout is None else None)
     collected = await collect(service.registry, tool.id, arguments, context)
+    exchange.envelope = collected.envelope
     return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
 
 

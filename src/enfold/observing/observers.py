@@ -1,0 +1,266 @@
+"""The one seam for "a call has ended": a record, and those who are given it. Surfaces and the runtime tell; nothing is kept.
+
+Without an observer and without a tracer a call passes here with one look at `is_on`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import msgspec
+
+from enfold.envelope import LocalResponseMeta, error_of
+from enfold.errors import CallError, safe_code
+from enfold.log import Log
+from enfold.operation import Context, Operation, Origin, new_request_id
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope, ResultWarning
+
+__all__ = ["NOBODY", "OK", "CallRecord", "Observer", "Observers", "SpanStart", "Trace", "Tracer", "Watch", "code_of"]
+
+OK: Final = "OK"
+NOTHING: Final[Mapping[str, Any]] = {}
+NOBODY: Final = Origin("", "")  # of a call that found no operation
+
+
+class CallRecord(msgspec.Struct, frozen=True):
+    """A call that has ended, as an operator may see it: never its arguments, never its result.
+
+    `operation` is empty where none was found; `code` is that of the error, or OK; sizes are those of bodies, and None where
+    nobody knows them; `items` is the number of a stream's items.
+    """
+
+    time: float  # when it ended, in Unix seconds
+    surface: str  # http, mcp, cgi, shell, calls; process for a call made in this one
+    operation: str
+    origin: Origin
+    code: str
+    duration: float  # seconds
+    request_id: str
+    parent_request_id: str | None = None
+    caller: str | None = None  # the id of the identity
+    warnings: int = 0
+    first_warning: str | None = None
+    request_bytes: int | None = None
+    response_bytes: int | None = None
+    items: int | None = None
+
+
+Observer: TypeAlias = Callable[[CallRecord], object]
+
+
+class SpanStart(msgspec.Struct, frozen=True):
+    """What is known of a call when it begins, for its span; `carrier` is where the caller's trace may be found."""
+
+    name: str
+    kind: str = "server"  # or client, internal
+    attributes: Mapping[str, Any] = {}
+    carrier: Mapping[Any, Any] | None = None
+
+
+class Trace(Protocol):
+    """The span of one call: between `enter` and `leave` it is the current one, and parent of what is asked of others."""
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def end(self, record: CallRecord, attributes: Mapping[str, Any]) -> None: ...
+
+
+class Tracer(Protocol):
+    """Begins the span of a call, which it enters where it `is_current` until its end."""
+
+    def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None: ...
+
+
+class Observers:
+    """Those who see the calls of a registry and its views.
+
+    `is_on` is what every call looks at; `end` takes the record of a call that has ended, `tracer` begins its span; each is
+    None where nobody wants it. `running` and `streams` are how many calls, and how many streams of them, are under way.
+    """
+
+    __slots__ = ("_observers", "end", "is_on", "running", "streams", "tracer")
+
+    def __init__(self) -> None:
+        self._observers: list[Observer] = []
+        self.end: Observer | None = None
+        # Whether an SDK is installed is looked for with the first call, not before: programs install it when they start.
+        self.tracer: Tracer | None = _FirstLook(self)
+        self.is_on = True
+        self.running = 0
+        self.streams = 0
+
+    def add(self, observer: Observer) -> Callable[[], None]:
+        """Give every record to an observer that never raises; the answer ends it. One of somebody else's needs `observe`."""
+        self._observers.append(observer)
+        self._changed()
+
+        def end() -> None:
+            if observer in self._observers:
+                self._observers.remove(observer)
+                self._changed()
+
+        return end
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Give every record to an observer; what it raises is written to the log. The answer ends it."""
+
+        def observe(record: CallRecord) -> None:
+            try:
+                observer(record)
+            except Exception as error:  # noqa: BLE001  # who looks on must not disturb the call
+                Log("enfold").error("An observer of calls failed", error=error)
+
+        return self.add(observe)
+
+    def trace(self, provider: Any) -> None:
+        """Begin a span for every call with an OpenTelemetry tracer provider; None ends that."""
+        if provider is None:
+            self.tracer = None
+        else:
+            from enfold.observing.tracing import SpanTracer
+
+            self.tracer = SpanTracer(provider)
+        self._changed()
+
+    def look_for_tracer(self) -> None:
+        """Trace calls if the program has installed an OpenTelemetry SDK by now."""
+        loaded: Any = sys.modules.get("opentelemetry.trace")
+        provider = None if loaded is None else loaded.get_tracer_provider()
+        is_real = loaded is not None and not isinstance(
+            provider, loaded.ProxyTracerProvider | loaded.NoOpTracerProvider
+        )
+        self.trace(provider if is_real else None)
+
+    def refused(
+        self,
+        surface: str,
+        code: str,
+        *,
+        operation_id: str = "",
+        request_id: str | None = None,
+        parent: str | None = None,
+        caller: str | None = None,
+    ) -> None:
+        """Tell of a call that was refused before it began; `operation_id` is that of one that there is."""
+        if self.end is not None:
+            own = request_id or new_request_id()
+            self.end(CallRecord(time.time(), surface, operation_id, NOBODY, safe_code(code), 0.0, own, parent, caller))
+
+    def begin(self, start: Callable[[], SpanStart], *, is_stream: bool = False) -> Watch:
+        """Begin to watch a call; `start` is asked only where there is a tracer. A stream is entered for each item."""
+        return Watch(self, start, is_stream=is_stream)
+
+    def _changed(self) -> None:
+        observers = tuple(self._observers)
+        self.end = _all_of(observers) if len(observers) > 1 else observers[0] if observers else None
+        self.is_on = bool(observers) or self.tracer is not None
+
+
+def _all_of(observers: Sequence[Observer]) -> Observer:
+    def tell_all(record: CallRecord) -> None:
+        for observer in observers:
+            observer(record)
+
+    return tell_all
+
+
+class _FirstLook:
+    """Stands where the tracer will be, and looks for it with the first call."""
+
+    def __init__(self, observers: Observers) -> None:
+        self._observers = observers
+
+    def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None:
+        self._observers.look_for_tracer()
+        found = self._observers.tracer
+        return None if found is None else found.begin(start, is_current=is_current)
+
+
+class Watch:
+    """One call while it runs; `end` tells of it, once."""
+
+    __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
+
+    def __init__(self, observers: Observers, start: Callable[[], SpanStart], *, is_stream: bool = False) -> None:
+        tracer = observers.tracer
+        self._observers = observers
+        self._began = time.perf_counter()
+        self._is_stream = False
+        self._trace = None if tracer is None else tracer.begin(start(), is_current=not is_stream)
+        self.code = OK
+        self.items: int | None = None
+        self.request_bytes: int | None = None
+        self.warnings: Sequence[ResultWarning] = ()
+        observers.running += 1
+        if is_stream:
+            self.stream()
+
+    def __enter__(self) -> None:
+        if self._trace is not None:
+            self._trace.enter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._trace is not None:
+            self._trace.leave()
+
+    def stream(self) -> None:
+        """What is watched is a stream, and its items are counted."""
+        self._is_stream, self.items = True, 0
+        self._observers.streams += 1
+
+    def item(self) -> None:
+        """The stream has given one more item."""
+        self.items = (self.items or 0) + 1
+
+    def fail(self, error: BaseException) -> None:
+        """What ended the call: an error with a code, or somebody who gave up."""
+        self.code = safe_code(error.code) if isinstance(error, CallError) else "ABORTED"
+
+    def take(self, envelope: ResponseEnvelope[Any]) -> None:
+        """What the result tells."""
+        self.code, self.warnings = code_of(envelope), envelope.warnings
+
+    def end(
+        self, surface: str, operation: Operation, context: Context, attributes: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """Tell of the call; `attributes` are for its span alone."""
+        observers = self._observers
+        observers.running -= 1
+        observers.streams -= self._is_stream
+        if self._trace is None and observers.end is None:
+            return
+        identity, warnings = context.identity, self.warnings
+        record = CallRecord(
+            time.time(),
+            surface,
+            operation.spec.id,
+            operation.origin,
+            self.code,
+            time.perf_counter() - self._began,
+            context.request_id,
+            context.parent_request_id,
+            None if identity is None else identity.id,
+            len(warnings),
+            warnings[0].code if warnings else None,
+            self.request_bytes,
+            None,
+            self.items,
+        )
+        if self._trace is not None:
+            self._trace.end(record, attributes)
+        if observers.end is not None:
+            observers.end(record)
+
+
+def code_of(envelope: ResponseEnvelope[Any]) -> str:
+    """OK, or the code of a result that tells of an error."""
+    if type(envelope.meta) is LocalResponseMeta or not envelope.is_error:
+        return OK
+    return safe_code(error_of(envelope).code)

@@ -1,0 +1,107 @@
+"""Spans of calls, by the OpenTelemetry API; loaded only where an SDK is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from opentelemetry import context as contexts
+from opentelemetry import propagate
+from opentelemetry.context import Context
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
+
+from enfold.observing import outgoing
+from enfold.observing.conventions import record_attributes
+from enfold.observing.observers import OK, CallRecord, SpanStart
+
+__all__ = ["SpanTracer"]
+
+_KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
+# The caller was wrong, or gave up: our own span of it is no error. (The conventions for HTTP servers.)
+_NOT_OUR_FAULT: Final = frozenset(
+    {
+        "OPERATION_NOT_FOUND",
+        "INVALID_OPERATION_TYPE",
+        "VALIDATION_ERROR",
+        "ACCESS_DENIED",
+        "PAYLOAD_TOO_LARGE",
+        "ABORTED",
+    }
+)
+
+
+class SpanTracer:
+    """Begins a span for each call, below that of its caller."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._tracer = provider.get_tracer("enfold")
+        outgoing.inject = _inject
+
+    def begin(self, start: SpanStart, *, is_current: bool = True) -> SpanTrace:
+        parent = None if start.carrier is None else propagate.extract(start.carrier, getter=_CARRIER)
+        span = self._tracer.start_span(start.name, parent, _KINDS[start.kind], dict(start.attributes))
+        trace = SpanTrace(span, set_span_in_context(span, parent))
+        if is_current:
+            trace.enter()
+        return trace
+
+
+class SpanTrace:
+    """The span of one call."""
+
+    __slots__ = ("_context", "_span", "_token")
+
+    def __init__(self, span: Span, context: Context) -> None:
+        self._span = span
+        self._context = context
+        self._token: Any = None
+
+    def enter(self) -> None:
+        self._token = contexts.attach(self._context)
+
+    def leave(self) -> None:
+        if self._token is not None:
+            contexts.detach(self._token)
+            self._token = None
+
+    def end(self, record: CallRecord, attributes: Mapping[str, Any]) -> None:
+        span = self._span
+        if span.is_recording():
+            own = dict(attributes)
+            if "name" in own:
+                span.update_name(own.pop("name"))
+            span.set_attributes(record_attributes(record) | own)
+            if record.code != OK and record.code not in _NOT_OUR_FAULT:
+                span.set_status(Status(StatusCode.ERROR, record.code))
+        span.end()
+        self.leave()
+
+
+class _Carrier(Getter[Mapping[Any, Any]]):
+    """Reads a trace from HTTP headers, which are bytes, from `_meta`, or from the headers of a message."""
+
+    def get(self, carrier: Mapping[Any, Any], key: str) -> list[str] | None:
+        found = carrier.get(key)
+        if found is None:
+            found = carrier.get(key.encode())
+        if isinstance(found, bytes):
+            found = found.decode("latin-1")
+        return [found] if isinstance(found, str) else None
+
+    def keys(self, carrier: Mapping[Any, Any]) -> list[str]:
+        return list(_names(carrier))
+
+
+def _names(carrier: Mapping[Any, Any]) -> Iterator[str]:
+    for key in carrier:
+        yield key.decode("latin-1") if isinstance(key, bytes) else str(key)
+
+
+_CARRIER: Final = _Carrier()
+
+
+def _inject() -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
