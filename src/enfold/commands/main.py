@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "convert": "convert a result from one format to another",
     "token": "make, list and revoke the tokens of a file",
     "prov": "show, verify and draw records of provenance",
+    "diff": "say what changed between two targets, and whom it breaks",
     "doctor": "say what is installed and what is missing",
 }
 

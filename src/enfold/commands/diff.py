@@ -1,0 +1,136 @@
+"""The command `enfold diff`: which operations of two targets came, went or changed, and whether that breaks somebody.
+
+A change breaks when a call of before may be refused now, or an answer of now may not be what was promised before.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from enfold.commands.command_options import TARGETS, parsed
+from enfold.commands.printing import print_json
+from enfold.commands.targets import on_target, read_target
+from enfold.errors import CallError
+from enfold.operation import AccessControl, OperationSpec
+from enfold.registry import Registry
+from enfold.schema.compatibility import incompatibilities
+
+__all__ = ["compare", "run"]
+
+BREAKING: Final = 1
+
+Verdict: TypeAlias = Literal["breaking", "compatible"]
+
+_SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
+
+
+class OperationChange(msgspec.Struct, frozen=True):
+    """What became of one operation, whether that breaks somebody, and why, in sentences."""
+
+    id: str
+    change: Literal["added", "removed", "changed"]
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Print the changes from one target to the other; the exit code is 1 where one of them breaks somebody."""
+    options = parsed(_parser(registry), words)
+    old = _specs(options.old, None)
+    new = _specs(options.new, None) if registry is None else _specs("", registry)
+    changes = list(compare(old, new))
+    is_breaking = any(change.verdict == "breaking" for change in changes)
+    if options.json:
+        print_json({"breaking": is_breaking, "changes": changes})
+    else:
+        print(_report(changes))
+    return BREAKING if is_breaking else 0
+
+
+def _parser(registry: Registry | None) -> ArgumentParser:
+    parser = ArgumentParser("enfold diff", description="Say what changed between two targets, and whom it breaks.")
+    parser.add_argument("old", help=TARGETS)
+    if registry is None:
+        parser.add_argument("new", help="the same, as it is now")
+    parser.add_argument("--json", action="store_true", help="the changes as JSON")
+    return parser
+
+
+def _specs(target: str, registry: Registry | None) -> dict[str, OperationSpec]:
+    found: dict[str, OperationSpec] = {}
+
+    def keep(opened: Registry) -> int:
+        found.update((spec.id, spec) for spec in opened.list())
+        return 0
+
+    on_target(None if registry is not None else read_target(target), registry, keep)
+    if not found:
+        raise CallError("OPERATION_NOT_FOUND", f"There are no operations in {target or 'this program'}")
+    return found
+
+
+def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Iterator[OperationChange]:
+    """Each operation that is not what it was, by id; what did not change is left out."""
+    for name in sorted(old.keys() | new.keys()):
+        if name not in new:
+            yield OperationChange(name, "removed", "breaking")
+        elif name not in old:
+            yield OperationChange(name, "added", "compatible")
+        elif old[name] != new[name]:
+            reasons = tuple(_breaks(old[name], new[name]))
+            yield OperationChange(
+                name, "changed", "breaking" if reasons else "compatible", reasons or _told(old[name], new[name])
+            )
+
+
+def _breaks(old: OperationSpec, new: OperationSpec) -> Iterator[str]:
+    """Why somebody who knows the old operation cannot use the new one as before."""
+    if old.type is not new.type:
+        yield f"it was a {old.type.value} and is a {new.type.value}"
+    yield from _locked_out(old.access_control, new.access_control)
+    for found in incompatibilities(old.input_schema, new.input_schema):
+        yield f"input: {found}"
+    for found in incompatibilities(new.output_schema, old.output_schema, ignores_extras=True):
+        yield f"output: {found}"
+    if old.idempotent and not new.idempotent:
+        yield "it can no longer be repeated without harm"
+
+
+def _locked_out(old: AccessControl, new: AccessControl) -> Iterator[str]:
+    more = sorted(set(new.required_scopes) - set(old.required_scopes))
+    if more:
+        yield f"it needs the scope {', '.join(more)}"
+    some, before = set(new.required_scopes_any), set(old.required_scopes_any)
+    if some and not (before and before <= some) and not some & set(old.required_scopes):
+        yield f"it needs one of the scopes {', '.join(sorted(some))}"
+    resource = (new.resource_type, new.resource_action, new.resource_id)
+    if new.resource_type is not None and resource != (old.resource_type, old.resource_action, old.resource_id):
+        yield f"it needs {new.resource_action or 'access'} on a {new.resource_type}"
+    if old.public and not new.public:
+        yield "it is no longer public"
+
+
+def _told(old: OperationSpec, new: OperationSpec) -> tuple[str, ...]:
+    """What changed without breaking anybody."""
+    before, now = old.to_dict(), new.to_dict()
+    return (f"{', '.join(name for name in now if before.get(name) != now[name])} changed",)
+
+
+def _report(changes: list[OperationChange]) -> str:
+    if not changes:
+        return "Nothing changed."
+    lines = []
+    for change in changes:
+        lines.append(
+            f"{_SIGNS[change.change]} {change.id}  {change.change}{', breaking' if change.verdict == 'breaking' else ''}"
+        )
+        lines += [f"    {reason}" for reason in change.reasons]
+    counts: dict[str, int] = {}
+    for change in changes:
+        counts[change.change] = counts.get(change.change, 0) + 1
+    breaking = sum(change.verdict == "breaking" for change in changes)
+    return "\n".join([*lines, f"{', '.join(f'{count} {name}' for name, count in counts.items())}; {breaking} breaking"])
