@@ -15,20 +15,25 @@ EVERYTHING: Final = "*"  # the scope that satisfies every rule
 
 def may_call(access: AccessControl, identity: Identity | None, input: Mapping[str, Any]) -> bool:
     """Whether the caller has the scopes, and the action on the resource that the input names."""
+    if access.resource_type is None:
+        return may_list(access, identity)
     if identity is None:
         return access.admits_strangers
     if EVERYTHING in identity.scopes:
         return True
-    return _has_scopes(access, identity) and (access.resource_type is None or _has_resource(access, identity, input))
+    return _has_scopes(access, identity.scopes) and _has_resource(access, identity, input)
 
 
 def may_list(access: AccessControl, identity: Identity | None) -> bool:
     """Whether some input exists with which the caller could run it; lists show no more than that."""
     if identity is None:
         return access.admits_strangers
-    if EVERYTHING in identity.scopes:
+    scopes = identity.scopes
+    if access.resource_type is None and not access.required_scopes_any and scopes.issuperset(access.required_scopes):
+        return True  # as nearly all may
+    if EVERYTHING in scopes:
         return True
-    return _has_scopes(access, identity) and (access.resource_type is None or _has_some_resource(access, identity))
+    return _has_scopes(access, scopes) and (access.resource_type is None or _has_some_resource(access, identity))
 
 
 def is_hidden(access: AccessControl, identity: Identity | None) -> bool:
@@ -41,7 +46,8 @@ def check_access(spec: OperationSpec, identity: Identity | None, input: object) 
 
     Without an identity the surface answers 401 instead of 403.
     """
-    if may_call(spec.access_control, identity, input if isinstance(input, Mapping) else {}):
+    access = spec.access_control
+    if may_list(access, identity) if access.resource_type is None else may_call(access, identity, _named(input)):
         return
     if identity is None:
         raise CallError("ACCESS_DENIED", f"{spec.id} needs a bearer token", {"reason": "no_identity"})
@@ -50,10 +56,14 @@ def check_access(spec: OperationSpec, identity: Identity | None, input: object) 
     raise CallError("ACCESS_DENIED", f"{identity.id} may not call {spec.id}", {"reason": "not_allowed"})
 
 
-def _has_scopes(access: AccessControl, identity: Identity) -> bool:
-    if not identity.scopes.issuperset(access.required_scopes):
+def _named(input: object) -> Mapping[str, Any]:
+    return input if isinstance(input, Mapping) else {}
+
+
+def _has_scopes(access: AccessControl, scopes: frozenset[str]) -> bool:
+    if not scopes.issuperset(access.required_scopes):
         return False
-    return not access.required_scopes_any or not identity.scopes.isdisjoint(access.required_scopes_any)
+    return not access.required_scopes_any or not scopes.isdisjoint(access.required_scopes_any)
 
 
 def _has_resource(access: AccessControl, identity: Identity, input: Mapping[str, Any]) -> bool:

@@ -197,14 +197,13 @@ class PreparedOperation:
                 result = await self._start(arguments, context)
             else:
                 result = await self._handler(**arguments)
-            is_recorded = context is not None and context.recording is not None
-            envelope = self._finish_plainly(result) if is_recorded else self._finish(result)
+            if context is None or context.recording is None:
+                return self._finish(result)
+            envelope = self._finish_plainly(result)
         except CallError as error:
             raise await self._recorded(self._as_told(error, context), input, context) from error.__cause__
         except BaseException as error:
             raise await self._recorded(self._failure_of(error, context, has_passed), input, context) from error
-        if context is None or context.recording is None:
-            return envelope
         return await context.recording.keep_success(self.spec, input, envelope, inline=context.inline)
 
     async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:

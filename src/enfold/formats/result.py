@@ -25,8 +25,7 @@ HAS_PREFIXES: Final = True
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
     """`{"result": v}`; several values are numbered, no value is `{}`, a result that tells of a failure is its text."""
-    data = envelope.data
-    values = 1 if operation is None else operation.values
+    data, values = envelope.data, 1 if operation is None else operation.values
     is_local = type(envelope.meta) is LocalResponseMeta
     if is_local and values == 1 and type(data) is not bytes:  # as nearly all are
         return {"result": data}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sized
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -125,14 +123,13 @@ class Tokens:
     def __init__(self, identities: Mapping[str, Identity] | Iterable[tuple[str, Identity]]) -> None:
         """Identities by `hash_token(token)`, or by the token itself, which is hashed here and not kept."""
         pairs = identities.items() if isinstance(identities, Mapping) else identities
-        self._key = os.urandom(32)
-        self._identities = {blake2b(_digest(text), key=self._key).digest(): identity for text, identity in pairs}
+        self._identities = {_digest(text): identity for text, identity in pairs}
 
     def identify(self, token: str) -> Identity | None:
         """The identity a token stands for, in a time that tells nothing about the tokens there are."""
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        # The table is searched by a keyed hash: how long a search takes depends on bits that nobody outside can choose.
-        return self._identities.get(blake2b(digest, key=self._key).digest())
+        # A dict is searched by a keyed hash of the digest: how long that takes depends on bits that nobody outside can
+        # choose, and all that they could tell of is the digest, from which no token is found.
+        return self._identities.get(sha256(token.encode("utf-8", "surrogatepass")).digest())
 
     def __len__(self) -> int:
         return len(self._identities)
@@ -150,13 +147,15 @@ def new_token() -> str:
 
 def hash_token(token: str) -> str:
     """What is written down instead of a token."""
-    return f"{_HASHED}{hashlib.sha256(token.encode()).hexdigest()}"
+    return f"{_HASHED}{sha256(token.encode()).hexdigest()}"
 
 
 def bearer_token(authorization: str) -> str | None:
     """The token of an `Authorization` header; None where the header is of another kind."""
     scheme, _, token = authorization.strip().partition(" ")
-    return token.strip() or None if scheme.lower() == "bearer" else None
+    if scheme != "Bearer" and scheme.lower() != "bearer":
+        return None
+    return token.strip() or None
 
 
 def tokens_from_environment(environ: Mapping[str, str], name: str = VARIABLE) -> Tokens | None:
@@ -171,7 +170,7 @@ _HEX_DIGITS: Final = re.compile("[0-9a-fA-F]{64}")
 
 def _digest(text: str) -> bytes:
     if not text.startswith(_HASHED):
-        return hashlib.sha256(text.encode()).digest()
+        return sha256(text.encode()).digest()
     digits = text.removeprefix(_HASHED)
     if not _HEX_DIGITS.fullmatch(digits):
         raise ValueError("A token's hash is `sha256:` and 64 hexadecimal digits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -12,7 +13,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import JSON, Header, Receive, Scope, Send
 from enfold.surfaces.failures import too_large
-from enfold.timekeeping import this_thread, timekeeper
+from enfold.timekeeping import Timekeeper, this_thread, timekeeper
 
 __all__ = ["BODY_TIMEOUT", "Ended", "Exchange", "Presence", "late_body"]
 
@@ -38,6 +39,7 @@ class Presence(msgspec.Struct, eq=False):
     ended: Ended | None = None
     _is_reading: bool = False
     _is_slow: bool = False
+    _keeper: Timekeeper | None = None
     _task: asyncio.Task[Any] | None = None
     _timer: asyncio.TimerHandle | None = None
     _listener: asyncio.Task[None] | None = None
@@ -45,9 +47,10 @@ class Presence(msgspec.Struct, eq=False):
     def begin(self) -> Self:
         """Count the request among those that run; its client is watched only if it runs for long."""
         keeper = this_thread.keeper
-        if keeper is None or keeper.loop is not asyncio.get_running_loop():
+        if keeper is None or keeper.loop is not get_running_loop():
             keeper = timekeeper()
-        self._task = asyncio.current_task()
+        self._keeper = keeper
+        self._task = current_task(keeper.loop)
         keeper.running.add(self)
         if keeper.is_stopped:
             keeper.start()
@@ -58,9 +61,8 @@ class Presence(msgspec.Struct, eq=False):
 
         A cancellation of ours ends here; one that somebody else has asked for, too, goes on.
         """
-        keeper = this_thread.keeper
-        if keeper is not None:
-            keeper.running.discard(self)
+        if self._keeper is not None:
+            self._keeper.running.discard(self)
         task, self._task = self._task, None
         if self._is_slow:
             self._release()
@@ -95,9 +97,10 @@ class Presence(msgspec.Struct, eq=False):
         if self._is_slow:
             self._expect_body()
         message = await self.receive()
-        body: bytes | bytearray = message.get("body", b"")
-        if message.get("more_body") or message["type"] == "http.disconnect":
-            body = await self._rest_of_body(message, limit)
+        if message["type"] == "http.disconnect" or message.get("more_body"):
+            body: bytes | bytearray = await self._rest_of_body(message, limit)
+        else:
+            body = message.get("body", b"")
         if len(body) > limit:
             raise too_large(limit)
         self._is_reading = self.has_body = False
@@ -157,12 +160,11 @@ def late_body() -> CallError:
     return CallError("TIMEOUT", "The body did not arrive in time", {"reason": "body"})
 
 
-class Exchange(msgspec.Struct, eq=False):
-    """One request over ASGI, and the way back to its client."""
+class Exchange(Presence, eq=False, kw_only=True):
+    """One request over ASGI, the client who waits for it, and the way back to them."""
 
     scope: Scope
     send: Send
-    presence: Presence
     extra_headers: Sequence[Header] = ()  # what a browser is told of origins
     is_started: bool = False
 
@@ -175,10 +177,11 @@ class Exchange(msgspec.Struct, eq=False):
     def messages(self, body: bytes, status: int, headers: Sequence[Header]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The two messages of an answer in JSON."""
         own = [JSON, (b"content-length", b"%d" % len(body)), *headers, *self.extra_headers]
-        sent = b"" if self.scope["method"] == "HEAD" else body
+        if self.scope["method"] == "HEAD":
+            body = b""
         return (
             {"type": "http.response.start", "status": status, "headers": own},
-            {"type": "http.response.body", "body": sent},
+            {"type": "http.response.body", "body": body},
         )
 
     async def answer_empty(self, status: int, headers: Sequence[Header] = ()) -> None:

@@ -40,6 +40,7 @@ class FunctionRequest(msgspec.Struct, eq=False):
     headers: dict[bytes, bytes]
     source: RequestBody
     format: Format
+    asks: bool = True  # False where no header of it is one of `ASKING`
     identity: Identity | None = None
     operation: OperationSpec | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded

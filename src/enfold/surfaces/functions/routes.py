@@ -25,6 +25,7 @@ class Route(msgspec.Struct, eq=False):
     prepared: PreparedOperation
     # The same for an answer in the surface's own format, where that takes structs.
     for_writing: PreparedOperation
+    needs_context: bool  # its handler takes one, or something is required of its callers
     methods: tuple[str, ...]
     origin: Origin
     known: dict[str, Route]  # the table it stands in, which is replaced when the registry changes
@@ -72,7 +73,8 @@ class Routes:
     def route_to(self, spec: OperationSpec) -> Route:
         prepared = self._registry.prepared(spec.id)
         writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
-        return Route(spec, prepared, writes, methods_of(spec), prepared.operation.origin, self.known)
+        needs_context = prepared.needs_context or not prepared.is_open
+        return Route(spec, prepared, writes, needs_context, methods_of(spec), prepared.operation.origin, self.known)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:

@@ -29,11 +29,20 @@ from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_r
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["Dialect", "FunctionSettings", "Functions", "not_acceptable", "not_allowed"]
+__all__ = ["ASKING", "Dialect", "FunctionSettings", "Functions", "not_acceptable", "not_allowed"]
 
-# Each of these asks for something: another format, an id, a limit of time, a record.
-_ASKING: Final = frozenset(
-    {b"enfold-format", b"enfold-timeout-ms", b"x-request-id", reading.CAPTURE_HEADER, reading.KEY_HEADER}
+# Headers by which a request asks for more than its answer, or says more than what it is. Nearly all have none of them.
+ASKING: Final = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"enfold-format",
+        b"enfold-timeout-ms",
+        b"origin",
+        b"x-request-id",
+        reading.CAPTURE_HEADER,
+        reading.KEY_HEADER,
+    }
 )
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
 
@@ -77,8 +86,8 @@ class Functions:
         self._dialect = dialect
         self._body_types = dialect.body_types
         self._read_object = dialect.read_object
-        self._is_in_place = dialect.runs_in_place
         self._records_unasked = settings.recorder is not None and settings.recorder.record != "asked"
+        self._needs_context = dialect.runs_in_place or self._records_unasked
         # A length of fewer digits than the limit's is below it.
         self._most_digits = len(str(settings.max_body))
         self.format = find_format(settings.format)
@@ -140,7 +149,7 @@ class Functions:
         if request.method == "POST":
             if (
                 headers.get(b"content-type") not in self._body_types
-                or b"content-encoding" in headers
+                or (request.asks and b"content-encoding" in headers)
                 or len(headers.get(b"content-length", b"")) >= self._most_digits
             ):
                 self._check_body(request)
@@ -157,13 +166,7 @@ class Functions:
         else:
             given = route.read_query(request.query)
         context = None
-        if (
-            prepared.needs_context
-            or not prepared.is_open
-            or self._is_in_place
-            or self._records_unasked
-            or not _ASKING.isdisjoint(headers)
-        ):
+        if request.asks or route.needs_context or self._needs_context:
             context = self.context(route, request)
         if request.format is self.format:
             prepared = route.for_writing

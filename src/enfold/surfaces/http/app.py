@@ -22,12 +22,13 @@ from enfold.observing.conventions import http_outcome, http_span
 from enfold.operation import Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
-from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, Presence, late_body
+from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, record_of
 from enfold.surfaces.functions.routes import PREFIX, Route
 from enfold.surfaces.functions.service import (
+    ASKING,
     NO_STORE,
     Dialect,
     Functions,
@@ -116,6 +117,7 @@ class HTTPApp:
         self._functions = functions
         self._carrying = carrying
         self._hosts = hosts
+        self._body_timeout = carrying.body_timeout
         self._format = functions.format
         self._door = None if carrying.tokens is None else Door(carrying.tokens)
         self._public = public  # what callers without a token get, where one is needed
@@ -143,27 +145,28 @@ class HTTPApp:
         headers = dict(lines)
         if len(headers) != len(lines):
             headers = header_table(scope)
+        method, query = scope["method"], scope["query_string"]
+        asks = not ASKING.isdisjoint(headers)
         observers, began = self._observers, 0.0
         trace: Trace | None = None
         if observers.is_on:
             began = perf_counter()
             observers.running += 1
-            if observers.tracer is not None and _is_call(path, scope["method"]):
+            if observers.tracer is not None and _is_call(path, method):
                 trace = observers.tracer.begin(http_span(scope, headers))
-        presence = Presence(receive, self._carrying.body_timeout, scope["method"] == "POST")
-        request = FunctionRequest(scope["method"], path, scope["query_string"], headers, presence, self._format)
-        exchange = Exchange(scope, send, presence)
+        exchange = Exchange(receive, self._body_timeout, method == "POST", scope=scope, send=send)
+        request = FunctionRequest(method, path, query, headers, exchange, self._format, asks)
         answer: FunctionAnswer | None = None
         failed: BaseException | None = None
-        presence.begin()
+        exchange.begin()
         try:
             hosts = self._hosts
-            if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
+            if headers.get(b"host") not in hosts.passed or hosts.has_origins or (asks and b"origin" in headers):
                 self._admit(exchange, headers)
-            if request.query or not _WISHES.isdisjoint(headers):
+            if asks or query:
                 self._functions.read_wishes(request)
-            if b"authorization" in headers:
-                await self._identify(exchange, request)
+                if b"authorization" in headers:
+                    await self._identify(exchange, request)
             if self._public is not None and b"authorization" not in headers:
                 answer = await self._answer_stranger(exchange, request, self._public)
             else:
@@ -171,7 +174,7 @@ class HTTPApp:
         except BaseException as error:  # noqa: BLE001  # it is told, and logged, in one place
             failed = error
         finally:
-            ended = presence.end()
+            ended = exchange.end()
         try:
             if failed is not None:
                 answer = self._failure(exchange, request, failed, ended)
@@ -358,8 +361,8 @@ class HTTPApp:
         if len(headers) != len(scope["headers"]):
             headers = header_table(scope)
         method = scope.get("method", "GET")  # a websocket has none
-        request = FunctionRequest(method, scope["path"], b"", headers, Presence(receive), self._format)
-        exchange = Exchange(scope, send, Presence(receive))
+        exchange = Exchange(receive, scope=scope, send=send)
+        request = FunctionRequest(method, scope["path"], b"", headers, exchange, self._format)
         try:
             hosts = self._hosts
             if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
@@ -391,9 +394,6 @@ def _is_call(path: str, method: str) -> bool:
     """Whether a request is one for an operation, and so has a span."""
     return method != "OPTIONS" and (path.startswith(PREFIX) or path == "/call")
 
-
-# Headers that say how the caller wants to be answered.
-_WISHES: Final = frozenset({b"x-request-id", b"enfold-format"})
 
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 

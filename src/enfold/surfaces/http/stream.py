@@ -102,7 +102,7 @@ class SubscriptionStream:
         except CallError as error:
             await self._fail(error, ticking)
         except asyncio.CancelledError:
-            if self._exchange.presence.ended != "stopped" or self._exchange.presence.end() is None:
+            if self._exchange.ended != "stopped" or self._exchange.end() is None:
                 raise
             await self._fail(CallError("UNAVAILABLE", "The server is shutting down"), ticking)
         except OSError:
@@ -112,7 +112,7 @@ class SubscriptionStream:
             await items.aclose()
 
     def stop(self) -> None:
-        self._exchange.presence.stop()
+        self._exchange.stop()
 
     async def _fail(self, error: CallError, ticking: asyncio.Task[None]) -> None:
         async with self._writing:  # so that the clock is not cut off in the middle of a message
