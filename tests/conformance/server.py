@@ -30,6 +30,8 @@ from enfold.mcp import (
 )
 from enfold.operation import Operation, OperationSpec
 from enfold.surfaces.mcp import MCPApp, to_mcp
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
 
 # The smallest image and the smallest sound there are.
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
@@ -123,6 +125,58 @@ async def test_reconnection(context: Context) -> TextContent:
     close_stream(context)
     await asyncio.sleep(0.1)
     return TextContent(text="Reconnection test completed successfully")
+
+
+# --- tasks --------------------------------------------------------------------------------------------------------
+
+
+@ops.query
+async def greet(name: str) -> TextContent:
+    """Greets, and is never a task."""
+    return TextContent(text=f"Hello, {name}!")
+
+
+@ops.query(durable=True)
+async def slow_compute(seconds: float, label: str = "") -> TextContent:
+    """Takes its time."""
+    await asyncio.sleep(seconds)
+    return TextContent(text=f"Computed {label} in {seconds:g} seconds")
+
+
+@ops.query(durable="required")
+async def failing_job() -> str:
+    """Fails after a second."""
+    await asyncio.sleep(1)
+    raise CallError("EXECUTION_ERROR", "This job fails")
+
+
+@ops.query(durable=True)
+async def protocol_error_job(context: Context) -> str:
+    """Asks for what the client of the suite does not offer, which is an error of the protocol."""
+    return str(await list_roots(context))
+
+
+@ops.mutation(durable=True)
+async def confirm_delete(filename: str, context: Context) -> TextContent:
+    """Asks once."""
+    form = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+    answer = await elicit(context, f"Delete {filename}?", form)
+    return TextContent(text=f"Deleted {filename}" if answer.content.get("confirm") else f"Kept {filename}")
+
+
+@ops.mutation(durable=True)
+async def multi_input(context: Context) -> TextContent:
+    """Asks two things at once."""
+    answers = await ask(context, {"name": elicitation("Who?", NAME_FORM), "sure": elicitation("Sure?", CONFIRM_FORM)})
+    return TextContent(text=json.dumps(answers))
+
+
+@ops.mutation(durable="required", asks_first=True)
+async def test_tool_with_task(context: Context) -> TextContent:
+    """Asks in the call, and goes on as a task."""
+    answer = await elicit(context, "Who are you?", NAME_FORM, key="user")
+    context.detach()
+    return TextContent(text=f"Hello, {answer.content.get('name')}!")
 
 
 # --- asking -------------------------------------------------------------------------------------------------------
@@ -426,7 +480,7 @@ async def test_input_required_result_prompt(context: Context) -> str:
 
 
 def app() -> MCPApp:
-    return to_mcp(ops, name="enfold-conformance")
+    return to_mcp(ops, name="enfold-conformance", tasks=Tasks(ops, MemoryTasks()))
 
 
 def main() -> None:

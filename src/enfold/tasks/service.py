@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -9,7 +10,7 @@ from enfold.access import EVERYTHING
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import result_of
-from enfold.operation import Identity
+from enfold.operation import Context, Identity
 from enfold.operation.repeats import MAX_KEY, input_digest
 from enfold.registry import Registry
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
@@ -135,6 +136,35 @@ class Tasks:
         await handle.state()
         return handle
 
+    async def run(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
+        """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
+        handle = await self.start(
+            operation_id,
+            input,
+            identity=context.identity,
+            idempotency_key=context.unused_key,
+            capabilities={},  # nobody is there to be asked
+            request_id=context.request_id,
+        )
+        limits = (context.remaining(), self.registry.get_spec(operation_id).timeout)
+        wait = min((limit for limit in limits if limit is not None), default=None)
+        try:
+            return await asyncio.wait_for(handle.result(), wait)
+        except TimeoutError:
+            message = f"{operation_id} takes longer than its caller waits, and goes on as the task {handle.id}"
+            raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
+
+    def outcome(self, task: Task) -> ResponseEnvelope[Any]:
+        """The envelope of a task that has ended; the CallError it ended with is raised."""
+        if task.outcome is None:
+            raise _not_found()
+        try:
+            return result_of(task.outcome)
+        except CallError as error:
+            if task.operation in self.registry:
+                error.row = self.registry.get_spec(task.operation).declared_row(error.code) or error.row
+            raise
+
     async def list(self, *, identity: Identity | None = None, limit: int = 100) -> list[Task]:
         """The caller's tasks, the newest first, without outcomes. Without identities an id is a secret: no list."""
         if identity is None:
@@ -197,15 +227,7 @@ class TaskHandle:
 
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """The envelope of a task that has ended; the CallError it ended with is raised."""
-        if task.outcome is None:
-            raise _not_found()
-        try:
-            return result_of(task.outcome)
-        except CallError as error:
-            registry = self._tasks.registry
-            if task.operation in registry:
-                error.row = registry.get_spec(task.operation).declared_row(error.code) or error.row
-            raise
+        return self._tasks.outcome(task)
 
 
 def _seen_by(identity: Identity | None) -> str | None:

@@ -63,6 +63,7 @@ class MCPSettings(msgspec.Struct, frozen=True):
     secret: bytes | None = None  # signs request states; several processes share one
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
     bounds: Bounds = Bounds()
+    tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
 
 
 class Session(Caller, eq=False, kw_only=True):
@@ -228,13 +229,13 @@ class Service:
         identity = exchange.caller.identity
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
         if IDEMPOTENCY_KEY in exchange.meta:
-            context.unused_key = self._key(exchange)
+            context.unused_key = self.key_of(exchange)
         exchange.context = context
         if self.records(exchange):
             context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
 
-    def _key(self, exchange: ClientExchange) -> str:
+    def key_of(self, exchange: ClientExchange) -> str:
         """The key under which the client may repeat the call."""
         key = exchange.meta[IDEMPOTENCY_KEY]
         if not isinstance(key, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from time import perf_counter, time
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.log import Log
 from enfold.mcp.asking import InputRequired, MissingCapability
@@ -22,6 +22,7 @@ from enfold.mcp.json_rpc import (
     result_message,
 )
 from enfold.mcp.revisions import STATELESS, negotiate
+from enfold.mcp.task_extension import TASK_METHODS, TASKS
 from enfold.observing import NOBODY, OK, CallRecord, Observers, SpanStart, Trace, code_of
 from enfold.observing.conventions import mcp_outcome, mcp_span
 from enfold.operation import new_request_id
@@ -32,6 +33,9 @@ from enfold.surfaces.mcp.client_exchange import ClientExchange, check_level
 from enfold.surfaces.mcp.following import Release
 from enfold.surfaces.mcp.mcp_service import MCPSettings, Result, Service, Session, cacheable
 from enfold.surfaces.mcp.rounds import Rounds
+
+if TYPE_CHECKING:
+    from enfold.surfaces.mcp.task_methods import TaskNews
 
 __all__ = ["MCPServer"]
 
@@ -47,7 +51,7 @@ class MCPServer(Service):
 
     def is_quick(self, method: str) -> bool:
         """Whether the method runs no handler, so that it can be answered without an event loop."""
-        return method not in _SLOW_WITH_SESSION
+        return method not in _SLOW_WITH_SESSION and method not in TASK_METHODS
 
     def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
         """The message that answers a request whose method runs no handler."""
@@ -64,7 +68,11 @@ class MCPServer(Service):
         is_stateless = exchange.caller.revision.is_stateless
         method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
-            return self.respond_now(exchange)
+            if not is_stateless or exchange.method not in TASK_METHODS:
+                return self.respond_now(exchange)
+            from enfold.surfaces.mcp.task_methods import METHODS  # which need asyncio
+
+            method = METHODS[exchange.method]
         observers, began = self.registry.observers, 0.0
         trace: Trace | None = None
         if observers.is_on and exchange.method in _SLOW:
@@ -72,7 +80,9 @@ class MCPServer(Service):
             observers.running += 1
             trace = None if observers.tracer is None else observers.tracer.begin(_span(exchange))
         try:
-            if "inputResponses" in exchange.params or "requestState" in exchange.params:
+            if exchange.method != "tasks/update" and (
+                "inputResponses" in exchange.params or "requestState" in exchange.params
+            ):
                 self._rounds.recall(exchange)
             return self._completed(exchange, await method(self, exchange))
         except (InputRequired, MissingCapability) as asking:
@@ -103,7 +113,7 @@ class MCPServer(Service):
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
             result["_meta"] = {SERVER_KEY: self.info} if meta is None else {**meta, SERVER_KEY: self.info}
-            result["resultType"] = "complete"
+            result.setdefault("resultType", "complete")
         return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
 
     # telling of changes
@@ -115,15 +125,30 @@ class MCPServer(Service):
             raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications")
         offered = self.capabilities()
         kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
+        news = await self._news(exchange, asked["taskIds"]) if "taskIds" in asked else None
         followed = await self._followed(exchange, asked.get("resourceSubscriptions"))
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
+        if news is not None:
+            granted["taskIds"] = news.granted
         listener = ChangeListener(
             send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.caller.identity, uri)
         )
         listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
-        return _all_of(self.changes.listen(listener), *followed.values())
+        endings = [self.changes.listen(listener), *followed.values()]
+        if news is not None:
+            news.begin(listener)
+            endings.append(news.end)
+        return _all_of(*endings)
+
+    async def _news(self, exchange: ClientExchange, task_ids: object) -> TaskNews:
+        from enfold.surfaces.mcp.task_methods import follow_tasks  # which needs asyncio
+
+        try:
+            return await follow_tasks(self, exchange, task_ids)
+        except MissingCapability as missing:
+            raise _lacking(exchange, missing) from None
 
     async def _followed(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
@@ -226,7 +251,10 @@ def _initialize(service: Service, exchange: ClientExchange) -> Result:
 
 def _discover(service: Service, exchange: ClientExchange) -> Result:
     versions = [revision.name for revision in STATELESS]
-    result = _with_instructions(service, {"supportedVersions": versions, "capabilities": service.capabilities()})
+    capabilities = service.capabilities()
+    if service.settings.tasks is not None:
+        capabilities["extensions"] = {TASKS: {}}
+    result = _with_instructions(service, {"supportedVersions": versions, "capabilities": capabilities})
     return cacheable(exchange, result, service.settings.ttl_ms, is_private=False)
 
 

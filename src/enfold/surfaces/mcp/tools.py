@@ -8,7 +8,9 @@ from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
 from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, NAMESPACE_KEY
-from enfold.operation import new_request_id
+from enfold.mcp.task_extension import declares_tasks
+from enfold.operation import Detached, new_request_id
+from enfold.operation.context import DETACHABLE
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.client_exchange import ClientExchange
@@ -42,6 +44,10 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         arguments = exchange.params.get("arguments")
         if type(arguments) is not dict:
             arguments = arguments_of(exchange)
+        if tool.spec.durable != "never" and service.settings.tasks is not None:
+            started = await _as_task(service, exchange, tool, arguments)
+            if started is not None:
+                return started
         if prepared.is_stream:
             return with_run_id(await _collect(service, exchange, tool, arguments, asked), exchange.recording)
         context = None
@@ -59,6 +65,40 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=revision.is_stateless)
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
+
+
+async def _as_task(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result | None:
+    """What a durable operation answers instead of its result: a task, or that it needs a client that takes one.
+
+    None where it runs in the call: its client knows no tasks, or has been asked something first and got its result.
+    """
+    from enfold.surfaces.mcp.task_methods import check_declared, start_task  # which need asyncio
+
+    spec = tool.spec
+    if not exchange.is_stateless:
+        return await run_inline(service, exchange, tool, arguments) if spec.durable == "required" else None
+    if not declares_tasks(exchange.caller.capabilities):
+        if spec.durable == "required":
+            check_declared(exchange)
+        return None
+    if spec.asks_first:
+        exchange.subject = tool.id
+        context = service.context(exchange, spec)
+        context.meta = {**(context.meta or {}), DETACHABLE: True}
+        context.unused_key = None  # the key is the task's
+        try:
+            envelope = await tool.prepared.execute(arguments, context)
+            return success(tool, envelope, exchange.revision, None)
+        except Detached:
+            pass
+    return await start_task(service, exchange, tool, arguments)
+
+
+async def run_inline(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result:
+    """A task that its client waits for without knowing: what takes too long names it."""
+    context = service.context(exchange, tool.spec)
+    envelope = await service.settings.tasks.run(tool.id, arguments, context)
+    return success(tool, envelope, exchange.revision, None)
 
 
 async def _collect(

@@ -1,0 +1,219 @@
+"""The extension `io.modelcontextprotocol/tasks`: a tool call that becomes a task, and the methods that ask for it.
+
+Only clients that declare the extension with their request get a task, or a word about one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+from enfold.envelope import ResponseEnvelope, json_text
+from enfold.errors import CallError
+from enfold.formats import find_format
+from enfold.log import Log
+from enfold.mcp.asking import MissingCapability
+from enfold.mcp.json_rpc import (
+    IDEMPOTENCY_KEY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    ProtocolError,
+)
+from enfold.mcp.task_extension import MAX_TASK_ID, TASKS, declares_tasks
+from enfold.operation import new_request_id
+from enfold.surfaces.mcp.catalog import Tool
+from enfold.surfaces.mcp.changes import ChangeListener
+from enfold.surfaces.mcp.client_exchange import ClientExchange
+from enfold.surfaces.mcp.mcp_service import Result, Service, too_many
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success
+from enfold.surfaces.task_wire import flat_task, input_requests
+from enfold.tasks import Task, TaskHandle, Tasks
+from enfold.tasks.task import Status
+
+__all__ = ["METHODS", "check_declared", "follow_tasks", "start_task"]
+
+Method: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
+
+_log: Final = Log("enfold.mcp")
+
+
+def check_declared(exchange: ClientExchange) -> None:
+    """Refuse a client that has not said with this request that it knows tasks."""
+    if not declares_tasks(exchange.caller.capabilities):
+        raise MissingCapability(("extensions", TASKS))
+
+
+async def start_task(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result:
+    """The result that hands a client its task, which is stored by then."""
+    handle = await _offered(service, exchange).start(
+        tool.id,
+        arguments,
+        identity=exchange.caller.identity,
+        idempotency_key=service.key_of(exchange) if IDEMPOTENCY_KEY in exchange.meta else None,
+        answers=exchange.answers,
+        capabilities=exchange.caller.capabilities,
+        request_id=new_request_id(),
+    )
+    # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
+    return {"resultType": "task", **flat_task(handle.last or await handle.state())}
+
+
+# --- the methods --------------------------------------------------------------------------------------------------
+
+
+async def _get(service: Service, exchange: ClientExchange) -> Result:
+    return _detailed(service, exchange, await (await _found(service, exchange)).state())
+
+
+async def _update(service: Service, exchange: ClientExchange) -> Result:
+    given = exchange.params.get("inputResponses")
+    handle = await _found(service, exchange)
+    if not isinstance(given, dict):
+        raise ProtocolError(INVALID_PARAMS, "tasks/update needs inputResponses, an object")
+    await handle.answer({key: answer for key, answer in given.items() if isinstance(answer, dict)})
+    return {}
+
+
+async def _cancel(service: Service, exchange: ClientExchange) -> Result:
+    await (await _found(service, exchange)).cancel()
+    return {}
+
+
+def _told(method: Method) -> Method:
+    """The method with its refusals as errors of the protocol: of those who do not know tasks before anything else."""
+
+    async def answer(service: Service, exchange: ClientExchange) -> Result:
+        _offered(service, exchange)
+        check_declared(exchange)
+        try:
+            return await method(service, exchange)
+        except CallError as error:
+            raise _refusal(error) from error
+
+    return answer
+
+
+METHODS: Final[dict[str, Method]] = {
+    "tasks/get": _told(_get),
+    "tasks/update": _told(_update),
+    "tasks/cancel": _told(_cancel),
+}
+
+
+def _offered(service: Service, exchange: ClientExchange) -> Tasks:
+    tasks: Tasks | None = service.settings.tasks
+    if tasks is None:
+        raise ProtocolError(METHOD_NOT_FOUND, f"This server has no tasks: {exchange.method}")
+    return tasks
+
+
+async def _found(service: Service, exchange: ClientExchange) -> TaskHandle:
+    return await _handle(service, exchange, exchange.params.get("taskId"))
+
+
+async def _handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
+    if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
+        raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
+    return await _offered(service, exchange).get(task_id, identity=exchange.caller.identity)
+
+
+def _refusal(error: CallError) -> ProtocolError:
+    """The same words for another's task, an expired one and one that never was."""
+    code = INVALID_PARAMS if error.code in ("TASK_NOT_FOUND", "VALIDATION_ERROR") else INTERNAL_ERROR
+    return ProtocolError(code, error.message)
+
+
+# --- a task as a client sees it -----------------------------------------------------------------------------------
+
+
+def _detailed(service: Service, exchange: ClientExchange, task: Task) -> Result:
+    """The task with its result, its error, or its questions."""
+    told = flat_task(task)
+    if task.status is Status.INPUT_REQUIRED:
+        told["inputRequests"] = input_requests(task)
+    elif task.status is Status.COMPLETED or task.status is Status.FAILED:
+        told |= _ended(service, exchange, task)
+    return told
+
+
+def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
+    """How it ended; here a call that failed is a completed one, whose result says so."""
+    tool = service.catalog.tool(task.operation)
+    named = exchange.meta.get(FORMAT_KEY)
+    asked = None if named is None else find_format(str(named))
+    try:
+        envelope = service.settings.tasks.outcome(task)
+        result = _plain(envelope) if tool is None else success(tool, envelope, exchange.revision, asked)
+    except CallError as error:
+        if error.details.get("reason") == "capability":
+            return {"status": "failed", "error": _missing(error)}
+        error.request_id = error.request_id or task.order.request_id
+        chosen = asked or (find_format(service.settings.format) if tool is None else tool.format)
+        result = failure(error, chosen, task.operation)
+    return {"status": "completed", "result": result}
+
+
+def _plain(envelope: ResponseEnvelope[Any]) -> Result:
+    """The result of an operation that is not offered any more."""
+    return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error}
+
+
+def _missing(error: CallError) -> Result:
+    """The error of a task that had to ask what its client cannot answer."""
+    lacking = MissingCapability(tuple(str(error.details.get("capability")).split(".")))
+    return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
+
+
+# --- telling of changes -------------------------------------------------------------------------------------------
+
+
+class TaskNews:
+    """The tasks that a client follows on its stream: which were granted, and how they are told once it is open."""
+
+    def __init__(self, service: Service, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
+        self._service = service
+        self._exchange = exchange
+        self._handles = handles
+        self._telling: list[asyncio.Task[None]] = []
+
+    @property
+    def granted(self) -> list[str]:
+        return list(self._handles)
+
+    def begin(self, listener: ChangeListener) -> None:
+        """Tell of each task as it is now, and of every change until it has ended."""
+        loop = asyncio.get_running_loop()
+        self._telling = [loop.create_task(self._tell(handle, listener)) for handle in self._handles.values()]
+
+    def end(self) -> None:
+        for each in self._telling:
+            each.cancel()
+
+    async def _tell(self, handle: TaskHandle, listener: ChangeListener) -> None:
+        try:
+            async for task in handle.watch():
+                listener.tell("notifications/tasks", _detailed(self._service, self._exchange, task))
+        except CallError as error:
+            _log.debug("A task is not told of any more: %s", error)
+
+
+async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskNews:
+    """Of the tasks that a client asks to follow those that are its own; another's are passed over like wrong ids."""
+    _offered(service, exchange)
+    check_declared(exchange)
+    ids = dict.fromkeys(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else {}
+    if len(ids) > service.settings.bounds.subscriptions:
+        raise too_many("subscriptions", service.settings.bounds.subscriptions)
+    handles: dict[str, TaskHandle] = {}
+    for task_id in ids:
+        try:
+            handles[task_id] = await _handle(service, exchange, task_id)
+        except CallError as error:
+            if error.code != "TASK_NOT_FOUND":
+                raise _refusal(error) from error
+        except ProtocolError:  # no id at all
+            continue
+    return TaskNews(service, exchange, handles)
