@@ -81,7 +81,7 @@ _LATE = {"CastError": "enfold.schema.cast", "cast": "enfold.schema.cast", "repai
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'enfold' has no attribute {name!r}")
-    from importlib import import_module
+    from importlib import import_module  # with the first late name
 
     value = getattr(import_module(_LATE[name]), name)
     globals()[name] = value

@@ -177,7 +177,7 @@ def json_text(value: Any) -> str:
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except (ValueError, TypeError, RecursionError):
-        import json
+        import json  # for the few values that msgspec refuses
 
     try:
         return json.dumps(value, default=str, skipkeys=True)

@@ -69,7 +69,7 @@ class Lifetime:
         if not self.needs_loop:
             await self._open()
             return
-        import asyncio
+        import asyncio  # slow to import: without hooks that wait no loop is needed
 
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open())

@@ -35,7 +35,7 @@ class Log:
     def _write(self, level: str, message: str, facts: tuple[Any, ...], error: BaseException | None = None) -> None:
         if self._name in _silent:
             return
-        import logging
+        import logging  # with the first line that is written
 
         shown = [_on_one_line(fact) for fact in facts]
         getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3)

@@ -202,7 +202,7 @@ class _SlowPath:
         return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
     def _cast(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
-        from enfold.schema.cast import CastError, cast
+        from enfold.schema.cast import CastError, cast  # for the one policy that casts
         from enfold.schema.difference import differences
 
         try:

@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that uses `enfold_surface`, itself or through `enfold_client`, once for each surface."""
     if "enfold_surface" in metafunc.fixturenames:
-        from enfold.testing import SURFACES
+        from enfold.testing import SURFACES  # loaded in every test run, also where nobody uses it
 
         marker = metafunc.definition.get_closest_marker(MARK)
         metafunc.parametrize("enfold_surface", marker.args if marker else tuple(SURFACES), indirect=True)
@@ -37,6 +37,6 @@ def enfold_surface(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def enfold_client(enfold_surface: str) -> Callable[..., AbstractAsyncContextManager[Client]]:
     """Opens a client of the surface: `async with enfold_client(registry) as client:`."""
-    from enfold.testing import open_client
+    from enfold.testing import open_client  # as above
 
     return partial(open_client, enfold_surface)

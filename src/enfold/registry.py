@@ -405,7 +405,7 @@ class OperationRegistry(Registry):
 
     def threads(self) -> Threads:
         """The worker threads for `def` handlers, shared by all operations; made when first needed."""
-        from enfold.threads import Threads
+        from enfold.threads import Threads  # with the first `def` that needs a thread
 
         if self._pool is None:
             self._pool = Threads(self._thread_limit)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from enfold.threads import Threads
     from enfold.timekeeping import Limit
 
+# Imports inside functions: what a first call without faults, threads and limits does not need.
+
 __all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits"]
 
 T = TypeVar("T")

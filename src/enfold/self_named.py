@@ -102,7 +102,7 @@ def _split_block(text: str) -> tuple[int, str] | None:
 
 
 def _decode(text: str) -> Any:
-    import json
+    import json  # for the few texts that hold such a block
 
     try:
         content = binascii.a2b_base64(text, strict_mode=True)

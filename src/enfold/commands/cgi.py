@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from typing import Final
 
 from enfold.commands.recorder_options import make_recorder
@@ -39,8 +40,6 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _answer(words: list[str], registry: Registry | None) -> int:
-    from contextlib import redirect_stdout
-
     from enfold.surfaces.cgi import to_cgi
 
     with redirect_stdout(sys.stderr):  # What a module prints while it is imported must not be taken for headers.

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from enfold.operation import OperationSpec
 
 __all__ = ["print_json", "print_operations", "version"]
@@ -13,8 +15,6 @@ __all__ = ["print_json", "print_operations", "version"]
 
 def print_json(value: Any) -> None:
     """One line for a program, several for a person at a terminal."""
-    import msgspec
-
     text = msgspec.json.encode(value)
     print((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text).decode())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, code_row
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
@@ -174,10 +174,8 @@ def in_loop(
     target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
-
     from enfold.commands.browser_login import LOGIN_PATIENCE
     from enfold.commands.endings import run_in_loop
-    from enfold.errors import code_row
 
     async def run() -> int:
         async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
@@ -237,8 +235,6 @@ def imported(target: Target) -> ImportedOperations:
 
 @asynccontextmanager
 async def _server(target: Target) -> AsyncIterator[Registry]:
-    from contextlib import AsyncExitStack
-
     registry = OperationRegistry()
     async with AsyncExitStack() as stack:
         with _explained(target):

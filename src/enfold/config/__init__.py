@@ -1,5 +1,7 @@
 """Configuration files, `enfold.toml` and the `mcpServers` JSON of editors, and the registry of all their sources."""
 
+# Imports inside functions: a kind of source that no file names is not loaded, and its packages need not be there.
+
 from enfold.config.config_file import Config, SourceEntry, is_config, read_config
 from enfold.config.logins import Logins
 from enfold.config.opening import ConfiguredRegistry, Difference, open_config, open_sources

@@ -62,10 +62,8 @@ def _several(wire: Mapping[str, Any]) -> list[Any]:
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:
     """The schema of `{"result": v}`, of numbered values, or of `{}`."""
-    from enfold.formats.wrapper_schemas import (
-        around,
-        object_schema,
-    )  # which a start without lists and documents can do without
+    # Loaded here: a start without lists and documents can do without it.
+    from enfold.formats.wrapper_schemas import around, object_schema
 
     output = operation.output_schema
     if operation.values == 0:

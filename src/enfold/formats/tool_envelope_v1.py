@@ -249,7 +249,7 @@ def _encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
-        import json
+        import json  # for the few payloads that msgspec refuses
 
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 

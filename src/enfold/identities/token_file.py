@@ -149,7 +149,7 @@ def _changing(path: Path) -> Iterator[list[Entry]]:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     try:
-        import fcntl
+        import fcntl  # which Windows does not have
     except ImportError:  # another system: two changes at the same moment are not likely enough to matter
         yield
         return

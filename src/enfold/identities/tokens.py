@@ -140,7 +140,7 @@ class Tokens:
 
 def new_token() -> str:
     """A token with 256 random bits, so that a plain hash protects it: there is nothing to guess."""
-    from secrets import token_urlsafe
+    from secrets import token_urlsafe  # slow to import, and only for who makes one
 
     return f"enfold_{token_urlsafe(32)}"
 

@@ -3,6 +3,8 @@
 Needs the extra `auth`; what checks signatures is loaded with the first token.
 """
 
+# Imports inside functions: joserfc and the HTTP client come with the first token that needs them.
+
 from enfold.issuers.settings import ClaimPlaces, Issuer, read_issuers
 from enfold.issuers.verifier import Issuers, RefusedTokenError
 

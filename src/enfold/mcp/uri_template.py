@@ -44,7 +44,7 @@ def match_uri(template: str, uri: str) -> dict[str, str] | None:
 
 @lru_cache(maxsize=1024)
 def _matcher(template: str) -> Callable[[str], dict[str, str] | None]:
-    from urllib.parse import parse_qs, unquote
+    from urllib.parse import parse_qs, unquote  # slow to import, and only for servers with templates
 
     _check_size(template)
     path, query_names = _split(template)

@@ -59,6 +59,6 @@ def with_hash(name: str, original: str) -> str:
 
 
 def sha256(text: bytes) -> str:
-    import hashlib
+    import hashlib  # slow to import, and only for digests and clashes
 
     return hashlib.sha256(text).hexdigest()

@@ -86,6 +86,7 @@ def operation_from_function(
     **fields: Any,
 ) -> Operation:
     """A function as an operation: schemas from its signature, words from its docstring; `fields` are of the spec."""
+    # It reads types: a registry of imported operations needs none of it.
     from enfold.schema.signature import read_signature
 
     signature = read_signature(function, context_type=Context)

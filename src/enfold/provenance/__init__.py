@@ -3,6 +3,8 @@
 Its parts are loaded when they are first named, so that a process that records nothing pays nothing.
 """
 
+# Imports inside functions: as said above; and a store, a signature or a time is for those who ask for one.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final

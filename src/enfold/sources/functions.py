@@ -106,7 +106,7 @@ def load_target(target: str) -> Registry:
 
 def load_file(path: Path) -> ModuleType:
     """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours."""
-    from importlib.util import module_from_spec, spec_from_file_location
+    from importlib.util import module_from_spec, spec_from_file_location  # for files alone, as the next is for modules
 
     if not path.is_file():
         raise TargetError(f"There is no file {path}")
@@ -135,7 +135,7 @@ def _split_target(target: str) -> tuple[str, str, str]:
 
 
 def _import(name: str) -> ModuleType:
-    from importlib import import_module
+    from importlib import import_module  # as above
 
     if not all(part.isidentifier() for part in name.split(".")):
         raise TargetError(_not_a_module(name))

@@ -60,7 +60,7 @@ def serve_calls(
 def _begin(
     recorder: Recorder, spec: OperationSpec, asked: dict[str, Any] | None, identity: Identity | None
 ) -> RecordedRun | None:
-    from enfold.provenance import options_from_call
+    from enfold.provenance import options_from_call  # with the first call that asks for a record
 
     caller = identity.id if identity else ""
     return recorder.begin(options_from_call(asked), operation=spec, adapter="calls", identity=caller)

@@ -19,7 +19,7 @@ from enfold.log import Log
 from enfold.observing import OK
 from enfold.observing.conventions import cgi_span, http_outcome
 from enfold.operation import Identity
-from enfold.registry import Registry
+from enfold.registry import OperationRegistry, Registry
 from enfold.runtime import drive
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.failures import too_large
@@ -79,8 +79,6 @@ def to_cgi(
 
 def refuse() -> int:
     """Answer for a program that failed to start; why it did is for the web server's log, and not for the caller."""
-    from enfold.registry import OperationRegistry
-
     functions = Functions(OperationRegistry(), FunctionSettings(DEFAULT_FORMAT, 0, None), _DIALECT)
     request = _read_request(os.environ, sys.stdin.buffer, functions)
     failure = functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to start"))

@@ -84,7 +84,7 @@ def _is_dead(path: Path, name: str, missing: dict[str, float]) -> bool:
 
 def _try_lock(descriptor: int) -> bool:
     try:
-        import fcntl
+        import fcntl  # which Windows does not have
     except ImportError:  # Windows
         return _try_lock_windows(descriptor)
     try:
@@ -95,7 +95,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _try_lock_windows(descriptor: int) -> bool:
-    import importlib
+    import importlib  # mypy on another system knows no msvcrt
 
     msvcrt = importlib.import_module("msvcrt")  # which only Windows has
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from re import match
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.access import EVERYTHING
@@ -15,7 +16,7 @@ from enfold.operation.repeats import MAX_KEY, input_digest
 from enfold.registry import Registry
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
 from enfold.tasks.store import Answers, Cancel, TaskStore, now_ms
-from enfold.tasks.task import Order, Task, new_task_id, owner_of
+from enfold.tasks.task import TASK_ID, Order, Task, new_task_id, owner_of
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
@@ -238,10 +239,6 @@ def _seen_by(identity: Identity | None) -> str | None:
 
 def _checked(task_id: str | None) -> str:
     """An id that has the form of one; anything else is not even looked up."""
-    from re import match
-
-    from enfold.tasks.task import TASK_ID
-
     if not isinstance(task_id, str) or not match(TASK_ID, task_id):
         raise _not_found()
     return task_id

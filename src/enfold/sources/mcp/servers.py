@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
@@ -352,8 +353,6 @@ def _with_credentials(headers: GivenHeaders, credentials: Credentials | None) ->
 def _authorization(credentials: str | tuple[str, str]) -> str:
     if isinstance(credentials, str):
         return f"Bearer {credentials}"
-    from base64 import b64encode
-
     return f"Basic {b64encode(':'.join(credentials).encode()).decode()}"
 
 

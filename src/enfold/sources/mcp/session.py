@@ -28,7 +28,7 @@ from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Command, Server
 from enfold.sources.mcp.outgoing_call import LISTEN, CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
-from enfold.sources.mcp.web_requests import Headers
+from enfold.sources.mcp.web_requests import Headers, Web
 
 __all__ = ["Dialect", "ServerConnection", "ServerSettings", "UpstreamSession", "open_session"]
 
@@ -312,7 +312,6 @@ async def _begin_http(
     settings: ServerSettings, address: Address, notice: Notice, source: CallListener
 ) -> UpstreamSession:
     from enfold.sources.mcp.streamable_http import HTTPConnection
-    from enfold.sources.mcp.web_requests import Web
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
     web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
@@ -323,7 +322,6 @@ async def _begin_event_stream(
     settings: ServerSettings, address: Address, notice: Notice, source: CallListener
 ) -> UpstreamSession:
     from enfold.sources.mcp.legacy_sse import open_event_stream
-    from enfold.sources.mcp.web_requests import Web
 
     inbox = Inbox(settings.name, notice, source, settings.limits)
     web = Web(address, settings.name, settings.limits, settings.headers, settings.client)

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
+import msgspec
+
 from enfold.errors import CallError
 from enfold.mcp.headers import NAMED_BY, write_value
 from enfold.mcp.json_rpc import ProtocolError, encode, notification, parse, request
@@ -237,8 +239,6 @@ def _rpc_error(body: str) -> ProtocolError | None:
 
 def _error_without_id(body: str) -> ProtocolError | None:
     """An error that answers no request in particular has the id null."""
-    import msgspec
-
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):

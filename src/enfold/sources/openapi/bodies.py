@@ -391,7 +391,7 @@ def _as_file(part: FilePart, name: str, encoding: dict[str, Any]) -> FilePart:
 
 
 def _guessed(filename: str) -> str:
-    import mimetypes
+    import mimetypes  # slow to import, and only for files
 
     return mimetypes.guess_type(filename)[0] or "application/octet-stream"
 

@@ -91,7 +91,7 @@ def read_blueprint(shared: SharedByEndpoints, found: Found) -> Blueprint:
     )
 
 
-class Endpoint:
+class ServiceEndpoint:
     """The handler of one operation; everything costly is made when first needed."""
 
     def __init__(self, shared: SharedByEndpoints, blueprint: Blueprint, *, streams: bool) -> None:

@@ -38,7 +38,7 @@ class Fields(msgspec.Struct, frozen=True):
     extra: ConvertedSchema | None = None
 
 
-class Kind(msgspec.Struct, frozen=True):
+class BodyKind(msgspec.Struct, frozen=True):
     """One media type of the body, and its fields where it is a plain object."""
 
     media: Media
@@ -59,7 +59,7 @@ class Inputs(msgspec.Struct, frozen=True):
     """The arguments by the name callers use, the kinds of body, and the schema of the whole."""
 
     arguments: dict[str, Argument]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[BodyKind, ...]
     needs_body: bool
     schema: Schema
 
@@ -82,7 +82,7 @@ def plan_inputs(
     return Inputs(arguments, kinds, needs_body, schemas.bundle(_object(arguments, kinds)))
 
 
-def _object(arguments: dict[str, Argument], kinds: Sequence[Kind]) -> ConvertedSchema:
+def _object(arguments: dict[str, Argument], kinds: Sequence[BodyKind]) -> ConvertedSchema:
     """The schema of all arguments together; unknown ones are refused, unless the body takes any field."""
     extra = next((each.fields.extra for each in kinds if each.fields and each.fields.extra), None)
     schema: Schema = {
@@ -174,9 +174,9 @@ def _examples(node: dict[str, Any]) -> Iterator[Any]:
 # --- bodies -------------------------------------------------------------------------------------------------------
 
 
-def _kinds(body: Body, schemas: Schemas) -> tuple[Kind, ...]:
+def _kinds(body: Body, schemas: Schemas) -> tuple[BodyKind, ...]:
     """The kinds of body; where fields can be given, the same object in another notation (XML) adds nothing."""
-    kinds = tuple(Kind(each, _fields(each, schemas)) for each in body.media)
+    kinds = tuple(BodyKind(each, _fields(each, schemas)) for each in body.media)
     if not kinds or kinds[0].fields is None:
         return kinds
     return tuple(
@@ -186,7 +186,7 @@ def _kinds(body: Body, schemas: Schemas) -> tuple[Kind, ...]:
     )
 
 
-def _body_arguments(body: Body | None, kinds: Sequence[Kind], schemas: Schemas) -> Iterator[Argument]:
+def _body_arguments(body: Body | None, kinds: Sequence[BodyKind], schemas: Schemas) -> Iterator[Argument]:
     if body is None or not kinds:
         return
     plain = [each.fields for each in kinds if each.fields is not None]

@@ -13,7 +13,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.openapi import media, parameters, segments
 from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
-from enfold.sources.openapi.operation_input import Inputs, Kind
+from enfold.sources.openapi.operation_input import BodyKind, Inputs
 from enfold.sources.openapi.parameters import Parameter
 from enfold.sources.openapi.styles import join_pairs
 
@@ -145,7 +145,7 @@ class RequestBuilder:
         elif self._inputs.needs_body:
             raise _missing(whole or "body")
 
-    def _set(self, request: Outgoing, kind: Kind, value: Any, wanted: str | None) -> None:
+    def _set(self, request: Outgoing, kind: BodyKind, value: Any, wanted: str | None) -> None:
         files = kind.fields.files if kind.fields is not None else frozenset()
         request.content, content_type = write_body(kind.media, value, files, wanted)
         if media.is_multipart(content_type):  # only we know the boundary
@@ -206,7 +206,7 @@ def _missing(argument: str) -> CallError:
     return CallError("VALIDATION_ERROR", f'Argument "{argument}" is missing', details)
 
 
-def _check_required(kind: Kind, given: Mapping[str, Any], inputs: Inputs) -> None:
+def _check_required(kind: BodyKind, given: Mapping[str, Any], inputs: Inputs) -> None:
     """What the schema could not require, because the whole body may be left out."""
     required = kind.fields.required if kind.fields is not None else frozenset()
     for name, argument in inputs.arguments.items():
@@ -214,7 +214,7 @@ def _check_required(kind: Kind, given: Mapping[str, Any], inputs: Inputs) -> Non
             raise _missing(name)
 
 
-def _kind_for_fields(kinds: tuple[Kind, ...], given: Mapping[str, Any], wanted: str | None) -> Kind:
+def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], wanted: str | None) -> BodyKind:
     """The kind of body that has these fields: the one asked for, else the first that can hold them all."""
     plain = [each for each in kinds if each.fields is not None]
     for each in plain:
@@ -228,7 +228,7 @@ def _kind_for_fields(kinds: tuple[Kind, ...], given: Mapping[str, Any], wanted: 
     return plain[0]
 
 
-def _given_files(plain: list[Kind], given: Mapping[str, Any]) -> set[str]:
+def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
     """The fields whose values are files: content of this process, or described ones where a kind takes a file."""
     possible = frozenset().union(*(each.fields.files for each in plain if each.fields is not None))
     described = {name for name, value in given.items() if name in possible and _has_described_file(value)}
@@ -240,7 +240,7 @@ def _has_described_file(value: Any) -> bool:
     return any(map(is_described_file, listed))
 
 
-def _kind_for_value(kinds: tuple[Kind, ...], value: Any, wanted: str | None) -> Kind:
+def _kind_for_value(kinds: tuple[BodyKind, ...], value: Any, wanted: str | None) -> BodyKind:
     """The kind of body a value is: the one asked for, else by what it looks like, else the first."""
     chosen = [each for each in kinds if each.media.type == wanted] or [
         each for each in kinds if wanted and media.is_within(wanted, each.media.type)
@@ -261,6 +261,6 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, (bytes, bytearray, FilePart, os.PathLike))
 
 
-def _says_text(kind: Kind) -> bool:
+def _says_text(kind: BodyKind) -> bool:
     node = kind.media.schema.node
     return not isinstance(node, dict) or not node or node.get("type") == "string"

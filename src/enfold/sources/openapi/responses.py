@@ -133,7 +133,7 @@ def to_error(answer: ReceivedResponse) -> CallError:
 
 def _phrase(status: int) -> str:
     """The usual words for a status, for a server that sends none."""
-    from http import HTTPStatus
+    from http import HTTPStatus  # slow to import, and only for failures
 
     return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else "the server gave no reason"
 
@@ -153,7 +153,7 @@ def read_retry_after(text: str | None) -> float | None:
         return None
     if text.strip().isdecimal():
         return float(int(text)) if len(text.strip()) < 10 else None
-    from email.utils import parsedate_to_datetime
+    from email.utils import parsedate_to_datetime  # slow to import, and only for a date in Retry-After
 
     try:
         return max(0.0, round(parsedate_to_datetime(text).timestamp() - time.time(), 3))

@@ -12,7 +12,7 @@ from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
-from enfold.sources.openapi.endpoint import Blueprint, Endpoint, SharedByEndpoints, read_blueprint
+from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
 from enfold.sources.openapi.files import Folders
 from enfold.sources.openapi.loading import DocumentLogin, Loader
 from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
@@ -181,7 +181,7 @@ class _Importer:
         return None
 
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
-        call = Endpoint(self._shared, blueprint, streams=streams)
+        call = ServiceEndpoint(self._shared, blueprint, streams=streams)
         found, node = blueprint.found, blueprint.found.place.node
         by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
         spec = OperationSpec(

@@ -1,5 +1,7 @@
 """One bounded HTTP client below all sources: OpenAPI calls, documents, MCP over HTTP and OAuth go through it."""
 
+# Imports inside functions: a user's own client needs none of ours, and names in plain ASCII no idna.
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias

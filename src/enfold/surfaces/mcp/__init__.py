@@ -1,5 +1,7 @@
 """A registry as an MCP server: over HTTP as an ASGI app (`to_mcp`), and on the standard streams (`serve_stdio`)."""
 
+# Imports inside functions: a server on the standard streams starts without asyncio, HTTP, hashes and provenance.
+
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
