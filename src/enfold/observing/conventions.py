@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enfold.observing.observers import OK, CallRecord, SpanStart
+from enfold.observing.call_record import OK, CallRecord, SpanStart
 
 __all__ = ["cgi_span", "http_outcome", "http_span", "mcp_outcome", "mcp_span", "record_attributes"]
 

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-import msgspec
-
 from enfold.envelope import LocalResponseMeta, error_of
 from enfold.errors import CallError, safe_code
 from enfold.log import Log
+from enfold.observing.call_record import OK, CallRecord, SpanStart
 from enfold.operation import Context, Operation, Origin, new_request_id
 
 if TYPE_CHECKING:
@@ -22,44 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY", "OK", "CallRecord", "Observer", "Observers", "SpanStart", "Trace", "Tracer", "Watch", "code_of"]
 
-OK: Final = "OK"
 NOTHING: Final[Mapping[str, Any]] = {}
 NOBODY: Final = Origin("", "")  # of a call that found no operation
 
 
-class CallRecord(msgspec.Struct, frozen=True):
-    """A call that has ended, as an operator may see it: never its arguments, never its result.
-
-    `operation` is empty where none was found; `code` is that of the error, or OK; sizes are those of bodies, and None where
-    nobody knows them; `items` is the number of a stream's items.
-    """
-
-    time: float  # when it ended, in Unix seconds
-    surface: str  # http, mcp, cgi, shell, calls; process for a call made in this one
-    operation: str
-    origin: Origin
-    code: str
-    duration: float  # seconds
-    request_id: str
-    parent_request_id: str | None = None
-    caller: str | None = None  # the id of the identity
-    warnings: int = 0
-    first_warning: str | None = None
-    request_bytes: int | None = None
-    response_bytes: int | None = None
-    items: int | None = None
-
-
 Observer: TypeAlias = Callable[[CallRecord], object]
-
-
-class SpanStart(msgspec.Struct, frozen=True):
-    """What is known of a call when it begins, for its span; `carrier` is where the caller's trace may be found."""
-
-    name: str
-    kind: str = "server"  # or client, internal
-    attributes: Mapping[str, Any] = {}
-    carrier: Mapping[Any, Any] | None = None
 
 
 class Trace(Protocol):
@@ -124,7 +90,7 @@ class Observers:
         if provider is None:
             self.tracer = None
         else:
-            from enfold.observing.tracing import SpanTracer
+            from enfold.observing.tracing import SpanTracer  # which needs OpenTelemetry
 
             self.tracer = SpanTracer(provider)
         self._changed()

@@ -12,8 +12,8 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
 from enfold.observing import outgoing
+from enfold.observing.call_record import OK, CallRecord, SpanStart
 from enfold.observing.conventions import record_attributes
-from enfold.observing.observers import OK, CallRecord, SpanStart
 
 __all__ = ["SpanTracer"]
 
