@@ -319,6 +319,15 @@ rename = { price = "amount", secret = "open" }
     assert caplog.messages == ['shop: include "cost*" takes nothing', 'shop: rename finds no "secret"']
 
 
+async def test_a_filter_that_takes_by_tag_is_no_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    program = "from enfold import OperationRegistry\nops = OperationRegistry('shop')\n"
+    write(tmp_path, "shop.py", program + "@ops.query(tags='front')\ndef price() -> int:\n    return 1\n")
+    text = '[sources.shop]\nfunctions = "shop.py:ops"\ninclude = ["#front", "#back"]\n'
+    async with open_config(write(tmp_path, "enfold.toml", text), {}) as registry:
+        assert [spec.id for spec in registry.list()] == ["shop.price"]
+    assert caplog.messages == ['shop: include "#back" takes nothing']
+
+
 @pytest.mark.parametrize(
     ("operation", "opened"),
     [

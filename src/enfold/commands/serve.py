@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -26,7 +25,7 @@ from enfold.commands.http_server import (
 )
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
-from enfold.commands.targets import TOKEN, opened, served_program
+from enfold.commands.targets import opened, served_program, with_peers
 from enfold.errors import CallError
 from enfold.operation import INHERIT, CallLimits, Policy
 from enfold.registry import OperationRegistry, Registry
@@ -192,21 +191,12 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
     if address is None:
         yield own
         return
-    from enfold.calls.transports.addresses import address_name, reached
-    from enfold.sources.calls import from_calls
-
     registry = own if isinstance(own, OperationRegistry) else OperationRegistry()
     if registry is not own:
         registry.register_all(own)
         registry.sources = own.sources
-    token = os.environ.get(TOKEN)
-    name = address_name(address)
-    registry.sources.enter(name, "calls", required=True)  # without it there is nothing behind this server
-    async with (
-        reached(address, token=token, insecure=options.insecure) as transport,
-        from_calls(transport, name=name) as found,
-    ):
-        found.keep(registry)
+    # Without the peers there is nothing behind this server.
+    async with with_peers(registry, address, insecure=options.insecure, required=True):
         yield registry
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "read_target",
     "served_program",
     "split_command",
+    "with_peers",
 ]
 
 TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds what we show to hubs, brokers and MCP servers
@@ -255,15 +256,23 @@ def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
     return from_mcp(target.text, auth=auth_of({}, logins(), str(Path.cwd())))
 
 
+def _peers(target: Target) -> AbstractAsyncContextManager[Registry]:
+    return with_peers(OperationRegistry(), target.text)
+
+
 @asynccontextmanager
-async def _peers(target: Target) -> AsyncIterator[Registry]:
+async def with_peers(
+    registry: OperationRegistry, address: str, *, insecure: bool = False, required: bool = False
+) -> AsyncIterator[OperationRegistry]:
+    """A registry with the operations of running peers in it; where they are `required`, it is not ready without them."""
     from enfold.calls.transports.addresses import address_name, reached
     from enfold.sources.calls import from_calls
 
-    registry = OperationRegistry()
-    name = address_name(target.text)
+    name = address_name(address)
+    if required:
+        registry.sources.enter(name, "calls", required=True)
     async with (
-        reached(target.text, token=os.environ.get(TOKEN)) as transport,
+        reached(address, token=os.environ.get(TOKEN), insecure=insecure) as transport,
         from_calls(transport, name=name) as found,
     ):
         found.keep(registry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
@@ -319,15 +318,15 @@ class _Keeper:
 
     def _tell_misses(self, operations: Iterable[Operation]) -> None:
         """A pattern that takes nothing, and a new name for what is not there, are mistakes more often than not."""
+        from enfold.sources.choosing import choosing
+
         specs = [operation.spec for operation in operations]
-        texts = {
-            text for spec in specs for text in (spec.name, spec.id, str(spec.meta.get("original_name", spec.name)))
-        }
         for pattern in patterns(self._source.entry.get("include")):
-            if not any(fnmatchcase(text, pattern) for text in texts):
+            if not any(map(choosing(pattern, None).takes, specs)):
                 log.warning('%s: include "%s" takes nothing', self.name, pattern)
+        names = {spec.name for spec in specs}
         for old, new in self._source.entry.get("rename", {}).items():
-            if new not in texts:
+            if new not in names:
                 log.warning('%s: rename finds no "%s"', self.name, old)
 
 
