@@ -35,6 +35,7 @@ class SourceState(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # it is not up
     operations: int = 0
     skipped: tuple[Problem, ...] = ()  # what it has, and we could not take
+    needs: tuple[str, ...] = ()  # what a person could give it, in sentences: credentials that it lacks
     required: bool = False  # whether the server is not ready without it
     since: float = 0.0  # Unix time at which it came into this state
 
@@ -98,6 +99,7 @@ class SourceTable:
         why: str = "",
         operations: int = 0,
         skipped: Iterable[Problem] = (),
+        needs: Iterable[str] = (),
         required: bool | None = None,
     ) -> SourceState:
         """Enter a source, or what has become of one; where nobody says whether it is required, that stays as it was."""
@@ -111,6 +113,7 @@ class SourceTable:
             why="" if state == "up" else why,
             operations=operations,
             skipped=tuple(skipped),
+            needs=tuple(needs),
             required=required,
             since=time.time() if before is None or before.state != state else before.since,
         )

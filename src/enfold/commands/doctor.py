@@ -1,4 +1,4 @@
-"""The command `enfold doctor`: what is installed and what is missing; with `--token -`, what a token is, and who refuses it."""
+"""The command `enfold doctor`: what is installed; with a target, what is wrong with it; with `--token -`, what a token is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from platform import python_version
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import add_caller_options, find_verifiers
-from enfold.commands.command_options import parsed
-from enfold.commands.printing import version
-from enfold.commands.targets import read_target
+from enfold.commands.command_options import TARGETS, parsed
+from enfold.commands.printing import print_json, version
+from enfold.commands.targets import read_target, split_command
 from enfold.errors import CallError, code_row
 from enfold.registry import Registry
+from enfold.surfaces.command_line import printable
 
 if TYPE_CHECKING:
     from enfold.issuers import Issuers
@@ -31,17 +32,22 @@ EXTRAS: Final = {
     "websocket": "websockets",
     "auth": "cryptography",
     "otel": "opentelemetry",
+    "metrics": "prometheus_client",
     "(models)": "pydantic",
 }
 MAX_SHOWN: Final = 200  # characters of a claim
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Print a line for each extra, or what there is to say about a token."""
+    """Print a line for each extra, or what there is to say about a target or a token."""
     del registry
-    options = parsed(_parser(), words)
+    own, server = split_command(words)
+    options = parsed(_parser(), own)
+    options.target = server or options.target
     if options.token is not None:
         return _examine(options)
+    if options.target is not None:
+        return _check_up(options)
     print(f"{version()}, Python {python_version()}")
     for extra, package in EXTRAS.items():
         print(f"  {extra:<10} {package:<14} {'there' if find_spec(package) else 'missing'}")
@@ -49,11 +55,42 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser("enfold doctor", description="Say what is installed, or what a token is.")
-    parser.add_argument("target", nargs="?", type=read_target, help="a configuration, whose issuers are asked")
-    parser.add_argument("--token", metavar="-", help="examine the token on standard input")
+    parser = ArgumentParser(
+        "enfold doctor", description="Say what is installed, what is wrong with a target, what a token is."
+    )
+    parser.add_argument("target", nargs="?", type=read_target, help=f"what to look at: {TARGETS}")
+    parser.add_argument("--json", action="store_true", help="what was found as JSON")
+    parser.add_argument(
+        "--token", metavar="-", help="examine the token on standard input, by the issuers of a configuration too"
+    )
     add_caller_options(parser)
     return parser
+
+
+# --- a target -----------------------------------------------------------------------------------------------------
+
+
+def _check_up(options: Any) -> int:
+    """Print what there is to say about a target; the exit code is 1 where something is broken."""
+    from enfold.commands.checkup import Finding, check_up
+    from enfold.commands.endings import run_in_loop
+
+    found: list[Finding] = []
+
+    async def look() -> None:
+        async for each in check_up(options.target):
+            found.append(each)
+            if not options.json:
+                print(f"{each.level:<7}  {printable(each.where)}: {printable(each.what)}", flush=True)
+
+    run_in_loop(look())
+    errors = sum(each.level == "error" for each in found)
+    if options.json:
+        print_json({"healthy": not errors, "findings": found})
+    else:
+        warnings = sum(each.level == "warning" for each in found)
+        print(f"{errors} errors, {warnings} warnings")
+    return code_row("EXECUTION_ERROR").exit_code if errors else 0
 
 
 # --- a token ------------------------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ class _Keeper:
         self._registry.register_all(opened.operations, instead_of=gone)
         self._opened = opened
         if not hasattr(opened.operations, "is_up"):  # else it says itself how it is
-            self._enter("up", operations=len(opened.operations), skipped=opened.skipped)
+            self._enter("up", operations=len(opened.operations), skipped=opened.skipped, needs=opened.needs)
         self._give_up_predecessor()
 
     def _give_up_predecessor(self) -> None:
@@ -345,11 +345,12 @@ def _is_login(error: Exception) -> bool:
 
 
 class _Opened(msgspec.Struct, frozen=True):
-    """A source that is open: its operations, what was left out, and whether calls run."""
+    """A source that is open: its operations, whether calls run, what was left out, and what it lacks."""
 
     operations: Any
     is_busy: Callable[[], bool]
     skipped: Iterable[Problem] = ()
+    needs: Iterable[str] = ()
 
 
 async def _end_of_calls(opened: _Opened) -> None:
@@ -422,7 +423,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     async with imported:
         running = RunningCalls()
         operations = [_counted(_governed(operation, source), running) for operation in imported]
-        yield _Opened(operations, lambda: bool(running), imported.report.skipped)
+        yield _Opened(operations, lambda: bool(running), imported.report.skipped, imported.report.needs)
 
 
 @asynccontextmanager

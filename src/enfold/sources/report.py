@@ -46,6 +46,13 @@ class ImportReport:
             self._degraded = list(dict.fromkeys(found))
         return self._degraded
 
+    @property
+    def needs(self) -> list[str]:
+        """What the credentials lack, as a sentence; nothing where one of the schemes is filled, which may be enough."""
+        if not self.schemes or any(each.is_filled for each in self.schemes):
+            return []
+        return [f"no credentials: set {' or '.join(dict.fromkeys(each.variable for each in self.schemes))}"]
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON data."""
         return {

@@ -55,7 +55,8 @@ class ImportedOperations:
 
     def keep_current(self, registry: OperationRegistry) -> None:
         """Be shown among the sources of a registry that has our operations; they never change."""
-        registry.sources.enter(self.name, "openapi", "up", operations=len(self), skipped=self.report.skipped)
+        skipped, needs = self.report.skipped, self.report.needs
+        registry.sources.enter(self.name, "openapi", "up", operations=len(self), skipped=skipped, needs=needs)
 
     async def aclose(self) -> None:
         """Close the connections; a client that the user gave stays open."""

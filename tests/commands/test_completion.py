@@ -1,0 +1,113 @@
+"""Completion in real shells: commands, options, operations and arguments of a target, and files where those belong."""
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conftest import not_run
+
+APP = """
+from typing import Literal
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+print("a program may say something when it is loaded")
+
+@ops.query
+def price(item: str, currency: Literal["euro", "pound"] | None = None, net: bool = False) -> int:
+    \"\"\"What it costs.\"\"\"
+    return 1
+
+@ops.query
+def prices() -> None: ...
+"""
+HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+def candidates(folder: Path, *words: str) -> list[str]:
+    command = [sys.executable, "-m", "enfold", "completion", "--for", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stderr == ""
+    return [line.partition("\t")[0] for line in done.stdout.splitlines()]
+
+
+def test_what_may_stand_at_the_end_of_a_line(folder: Path) -> None:
+    assert candidates(folder, "ca") == ["call"]
+    assert candidates(folder, "call", "") == [":files"]
+    assert candidates(folder, "call", "app.py", "shop.pr") == ["shop.price", "shop.prices"]
+    assert candidates(folder, "call", "app.py", "price", "item=tea", "") == ["currency=", "net="]
+    assert candidates(folder, "call", "app.py", "price", "currency=") == ["currency=euro", "currency=pound"]
+    assert candidates(folder, "call", "app.py", "price", "net=t") == ["net=true"]
+    assert candidates(folder, "call", "app.py", "price", "--format", "env") == ["envelope"]
+    assert "--tokens" in candidates(folder, "serve", "--t")
+    assert candidates(folder, "call", "nothing.py", "") == []
+    assert candidates(folder, "nonsense", "") == []
+
+
+def found(shell: str) -> str:
+    return shutil.which(shell) or not_run(shell)
+
+
+def test_bash_completes(folder: Path) -> None:
+    script = """
+    source <(enfold completion bash)
+    try() { COMP_LINE="$1"; COMP_POINT=${#1}; _enfold; echo "${COMPREPLY[*]}"; }
+    try "enfold cal"; try "enfold call ap"; try "enfold call app.py shop.pr"; try "enfold call app.py price currency=p"
+    """
+    done = subprocess.run(
+        [found("bash"), "-c", script], capture_output=True, text=True, check=True, cwd=folder, env=HERE
+    )
+    assert done.stdout.splitlines() == ["call", "app.py", "shop.price shop.prices", "pound"]
+
+
+def test_fish_completes(folder: Path) -> None:
+    script = """
+    enfold completion fish | source
+    for line in "enfold cal" "enfold call ap" "enfold call app.py shop.pr" "enfold call app.py price currency=p"
+        complete -C $line
+    end
+    """
+    done = subprocess.run(
+        [found("fish"), "-c", script], capture_output=True, text=True, check=True, cwd=folder, env=HERE
+    )
+    told = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert told == ["call", "app.py", "shop.price", "shop.prices", "currency=pound"]
+
+
+def test_zsh_completes(folder: Path) -> None:
+    """A real zsh in a terminal of its own, where the tab key is pressed."""
+    (folder / ".zshrc").write_text(
+        "PS1='READY> '\nautoload -U compinit; compinit -u -D\nsource <(enfold completion zsh)\n"
+    )
+    zsh = found("zsh")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(zsh, ["zsh", "-i"], {**HERE, "ZDOTDIR": str(folder), "TERM": "dumb"})  # noqa: S606
+    try:
+        read_until(terminal, "READY> ")
+        for typed, wanted in (("enfold cal\t", "call "), ("app.py shop.pr\t", "shop.price"), ("\t", "What it costs")):
+            os.write(terminal, typed.encode())
+            read_until(terminal, wanted)
+    finally:
+        os.close(terminal)
+        os.waitpid(pid, 0)
+
+
+def read_until(terminal: int, wanted: str) -> None:
+    seen = ""
+    while wanted not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\x08", "", seen):
+        ready, _, _ = select.select([terminal], [], [], 30)
+        assert ready, f"{wanted!r} did not come: {seen!r}"
+        seen += os.read(terminal, 4096).decode(errors="replace")
