@@ -17,6 +17,7 @@ from enfold.schema.advertised import Advertising
 from enfold.schema.nodes.reference import digest, unquote
 from enfold.surfaces.failures import declared_status
 from enfold.surfaces.query_string import ArgumentKind, argument_kinds
+from enfold.surfaces.task_document import ACCEPTED, PREFER, TASK_SCHEMAS, task_paths
 
 __all__ = ["to_openapi"]
 
@@ -54,19 +55,24 @@ def to_openapi(
     servers: Iterable[str] = ("/",),
     title: str | None = None,
     version: str | None = None,
+    has_tasks: bool = False,
 ) -> dict[str, Any]:
     """The document for one caller: only what this identity may call, or, for the owner, everything.
 
     `namespace` keeps to what lies in it; operations of the namespace `enfold` are described only where it is named.
+    `has_tasks` says that durable operations are run as tasks for those who ask.
     """
     chosen = find_format(format)
     specs = registry.list(namespace=namespace) if everything else registry.visible(identity, namespace=namespace)
     # Names are given over all operations, so that each has the same name for every caller.
     tools = tool_names(registry)
-    components = _Components(chosen)
+    components = _Components(chosen, has_tasks=has_tasks and any(spec.durable != "never" for spec in specs))
     short = _short_paths(specs)
     notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
     paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
+    if components.has_tasks:
+        security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
+        paths |= task_paths(components.shared(404), security=security)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -99,19 +105,25 @@ def _post(spec: OperationSpec, notes: Schema, components: _Components) -> Schema
     schema = components.place(spec.input_schema, _input_name(spec))
     return {
         **_described(spec, spec.id, notes),
-        **({"parameters": [_LAST_EVENT_ID]} if spec.resumable else {}),
+        **({"parameters": more} if (more := _more_parameters(spec, components)) else {}),
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": _responses(spec, components, with_body=True),
     }
 
 
 def _get(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
-    parameters = [*_parameters(spec, components), *([_LAST_EVENT_ID] if spec.resumable else ())]
+    parameters = [*_parameters(spec, components), *_more_parameters(spec, components)]
     return {
         **_described(spec, f"{spec.id}.get", notes),
         "parameters": parameters,
         "responses": _responses(spec, components, with_body=False),
     }
+
+
+def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schema]:
+    """The headers by which a caller asks for more than the answer."""
+    resumes = [_LAST_EVENT_ID] if spec.resumable else []
+    return [*resumes, PREFER] if components.runs_as_task(spec) else resumes
 
 
 def _described(spec: OperationSpec, operation_id: str, notes: Schema) -> Schema:
@@ -178,6 +190,8 @@ def _written_as(kind: ArgumentKind, schema: Schema) -> Schema:
 
 def _responses(spec: OperationSpec, components: _Components, *, with_body: bool) -> Schema:
     responses = {"200": _success(spec, components)}
+    if components.runs_as_task(spec):
+        responses["202"] = ACCEPTED
     for status in _DESCRIPTIONS:
         if with_body or status not in _OF_A_BODY:
             responses[str(status)] = components.failure(status) if status in _INLINE else components.shared(status)
@@ -260,10 +274,11 @@ _ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
 class _Components:
     """What the operations share; the definitions of their schemas are moved here, each once."""
 
-    def __init__(self, format: Format) -> None:
+    def __init__(self, format: Format, *, has_tasks: bool = False) -> None:
         self.format = format
+        self.has_tasks = has_tasks
         self.portable = Advertising().portable  # generators of clients compile patterns too
-        self._schemas: dict[str, Schema] = {}
+        self._schemas: dict[str, Schema] = dict(TASK_SCHEMAS) if has_tasks else {}
         self._origins: dict[str, str] = {}
         self._responses: dict[str, Schema] = {}
 
@@ -274,6 +289,9 @@ class _Components:
             "headers": _HEADERS,
             "securitySchemes": {BEARER: {"type": "http", "scheme": "bearer"}} if secured else {},
         }
+
+    def runs_as_task(self, spec: OperationSpec) -> bool:
+        return self.has_tasks and spec.durable != "never"
 
     def failure(self, status: int) -> Schema:
         """An error response in the format in use."""

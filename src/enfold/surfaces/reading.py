@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,6 +22,8 @@ __all__ = [
     "is_json",
     "query_value",
     "read_object",
+    "read_prefer",
+    "read_wait",
     "stream_type",
     "timeout",
 ]
@@ -32,6 +34,7 @@ StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
 
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
 
 
@@ -54,6 +57,32 @@ def idempotency_key(headers: Headers) -> str | None:
     text = given.strip()
     is_quoted = len(text) > 1 and text[:1] == text[-1:] == b'"'
     return (text[1:-1] if is_quoted else text).decode("latin-1")
+
+
+class Prefer(NamedTuple):
+    """What the caller would like (RFC 7240): an answer before the work is done, and how long to wait for a better one."""
+
+    is_async: bool = False
+    wait: float = 0.0
+
+
+def read_prefer(headers: Headers, longest: float = 60.0) -> Prefer:
+    """The preferences that we know; what cannot be read is passed over, as is the way of preferences."""
+    is_async, wait = False, 0.0
+    for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
+        name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
+        is_async = is_async or name == "respond-async"
+        if name == "wait" and (number := value.strip('"')).isdecimal():
+            wait = min(float(number[:9]), longest)
+    return Prefer(is_async, wait)
+
+
+def read_wait(text: str, longest: float) -> float:
+    """The seconds that a request waits for news."""
+    if not _SECONDS.fullmatch(text):
+        details = {"argument": "wait", "reason": "type", "expected": "a number of seconds"}
+        raise CallError("VALIDATION_ERROR", "wait must be a number of seconds", details)
+    return min(float(text), longest)
 
 
 def format_name(headers: Headers, method: str, query: bytes) -> str | None:

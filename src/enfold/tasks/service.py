@@ -151,6 +151,9 @@ class Tasks:
         wait = min((limit for limit in limits if limit is not None), default=None)
         try:
             return await asyncio.wait_for(handle.result(), wait)
+        except CallError as error:
+            error.details = {**error.details, "task": handle.id} if error.code == "TIMEOUT" else error.details
+            raise
         except TimeoutError:
             message = f"{operation_id} takes longer than its caller waits, and goes on as the task {handle.id}"
             raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None

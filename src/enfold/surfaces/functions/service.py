@@ -71,6 +71,7 @@ class FunctionSettings(msgspec.Struct, frozen=True):
     title: str | None = None  # of the application, where it is not the registry's own
     version: str | None = None
     knows_callers: bool = False  # whether callers can have identities here
+    has_tasks: bool = False  # whether durable operations are run as tasks for those who ask
 
 
 class Functions:
@@ -179,12 +180,15 @@ class Functions:
             return FunctionAnswer(text)
         return _answer_with_notes(text, envelope, request)
 
+    def written(self, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
+        """The answer that holds a result, as a call would have it."""
+        return _answer_with_notes(encode_result(request.format.write(envelope, request.operation)), envelope, request)
+
     async def arguments(self, route: Route, request: FunctionRequest) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
         if request.method != "POST":
             return route.read_query(request.query)
-        self._check_body(request)
-        return await self._object_in(request)
+        return await self.object_in(request)
 
     def context(self, route: Route, request: FunctionRequest) -> Context:
         """The context of a call, of what the headers ask for."""
@@ -214,7 +218,9 @@ class Functions:
             )
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
-    async def _object_in(self, request: FunctionRequest) -> dict[str, Any]:
+    async def object_in(self, request: FunctionRequest) -> dict[str, Any]:
+        """The JSON object in the body."""
+        self._check_body(request)
         body = await request.source.body(self._settings.max_body)
         request.size = len(body)
         try:
@@ -265,8 +271,7 @@ class Functions:
         if request.method != "POST":
             raise not_allowed(request.method, ("POST", "OPTIONS"))
         request.format = find_format(ANSWER_FORMAT)
-        self._check_body(request)
-        wire = await self._object_in(request)
+        wire = await self.object_in(request)
         asked = RequestCall(
             self._registry,
             wire,
@@ -301,6 +306,7 @@ class Functions:
             servers=[place or "/"],
             title=self._settings.title,
             version=self._settings.version,
+            has_tasks=self._settings.has_tasks,
         )
         return FunctionAnswer(msgspec.json.encode(document, enc_hook=str), 200, [NO_STORE])
 

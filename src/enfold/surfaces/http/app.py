@@ -19,7 +19,7 @@ from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.observing import OK, Trace
 from enfold.observing.conventions import http_outcome, http_span
-from enfold.operation import Policy, new_request_id
+from enfold.operation import Context, Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body
@@ -39,10 +39,12 @@ from enfold.surfaces.functions.service import (
 from enfold.surfaces.http.lifespan import run_lifespan
 from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
-from enfold.surfaces.http.stream import SubscriptionStream
+from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
+    from enfold.surfaces.http.task_pages import TaskPages
+    from enfold.tasks import Tasks
 
 __all__ = ["HTTPApp", "to_http"]
 
@@ -76,21 +78,22 @@ def to_http(
     recorder: Recorder | None = None,
     title: str | None = None,
     version: str | None = None,
+    tasks: Tasks | None = None,
 ) -> HTTPApp:
     """Serve a registry as an ASGI app.
 
     With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
     `mounts` are other ASGI apps by path; `allowed_hosts` the names this server goes by (the loopback and its own
     address if none are given); `allowed_origins` the origins whose pages may call it, which switches CORS on;
-    `recorder` captures provenance for callers who ask for it.
+    `recorder` captures provenance for callers who ask for it; `tasks` runs durable operations as tasks for those who ask.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    settings = FunctionSettings(format, max_body, recorder, title, version, knows_callers=tokens is not None)
+    settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}))
     functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if is_closed else None
-    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat)
+    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat, tasks)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
 
 
@@ -108,6 +111,7 @@ class Carrying(msgspec.Struct, frozen=True):
     max_body: int
     body_timeout: float
     heartbeat: float
+    tasks: Any = None  # a Tasks
 
 
 class HTTPApp:
@@ -124,6 +128,7 @@ class HTTPApp:
         self._streams: set[SubscriptionStream] = set()
         self._is_stopping = False
         self._observers = functions.observers
+        self._tasks = None if carrying.tasks is None else _task_pages(carrying.tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every call of an operation comes this way."""
@@ -218,6 +223,8 @@ class HTTPApp:
             return self._options(exchange, request, route.methods)
         if route.prepared.is_stream:
             return self._follow(exchange, request, route)
+        if self._tasks is not None and route.spec.durable != "never":
+            return self._tasks.call(functions, route, request, exchange.scope.get("root_path", ""))
         return functions.call(route, request)
 
     async def _answer_stranger(
@@ -298,11 +305,16 @@ class HTTPApp:
             check_access(route.spec, request.identity, given)
             await exchange.answer_empty(200, [(b"content-type", media_type.encode()), NO_STORE, id_header(request)])
             return
+        await self._stream(exchange, request, context, media_type, route.prepared.subscribe(given, context))
+
+    async def _stream(
+        self, exchange: Exchange, request: FunctionRequest, context: Context, media_type: str, items: Envelopes
+    ) -> None:
         stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._carrying.heartbeat)
         self._streams.add(stream)
         self._observers.streams += 1
         try:
-            await stream.run(route.prepared.subscribe(given, context))
+            await stream.run(items)
         finally:
             self._observers.streams -= 1
             self._streams.discard(stream)
@@ -313,6 +325,8 @@ class HTTPApp:
     async def _page(self, exchange: Exchange, request: FunctionRequest, functions: Functions) -> FunctionAnswer | None:
         if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
             return FunctionAnswer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
+        if self._tasks is not None and request.path.startswith("/tasks"):
+            return await self._task_page(self._tasks, exchange, request, functions)
         methods = PAGES.get(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
@@ -329,6 +343,29 @@ class HTTPApp:
         if request.path == "/call":
             return await functions.call_request(request)
         return functions.document(request, exchange.scope.get("root_path", ""))
+
+    async def _task_page(
+        self, tasks: TaskPages, exchange: Exchange, request: FunctionRequest, functions: Functions
+    ) -> FunctionAnswer | None:
+        """The answer to a request below `/tasks`, or the stream of what becomes of one task."""
+        from enfold.surfaces.http.task_pages import task_methods  # as above
+
+        if functions is self._public:
+            raise no_identity()
+        methods = task_methods(request.path)
+        if methods is None:
+            raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
+        if request.method not in methods:
+            raise not_allowed(request.method, methods)
+        if request.method == "OPTIONS":
+            await self._options(exchange, request, methods)
+            return None
+        accept = request.headers.get(b"accept", b"")
+        if "DELETE" not in methods or request.method != "GET" or b"text/event-stream" not in accept:
+            return await tasks.answer(functions, request)
+        context = Context(identity=request.identity)
+        await self._stream(exchange, request, context, "text/event-stream", tasks.follow(request))
+        return None
 
     def _metadata(self, exchange: Exchange, request: FunctionRequest) -> dict[str, Any]:
         """Who gives tokens for what is at the path below the well-known one (RFC 9728)."""
@@ -388,6 +425,12 @@ class HTTPApp:
         answer = self._functions.failure(request, error)
         await exchange.answer(answer.body, answer.status, [id_header(request), *answer.headers])
         self._observers.refused("http", error.code, request_id=request.known_id())
+
+
+def _task_pages(tasks: Tasks) -> TaskPages:
+    from enfold.surfaces.http.task_pages import TaskPages  # where there are no tasks, nothing of them is loaded
+
+    return TaskPages(tasks)
 
 
 def _is_call(path: str, method: str) -> bool:

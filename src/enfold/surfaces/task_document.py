@@ -1,0 +1,128 @@
+"""What the OpenAPI document says of tasks: how a durable operation is accepted, and the paths below `/tasks`. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+__all__ = ["ACCEPTED", "PREFER", "TASK_SCHEMAS", "task_paths"]
+
+Schema: TypeAlias = dict[str, Any]
+
+_TASK: Final = {"$ref": "#/components/schemas/EnfoldTask"}
+_HEADERS: Final = {
+    "X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"},
+    "Retry-After": {"$ref": "#/components/headers/Retry-After"},
+}
+
+PREFER: Final[Schema] = {
+    "name": "Prefer",
+    "in": "header",
+    "required": False,
+    "description": "`respond-async` starts a task and answers 202 at once; `wait=n` waits up to n seconds for its result.",
+    "schema": {"type": "string"},
+}
+ACCEPTED: Final[Schema] = {
+    "description": "The call goes on as a task",
+    "headers": {
+        **_HEADERS,
+        "Location": {"description": "Where the task is found", "schema": {"type": "string"}},
+        "Preference-Applied": {"description": "`respond-async`", "schema": {"type": "string"}},
+    },
+    "content": {"application/json": {"schema": _TASK}},
+}
+TASK_SCHEMAS: Final[dict[str, Schema]] = {
+    "EnfoldTask": {
+        "type": "object",
+        "properties": {
+            "taskId": {"type": "string"},
+            "operation": {"type": "string"},
+            "status": {"enum": ["working", "input_required", "completed", "failed", "cancelled"]},
+            "createdAt": {"type": "string", "format": "date-time"},
+            "lastUpdatedAt": {"type": "string", "format": "date-time"},
+            "ttlMs": {"type": "integer", "description": "For how long after its creation the task is kept"},
+            "pollIntervalMs": {"type": "integer"},
+            "statusMessage": {"type": "string"},
+            "inputRequests": {"type": "object", "description": "The questions that wait for an answer, by their keys"},
+            "result": {"description": "What the call would have said, once it is completed"},
+            "error": {"description": "What the call would have said, once it has failed"},
+        },
+        "required": ["taskId", "operation", "status", "createdAt", "lastUpdatedAt", "ttlMs"],
+    },
+}
+
+_ID: Final[Schema] = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAIT: Final[Schema] = {
+    "name": "wait",
+    "in": "query",
+    "required": False,
+    "description": "Seconds to wait for the end of the task, or a question; at most 60.",
+    "schema": {"type": "number", "minimum": 0},
+}
+
+
+def task_paths(missing: Schema, *, security: list[Schema]) -> dict[str, Schema]:
+    """The paths at which tasks are found; `missing` is the answer where there is no such task for the caller."""
+    common: Schema = {"tags": ["tasks"], **({"security": security} if security else {})}
+    tasks: Schema = {
+        "type": "object",
+        "properties": {"tasks": {"type": "array", "items": _TASK}},
+        "required": ["tasks"],
+    }
+    stream: Schema = {"text/event-stream": {"schema": {"type": "string"}}}
+    taken = {"202": _answer("Taken", _TASK), "404": missing}
+    answers: Schema = {
+        "type": "object",
+        "properties": {"inputResponses": {"type": "object", "additionalProperties": {"type": "object"}}},
+        "required": ["inputResponses"],
+    }
+    return {
+        "/tasks": {
+            "get": {
+                "operationId": "tasks.list",
+                "summary": "The caller's own tasks",
+                **common,
+                "responses": {"200": _answer("The tasks, the newest first", tasks)},
+            }
+        },
+        "/tasks/{id}": {
+            "parameters": [_ID],
+            "get": {
+                "operationId": "tasks.get",
+                "summary": "A task, with its result or error once it has ended",
+                **common,
+                "parameters": [_WAIT],
+                "responses": {"200": _answer("The task; or every change of it", _TASK, stream), "404": missing},
+            },
+            "delete": {"operationId": "tasks.cancel", "summary": "End a task", **common, "responses": taken},
+        },
+        "/tasks/{id}/result": {
+            "parameters": [_ID],
+            "get": {
+                "operationId": "tasks.result",
+                "summary": "Exactly what the call would have said",
+                **common,
+                "parameters": [_WAIT],
+                "responses": {
+                    "200": _answer("The result of the call", {}),
+                    "202": _answer("It goes on", _TASK),
+                    "404": missing,
+                    "default": {"description": "The call failed, as it would have without a task"},
+                },
+            },
+        },
+        "/tasks/{id}/input": {
+            "parameters": [_ID],
+            "post": {
+                "operationId": "tasks.answer",
+                "summary": "Answer questions of a task, some or all",
+                **common,
+                "requestBody": {"required": True, "content": {"application/json": {"schema": answers}}},
+                "responses": taken,
+            },
+        },
+    }
+
+
+def _answer(description: str, schema: Schema, more: Schema | None = None) -> Schema:
+    content = {"application/json": {"schema": schema}, **(more or {})}
+    return {"description": description, "headers": _HEADERS, "content": content}
