@@ -16,6 +16,7 @@ NAMES: Final = (
     "schema_engines",
     "start_up",
     "http",
+    "workers",
     "mcp_http",
     "mcp_stdio",
     "mcp_client",

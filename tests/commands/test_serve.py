@@ -12,14 +12,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
 LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
 APP = """\
+from http.client import HTTPException
 from pathlib import Path
 import asyncio
 from enfold import OperationRegistry
@@ -229,3 +232,141 @@ def test_a_script_is_called_by_its_own_name_in_its_usage(tmp_path: Path) -> None
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60)
         assert done.stdout.startswith(said)
         assert os.linesep + "  serve" in done.stdout or words[0] == "serve"
+
+
+# --- workers ------------------------------------------------------------------------------------------------------
+
+WORKED = """\
+import asyncio
+import os
+from http.client import HTTPException
+from pathlib import Path
+from enfold import OperationRegistry
+
+ops = OperationRegistry("shop")
+
+@ops.query
+async def who() -> int:
+    return os.getpid()
+
+@ops.mutation
+async def order() -> int:
+    with open("orders", "a") as file:
+        file.write("x")
+    return os.getpid()
+
+@ops.query
+async def hang() -> int:
+    Path(f"hanging-{os.getpid()}").touch()
+    await asyncio.sleep(600)
+    return 0
+"""
+MCP_HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+class Session:
+    """An MCP client of 2025-11-25, each of whose requests has a connection of its own."""
+
+    def __init__(self, base: str) -> None:
+        self._url = f"{base}/mcp"
+        self._headers = dict(MCP_HEADERS)
+        client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        with self._send("initialize", client) as reply:
+            self._headers["Mcp-Session-Id"] = reply.headers["Mcp-Session-Id"]
+        self.call()
+
+    def _send(self, method: str, params: Any) -> Any:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        return urlopen(Request(self._url, body, self._headers), timeout=30)  # noqa: S310  # our own server
+
+    def call(self) -> int:
+        """The process that answers; it is always the one that has the session."""
+        with self._send("tools/call", {"name": "shop_who", "arguments": {}}) as reply:
+            found: int = json.load(reply)["result"]["structuredContent"]["result"]
+            return found
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    folder = tmp_path_factory.mktemp("workers")
+    (folder / "app.py").write_text(WORKED)
+    with serving("app.py", "--workers", "2", cwd=folder) as served:
+        wait_for(lambda: len(workers_of(served)) == 2)
+        yield served, folder
+
+
+def workers_of(served: Served) -> set[int]:
+    parent = served.process.pid
+    return {int(each) for each in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()}
+
+
+def two_sessions(served: Served) -> dict[int, Session]:
+    """A session in each of the two processes."""
+    found: dict[int, Session] = {}
+
+    def look() -> bool:
+        session = Session(served.base)
+        found.setdefault(session.call(), session)
+        return len(found) == 2
+
+    wait_for(look)
+    return found
+
+
+def test_a_session_and_an_idempotency_key_find_their_worker_from_every_connection(worked: tuple[Served, Path]) -> None:
+    served, folder = worked
+    sessions = two_sessions(served)
+    assert {pid: {session.call() for _ in range(8)} for pid, session in sessions.items()} == {
+        pid: {pid} for pid in sessions
+    }
+    for number in range(3):
+        headers = {"Content-Type": "application/json", "Idempotency-Key": f"key-{number}"}
+        for _ in range(6):
+            with urlopen(Request(f"{served.base}/functions/order", b"{}", headers), timeout=30) as reply:  # noqa: S310
+                assert reply.status == 200
+    assert (folder / "orders").read_text() == "xxx"
+
+
+def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_back(
+    worked: tuple[Served, Path],
+) -> None:
+    served, folder = worked
+    sessions = two_sessions(served)
+    before = workers_of(served)
+    assert before == sessions.keys()
+    failures: list[BaseException] = []
+
+    def hang() -> None:
+        try:
+            served.get("/functions/shop.hang")
+        except (OSError, HTTPException) as error:
+            failures.append(error)
+
+    hanging = threading.Thread(target=hang)
+    hanging.start()
+    victim = int(wait_for(lambda: next(folder.glob("hanging-*"), None)).name.partition("-")[2])
+    os.kill(victim, signal.SIGKILL)
+    hanging.join(30)
+    assert len(failures) == 1
+    wait_for(lambda: len(workers_of(served)) == 2 and victim not in workers_of(served))
+    other = next(iter(before - {victim}))
+    assert sessions[other].call() == other
+    with pytest.raises(HTTPError, match="404"):
+        sessions[victim].call()
+    assert two_sessions(served).keys() == workers_of(served)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
+def test_workers_end_with_their_parent(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "app.py").write_text(WORKED)
+    with serving("app.py", "--workers", "2", cwd=tmp_path) as served:
+        workers = wait_for(lambda: found if len(found := workers_of(served)) == 2 else None)
+        assert served.end(number) == (0 if number == signal.SIGTERM else -number)
+        wait_for(lambda: not any(is_running(pid) for pid in workers))
+
+
+def test_what_is_wrong_at_the_start_of_workers_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("import no_such_module\n")
+    command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", "--workers", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stderr.count("no_such_module")) == (1, 1)

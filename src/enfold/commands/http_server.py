@@ -14,6 +14,8 @@ from enfold.surfaces.bounds import Bounds
 if TYPE_CHECKING:
     from socket import socket
 
+    from enfold.workers import Worker
+
 __all__ = ["GRACE", "Certificate", "HTTPServer", "bind", "check_certificate", "loop_factory", "start_listening"]
 
 GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what starts us often kills us after 30
@@ -97,17 +99,12 @@ class HTTPServer:
         certificate: Certificate | None = None,
         root_path: str = "",
         grace: float = GRACE,
+        worker: Worker | None = None,
     ) -> None:
-        """`stop` ends the streams of the app, which have no end of their own."""
-        uvicorn = _uvicorn()
-
-        class Server(uvicorn.Server):  # type: ignore[name-defined, misc]  # uvicorn is loaded when it is needed
-            async def shutdown(self, sockets: list[Any] | None = None) -> None:
-                stop()
-                await super().shutdown(sockets)
-
+        """`stop` ends the streams of the app, which have no end of their own; a worker shares its socket with others."""
+        server_class = _server_class(stop) if worker is None else _worker_class(_server_class(stop), worker)
         tls = {} if certificate is None else {"ssl_certfile": certificate.certificate, "ssl_keyfile": certificate.key}
-        self._server = Server(
+        self._server = server_class(
             _config(app, bounds, root_path=root_path, timeout_graceful_shutdown=grace, backlog=BACKLOG, **tls)
         )
 
@@ -122,6 +119,47 @@ class HTTPServer:
         """End it; a second time, without waiting for calls."""
         self._server.force_exit = self._server.should_exit
         self._server.should_exit = True
+
+
+def _server_class(stop: Callable[[], None]) -> Any:
+    """uvicorn's server, which is loaded when it is needed; signals are not its business."""
+
+    class Server(_uvicorn().Server):  # type: ignore[misc]  # see above
+        async def shutdown(self, sockets: list[Any] | None = None) -> None:
+            stop()
+            await super().shutdown(sockets)
+
+    return Server
+
+
+def _worker_class(server: Any, worker: Worker) -> Any:
+    """The same for one of several processes: it takes connections one by one, as its siblings do."""
+    from enfold.workers import Accepting
+
+    class WorkerServer(server):  # type: ignore[misc]  # see above
+        async def startup(self, sockets: list[Any] | None = None) -> None:
+            await super().startup(sockets=[])
+            listening = (sockets or [])[0]
+            state, config = self.server_state, self.config
+            self._accepting = Accepting(
+                listening, self._protocol, config.ssl, worker.shares, worker.number, lambda: len(state.connections)
+            )
+
+        def _protocol(self) -> Any:
+            config = self.config
+            make = config.http_protocol_class
+            return make(config=config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        async def on_tick(self, counter: int) -> bool:
+            self._accepting.tell()
+            is_over: bool = await super().on_tick(counter)
+            return is_over
+
+        async def shutdown(self, sockets: list[Any] | None = None) -> None:
+            self._accepting.close()
+            await super().shutdown(sockets)
+
+    return WorkerServer
 
 
 def _config(app: Any, bounds: Bounds, **more: Any) -> Any:

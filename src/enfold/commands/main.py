@@ -14,7 +14,7 @@ from enfold.errors import CallError, code_row
 from enfold.nearest import nearest
 from enfold.registry import Registry
 
-__all__ = ["COMMANDS", "main", "run"]
+__all__ = ["COMMANDS", "main", "run", "told"]
 
 # Each is the module of its name in this folder, imported when it is asked for: `call` and `cgi` have to start fast.
 COMMANDS: Final = {
@@ -51,13 +51,13 @@ ws://…. `enfold COMMAND --help` says more."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return _guarded(lambda: _dispatch(words, None))
+    return told(lambda: _dispatch(words, None))
 
 
 def run(registry: Registry, arguments: Sequence[str] | None = None) -> NoReturn:
     """The same commands for a user's own script, whose registry is the target: `ops.run()`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_guarded(lambda: _dispatch(words, registry)))
+    sys.exit(told(lambda: _dispatch(words, registry)))
 
 
 def _dispatch(words: list[str], registry: Registry | None) -> int:
@@ -83,7 +83,7 @@ def _usage(registry: Registry | None) -> str:
     return USAGE.format(program=script, commands=commands, more=f"`{script} --help` says more.")
 
 
-def _guarded(command: Callable[[], int]) -> int:
+def told(command: Callable[[], int]) -> int:
     """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
     try:
         return _with_all_written(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -29,7 +30,8 @@ from enfold.commands.targets import opened, served_program, with_peers
 from enfold.errors import CallError
 from enfold.operation import INHERIT, CallLimits, Policy
 from enfold.registry import OperationRegistry, Registry
-from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.bounds import Bounds, divided
+from enfold.workers import Passing, Worker, listen_to_siblings, run_workers, session_prefix, without_parent
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -50,6 +52,13 @@ class Terms(msgspec.Struct, frozen=True):
     is_local: bool
     bounds: Bounds
     certificate: Certificate | None = None
+    worker: Worker | None = None  # one of several processes
+    secret: bytes | None = None  # that they share
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether it says at its start what is there; of several processes one does."""
+        return self.worker is None or self.worker.is_loud
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -61,8 +70,24 @@ def run(words: list[str], registry: Registry | None) -> int:
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
-        run_in_loop(_serve(_own(options, registry), terms, listening), loop_factory())
+        if options.workers == 1:
+            return _run(terms, registry, listening)
+        shared = msgspec.structs.replace(terms, bounds=divided(terms.bounds, options.workers), secret=os.urandom(32))
+        return run_workers(
+            options.workers,
+            lambda worker: _run_worker(msgspec.structs.replace(shared, worker=worker), registry, listening),
+        )
+
+
+def _run(terms: Terms, registry: Registry | None, listening: socket) -> int:
+    run_in_loop(_serve(_own(terms.options, registry), terms, listening), loop_factory())
     return 0
+
+
+def _run_worker(terms: Terms, registry: Registry | None, listening: socket) -> int:
+    from enfold.commands.main import told
+
+    return told(lambda: _run(terms, registry, listening))
 
 
 def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
@@ -133,10 +158,18 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
     parser.add_argument("--title", help="the name of the application, in the document and for MCP clients")
     parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that serve side by side")
     parser.add_argument("--grace", type=float, default=GRACE, help="seconds for calls to finish at the end")
     parser.add_argument(
         "--reload", action="store_true", help="start again when a Python file below this folder changes"
     )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 256:
+        raise ValueError(text)
+    return number
 
 
 def _root_path(text: str) -> str:
@@ -169,8 +202,8 @@ def _nothing_to_read() -> None:
 async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
     async with own as registry:
         target = terms.options.target
-        for source in registry.sources if target is not None and target.kind == "configuration" else ():
-            print(_how(source), file=sys.stderr)
+        if terms.is_loud and target is not None and target.kind == "configuration":
+            print("\n".join(map(_how, registry.sources)), file=sys.stderr)
         async with _with_peers(registry, terms.options) as everything:
             await _Serving(everything, terms).serve(listening)
 
@@ -210,12 +243,13 @@ class _Serving:
         self._terms = terms
         options = terms.options
         self._server = HTTPServer(
-            self._app(),
+            self._app() if terms.worker is None else Passing(self._app(), terms.worker),
             terms.bounds,
             self._stop,
             certificate=terms.certificate,
             root_path=options.root_path,
             grace=options.grace,
+            worker=terms.worker,
         )
 
     def _app(self) -> HTTPApp:
@@ -233,7 +267,15 @@ class _Serving:
             "recorder": self._terms.recorder,
             "version": options.app_version,
         }
-        self._mcp = to_mcp(self._registry, bounds=self._terms.bounds, name=options.title, **shared)
+        worker = self._terms.worker
+        self._mcp = to_mcp(
+            self._registry,
+            bounds=self._terms.bounds,
+            name=options.title,
+            secret=self._terms.secret,
+            session_prefix="" if worker is None else session_prefix(worker),
+            **shared,
+        )
         mounts = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
@@ -248,8 +290,19 @@ class _Serving:
     async def serve(self, listening: socket) -> None:
         """Serve until a signal ends it."""
         start_listening(listening)
-        say_where(self._registry, self._terms, listening.getsockname()[1])
+        worker = self._terms.worker
         with ended_by_signals(self._server.end):
+            if worker is None:
+                say_where(self._registry, self._terms, listening.getsockname()[1])
+                await self._server.serve([listening])
+            else:
+                await self._serve_as_worker(worker, listening)
+
+    async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
+        async with listen_to_siblings(worker, self._http, {}), without_parent(worker, self._server.end):
+            if worker.is_loud:
+                say_where(self._registry, self._terms, listening.getsockname()[1])
+                worker.say_ready()
             await self._server.serve([listening])
 
 

@@ -10,7 +10,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.nearest import nearest
 
-__all__ = ["Bounds", "read_bounds"]
+__all__ = ["Bounds", "divided", "read_bounds"]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +51,23 @@ def read_bounds(given: Mapping[str, object], before: Bounds | None = None) -> Bo
     return msgspec.structs.replace(before or Bounds(), **given)
 
 
+def divided(bounds: Bounds, count: int) -> Bounds:
+    """The share that each of several processes has of what callers may take together."""
+    whole = {name: max(1, -(-getattr(bounds, name) // count)) for name in _SHARED if getattr(bounds, name) is not None}
+    per_second = bounds.calls_per_second
+    return msgspec.structs.replace(bounds, **whole, calls_per_second=None if per_second is None else per_second / count)
+
+
+# The others are of one request, connection or session, which only one process has.
+_SHARED: Final = (
+    "connections",
+    "connections_per_address",
+    "sessions",
+    "sessions_per_identity",
+    "resume_bytes",
+    "resume_bytes_per_identity",
+    "calls_at_once",
+)
 _FRACTIONS: Final = ("header_seconds", "stalled_seconds", "calls_per_second")
 
 

@@ -61,6 +61,7 @@ class MCPSettings(msgspec.Struct, frozen=True):
     ttl_ms: int = 0  # how long a client may keep a list without asking again
     collect_for: float = 30.0  # seconds after which a stream without an end is given as far as it came
     secret: bytes | None = None  # signs request states; several processes share one
+    session_prefix: str = ""  # tells several processes whose session it is
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
     bounds: Bounds = Bounds()
     tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks

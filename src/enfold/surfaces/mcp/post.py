@@ -70,7 +70,7 @@ class SharedByPosts:
         self.server = server
         self.max_body = max_body
         self.bounds = server.settings.bounds
-        self.sessions = Sessions(self.bounds)
+        self.sessions = Sessions(self.bounds, server.settings.session_prefix)
         # Streams of changes that are open, and the message that ends each in good order.
         self.listening: dict[EventStream, dict[str, Any]] = {}
 

@@ -33,7 +33,7 @@ _log: Final = Log("enfold.mcp")
 class HTTPSession(Session, eq=False, kw_only=True):
     """One client, from its handshake to its DELETE."""
 
-    id: str = msgspec.field(default_factory=lambda: os.urandom(24).hex())
+    id: str
     running: dict[RequestId, Presence] = msgspec.field(default_factory=dict)
     questions: Questions = msgspec.field(default_factory=Questions)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
@@ -81,8 +81,10 @@ class HTTPSession(Session, eq=False, kw_only=True):
 class Sessions:
     """The sessions by their ids, and by their owners: a new one takes the place of another of the same owner."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, prefix: str = "") -> None:
+        """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
         self._bounds = bounds
+        self._prefix = prefix
         self._kept = Kept(bounds)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
@@ -91,7 +93,8 @@ class Sessions:
         """A new session; whoever has too many loses their oldest, and where all is full somebody new has to wait."""
         owner = f"address {address}" if identity is None else f"identity {identity.id}"
         self._make_room(owner)
-        session = HTTPSession(identity=identity, owner=owner, kept=self._kept)
+        name = self._prefix + os.urandom(24).hex()
+        session = HTTPSession(id=name, identity=identity, owner=owner, kept=self._kept)
         self._sessions[session.id] = session
         self._owners.setdefault(owner, OrderedDict())[session.id] = session
         return session

@@ -1,0 +1,200 @@
+"""Requests that belong to another worker: passed on to it, and its answer passed back, message by message.
+
+An MCP session of the older revisions lives in the worker that opened it, whose number its id begins with. Repeats of a
+call with an idempotency key must meet in one worker. All other requests are answered where they arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from zlib import crc32
+
+from enfold.surfaces.asgi.messages import ASGIApp, Receive, Scope, Send
+from enfold.workers.frames import read_frame, write_frame
+from enfold.workers.processes import Worker
+
+__all__ = ["Answer", "Passing", "ask_siblings", "listen_to_siblings", "session_prefix", "without_parent"]
+
+Answer: TypeAlias = Callable[[], Any]  # what a worker tells its siblings of itself, as plain data
+
+PATIENCE: Final = 2.0  # seconds that a sibling may take to say something of itself
+
+_CARRIED: Final = (
+    "type",
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "raw_path",
+    "query_string",
+    "root_path",
+    "headers",
+    "client",
+    "server",
+)
+_GONE: Final = b'{"error":"The worker that held this request has ended"}'
+
+
+def session_prefix(worker: Worker) -> str:
+    """What the ids of the worker's sessions begin with."""
+    return f"{worker.number}-"
+
+
+class Passing:
+    """The app of one worker: what belongs to a sibling goes there."""
+
+    def __init__(self, app: ASGIApp, worker: Worker) -> None:
+        self._app = app
+        self._worker = worker
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        number = _owner(scope, self._worker.count) if scope["type"] == "http" else None
+        if number is None or number == self._worker.number:
+            await self._app(scope, receive, send)
+            return
+        try:
+            streams = await asyncio.open_unix_connection(self._worker.socket_of(number))
+        except OSError:  # it has just died, and with it what it held
+            await self._app(scope, receive, send)
+            return
+        await _Passage(*streams).run(scope, receive, send)
+
+
+def _owner(scope: MutableMapping[str, Any], count: int) -> int | None:
+    """The number of the worker that a request belongs to; None where any will do."""
+    for name, value in scope["headers"]:
+        if name == b"mcp-session-id":
+            number = value.partition(b"-")[0]
+            return int(number) if number.isdigit() and len(number) < 4 and int(number) < count else None
+        if name == b"idempotency-key":
+            return crc32(value) % count
+    return None
+
+
+class _Passage:
+    """One request on its way to a sibling, over a connection of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asking = asyncio.ensure_future(self._pass_on(scope, receive))
+        try:
+            await self._pass_back(send)
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            self._writer.close()
+
+    async def _pass_on(self, scope: Scope, receive: Receive) -> None:
+        await write_frame(self._writer, {"scope": {name: scope[name] for name in _CARRIED if name in scope}})
+        while True:
+            message = await receive()
+            await write_frame(self._writer, message)
+            if message["type"] == "http.disconnect":
+                return
+
+    async def _pass_back(self, send: Send) -> None:
+        is_started = False
+        try:
+            while (message := await read_frame(self._reader)) is not None:
+                is_started = True
+                await send(message)
+        except EOFError:
+            if is_started:
+                raise ConnectionError("The worker that held this request has ended") from None
+            headers = [(b"content-type", b"application/json"), (b"enfold-code", b"UNAVAILABLE")]
+            await send({"type": "http.response.start", "status": 503, "headers": headers})
+            await send({"type": "http.response.body", "body": _GONE})
+
+
+# --- the other end ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listen_to_siblings(worker: Worker, app: ASGIApp, answers: dict[str, Answer]) -> AsyncIterator[None]:
+    """Answer what siblings pass on and ask, while the block runs; `answers` by the names that they ask for."""
+    path = worker.socket_of(worker.number)
+    with suppress(OSError):
+        await asyncio.to_thread(_remove, path)  # of the one before us, which died
+    server = await asyncio.start_unix_server(_Sibling(app, answers).hear, path)
+    try:
+        yield
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def without_parent(worker: Worker, end: Callable[[], None]) -> AsyncIterator[None]:
+    """End, too, when the parent has gone without a word."""
+    loop = asyncio.get_running_loop()
+
+    def lose_parent() -> None:
+        loop.remove_reader(worker.parent)
+        end()
+
+    loop.add_reader(worker.parent, lose_parent)
+    try:
+        yield
+    finally:
+        loop.remove_reader(worker.parent)
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+class _Sibling:
+    """What a worker does for its siblings."""
+
+    def __init__(self, app: ASGIApp, answers: dict[str, Answer]) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(EOFError, ConnectionError):
+            wish = await read_frame(reader)
+            if "scope" in wish:
+                await self._serve(wish["scope"], reader, writer)
+            else:
+                await write_frame(writer, self._answers[wish["ask"]]())
+        writer.close()
+
+    async def _serve(self, wire: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        scope = {**wire, "asgi": {"version": "3.0"}, "headers": [tuple(header) for header in wire["headers"]]}
+        for name in ("client", "server"):
+            scope[name] = scope[name] and tuple(scope[name])
+
+        async def receive() -> Any:
+            try:
+                return await read_frame(reader)
+            except EOFError:
+                return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            await write_frame(writer, message)
+
+        await self._app(scope, receive, send)
+        await write_frame(writer, None)
+
+
+async def ask_siblings(worker: Worker, name: str) -> list[Any]:
+    """What all other workers tell of themselves; one that is away or slow is left out."""
+    others = [number for number in range(worker.count) if number != worker.number]
+    told = await asyncio.gather(*(_ask(worker.socket_of(number), name) for number in others), return_exceptions=True)
+    return [each for each in told if not isinstance(each, BaseException)]
+
+
+async def _ask(path: str, name: str) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_unix_connection(path)
+        try:
+            await write_frame(writer, {"ask": name})
+            return await read_frame(reader)
+        finally:
+            writer.close()

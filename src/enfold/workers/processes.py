@@ -1,0 +1,192 @@
+"""The parent of the workers: it forks them, starts one again that has died, and passes signals on. It serves nothing itself."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import msgspec
+
+from enfold.errors import CallError, code_row
+from enfold.log import Log
+from enfold.workers.accepting import Shares
+
+__all__ = ["Worker", "run_workers"]
+
+HEALTHY: Final = 1.0  # seconds after which a worker that dies is not said to fail at its start
+LONGEST_PAUSE: Final = 30.0
+HEARD: Final = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD"))
+
+_log: Final = Log("enfold.workers")
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One of the processes, as it knows itself."""
+
+    number: int
+    count: int
+    folder: str  # where each has a socket that only its siblings reach
+    parent: int  # a descriptor that can be read from when the parent is gone
+    shares: Shares  # of the connections
+    ready: int  # a descriptor that the parent waits for at the very first start, which is loud; else -1
+
+    @property
+    def is_loud(self) -> bool:
+        return self.ready >= 0
+
+    def socket_of(self, number: int) -> str:
+        return str(Path(self.folder, f"{number}.sock"))
+
+    def say_ready(self) -> None:
+        if self.ready >= 0:
+            os.write(self.ready, b".")
+            os.close(self.ready)
+
+
+def run_workers(count: int, work: Callable[[Worker], int]) -> int:
+    """Run so many processes until a signal ends them; `work` is what each does, and its exit code."""
+    if not hasattr(os, "fork"):
+        raise CallError("VALIDATION_ERROR", "--workers needs a system that can fork: run several servers instead")
+    with TemporaryDirectory(prefix="enfold-") as folder, _heard_signals() as news:
+        return _Parent(count, work, folder, news).run()
+
+
+@contextmanager
+def _heard_signals() -> Iterator[int]:
+    """A descriptor from which the numbers of signals are read as they come."""
+    news, told = os.pipe()
+    os.set_blocking(told, False)
+    before = {number: signal.signal(number, _noted) for number in HEARD}
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    try:
+        yield news
+    finally:
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(news)
+        os.close(told)
+
+
+def _noted(*_: object) -> None:
+    """The descriptor tells of it."""
+
+
+class _Parent:
+    """Who starts the workers, and waits for them and for signals."""
+
+    def __init__(self, count: int, work: Callable[[Worker], int], folder: str, news: int) -> None:
+        self._count = count
+        self._work = work
+        self._folder = folder
+        self._news = news
+        self._life, self._held = os.pipe()  # the second end is ours alone: with us it is closed
+        self._running: dict[int, tuple[int, float]] = {}  # by process id, the worker's number and its start
+        self._due: dict[int, float] = {}  # by worker's number, when it is started again
+        self._failures: dict[int, int] = {}
+        self._is_serving = False
+        self._is_ending = False
+        self._exit_code = 0
+        self._shares = Shares(count)
+
+    def run(self) -> int:
+        ready, told = os.pipe()
+        self._start(0, told)  # the others wait, so that what is wrong is told once
+        os.close(told)
+        is_ready = self._wait_for(ready)
+        os.close(ready)
+        self._is_serving = is_ready
+        if is_ready:
+            for number in range(1, self._count):
+                self._start(number)
+        self._is_ending = self._is_ending or not is_ready
+        while self._running or not self._is_ending:
+            self._wait()
+        return self._exit_code
+
+    def _wait_for(self, ready: int) -> bool:
+        """Whether the first worker came to serve; else it has told why not."""
+        while not self._is_ending:
+            found, _, _ = select.select([ready, self._news], [], [])
+            if ready in found:
+                return os.read(ready, 1) == b"."
+            self._hear()
+        return False
+
+    def _wait(self) -> None:
+        """Wait for a signal, or for the moment at which a worker is started again."""
+        pause = None if not self._due else max(0.0, min(self._due.values()) - time.monotonic())
+        if select.select([self._news], [], [], pause)[0]:
+            self._hear()
+        for number, moment in list(self._due.items()):
+            if moment <= time.monotonic() and not self._is_ending:
+                del self._due[number]
+                self._start(number)
+
+    def _hear(self) -> None:
+        for number in os.read(self._news, 64):
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                self._is_ending = True
+                self._pass_on(signal.SIGTERM)
+            else:
+                self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        for process in self._running:
+            os.kill(process, number)
+
+    def _reap(self) -> None:
+        while self._running:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process == 0:
+                return
+            if process in self._running:
+                self._bury(*self._running.pop(process), os.waitstatus_to_exitcode(status))
+
+    def _bury(self, number: int, started: float, code: int) -> None:
+        if self._is_ending or not self._is_serving:
+            is_asked = code == -signal.SIGTERM  # so early that it had nothing to close yet
+            failed = code if code >= 0 else code_row("UNKNOWN_ERROR").exit_code
+            self._exit_code = self._exit_code or (0 if is_asked else failed)
+            return
+        is_young = time.monotonic() - started < HEALTHY
+        failures = self._failures[number] = self._failures.get(number, 0) + 1 if is_young else 0
+        pause = min(LONGEST_PAUSE, 0.5 * 2**failures) if is_young else 0.0
+        fate = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
+        _log.warning("Worker %d %s: it is started again", number, fate)
+        self._due[number] = time.monotonic() + pause
+
+    def _start(self, number: int, ready: int = -1) -> None:
+        started = time.monotonic()
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, HEARD
+        )  # one that comes now must not meet the parent's ears in the child
+        process = os.fork()
+        if process:
+            self._running[process] = (number, started)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            return
+        code = code_row("UNKNOWN_ERROR").exit_code
+        try:
+            self._become_worker()
+            code = self._work(Worker(number, self._count, self._folder, self._life, self._shares, ready))
+        finally:
+            os._exit(code)  # what the parent has opened is the parent's to close
+
+    def _become_worker(self) -> None:
+        os.setpgid(0, 0)  # a Ctrl-C is for the parent, who passes it on
+        os.close(self._held)
+        signal.set_wakeup_fd(-1)
+        for number in HEARD:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
