@@ -50,6 +50,7 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
     "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
     "invalid_json": "JSON that is broken was kept as text",
     "parsed_text": "The data was JSON in a text block",
+    "left_out": "Fields were left out by the selection",
 }
 
 

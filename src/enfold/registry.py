@@ -425,11 +425,15 @@ class OperationRegistry(Registry):
         if "access" in chosen:
             chosen["access_control"] = chosen.pop("access")
         chosen.setdefault("namespace", self.namespace)
+        select = chosen.pop("select", None)
+        if select is not None:
+            chosen["meta"] = {**(chosen.get("meta") or {}), "select": select}
         try:
-            return operation_from_function(function, policy=policy, **chosen)
+            made = operation_from_function(function, policy=policy, **chosen)
         except TypeError:
             _refuse_unknown(options, function)
             raise
+        return made if select is None else _with_selection(made, select)
 
     def on_start(self, hook: H) -> H:
         """Run a function before the first call, on whatever surface: it opens what the operations need."""
@@ -582,6 +586,17 @@ def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) ->
             near = nearest(name, known)
             hint = f": did you mean {near}?" if near else f": use {', '.join(sorted(known))}"
             raise TypeError(f"Unknown option {name} for {getattr(function, '__name__', function)}{hint}")
+
+
+def _with_selection(operation: Operation, text: str) -> Operation:
+    """The operation, if what is to be selected from its results is there."""
+    from enfold.selection.selecting import selection_of  # which few operations need
+
+    try:
+        selection_of(operation.spec, text)
+    except CallError as error:
+        raise ValueError(f"{operation.spec.id}: {error.message}") from None
+    return operation
 
 
 def _lies_in(spec: OperationSpec, namespace: str) -> bool:

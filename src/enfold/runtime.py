@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from enfold.env import Env
     from enfold.observing import Observers
     from enfold.pipeline import Finish
+    from enfold.selection.selecting import Selection
     from enfold.threads import Threads
     from enfold.timekeeping import Limit
 
@@ -47,6 +48,7 @@ __all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits"]
 T = TypeVar("T")
 
 REPEAT_WAITS: Final = 3600.0  # seconds that a repeat waits for the first call, where nothing else limits it
+MOST_SELECTIONS: Final = 64  # of one operation, that are kept as they were compiled
 _STRAY: Final = "what the handler waited for was cancelled"
 
 
@@ -75,6 +77,8 @@ class PreparedOperation:
         "_observers",
         "_plain",
         "_policy",
+        "_selections",
+        "_selects",
         "_takes_input",
         "_threads",
         "_unlimited",
@@ -132,6 +136,8 @@ class PreparedOperation:
         self._may_wait = self._enters = True  # as far as we know before its first result
         self._finish: Finish = self._first_finish
         self._limit: Callable[[float], Limit] = self._first_limit
+        self._selects = "select" in operation.spec.meta  # unasked
+        self._selections: dict[str | None, Selection | None] = {}  # as they were asked for
 
     def variant(
         self,
@@ -178,7 +184,9 @@ class PreparedOperation:
             arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
             arguments = self._read(input)
-        has_passed = False
+        has_passed, selection = False, None
+        if self._selects or (context is not None and context.select is not None):
+            selection = self._selection(context)
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
@@ -199,9 +207,14 @@ class PreparedOperation:
                 result = await self._start(arguments, context)
             else:
                 result = await self._handler(**arguments)
-            if context is None or context.recording is None:
+            if selection is not None:
+                envelope = self._finish_plainly(result, selection)
+                if context is None or context.recording is None:
+                    return envelope
+            elif context is None or context.recording is None:
                 return self._finish(result)
-            envelope = self._finish_plainly(result)
+            else:
+                envelope = self._finish_plainly(result, None)
         except CallError as error:
             raise await self._recorded(self._as_told(error, context), input, context) from error.__cause__
         except BaseException as error:
@@ -232,6 +245,7 @@ class PreparedOperation:
                 return
         arguments = self._read(input)
         context = context or Context()
+        selection = self._selection(context) if self._selects or context.select is not None else None
         items: AsyncIterator[Any] | None = None
         try:
             if not self._lifetime.is_ready:
@@ -243,7 +257,7 @@ class PreparedOperation:
                     item = await self._in_time(anext(items), context)
                 except StopAsyncIteration:
                     return
-                yield self._finish(item)
+                yield self._finish(item) if selection is None else selection.of(self._finish(item))
         except CallError as error:
             raise self._as_told(error, context) from error.__cause__
         except BaseException as error:
@@ -316,9 +330,10 @@ class PreparedOperation:
         context.idempotency_key = entry.digest()
         left, own = context.remaining(), self.spec.timeout
         wait = min(limit for limit in (left, own, REPEAT_WAITS) if limit is not None)
+        asked = input if context.select is None else [input, context.select]  # what is kept is what was selected
         try:
             return await self._first_results().once(
-                entry, input_digest(input), wait, lambda: prepared.execute(input, context)
+                entry, input_digest(asked), wait, lambda: prepared.execute(input, context)
             )
         except CallError as error:
             raise self._as_told(error, context) from error.__cause__
@@ -476,9 +491,10 @@ class PreparedOperation:
 
     # the result
 
-    def _finish_plainly(self, result: Any) -> ResponseEnvelope[Any]:
-        """Finish a result that is looked into before it is written, as a record does."""
-        return self._looked_into()._finish(result)
+    def _finish_plainly(self, result: Any, selection: Selection | None) -> ResponseEnvelope[Any]:
+        """Finish a result that is looked into before it is written, as a record or a selection does."""
+        envelope = self._looked_into()._finish(result)
+        return envelope if selection is None else selection.of(envelope)
 
     def _looked_into(self) -> PreparedOperation:
         """The same operation for results that are plain data."""
@@ -487,6 +503,19 @@ class PreparedOperation:
         if self._plain is None:
             self._plain = self.variant(for_writing=False)
         return self._plain
+
+    def _selection(self, context: Context | None) -> Selection | None:
+        """What is selected from the result: what the caller asks for, else what is selected unasked."""
+        from enfold.selection.defaults import default_selection
+        from enfold.selection.selecting import selection_of  # which most calls can do without
+
+        text = None if context is None else context.select
+        if text not in self._selections:
+            if len(self._selections) >= MOST_SELECTIONS:
+                self._selections.clear()
+            chosen = default_selection(self.spec) if text is None else selection_of(self.spec, text)
+            self._selections[text] = chosen
+        return self._selections[text]
 
     def _first_finish(self, result: Any) -> ResponseEnvelope[Any]:
         """Build the pipeline when the first result comes: most operations of a large import are never called."""

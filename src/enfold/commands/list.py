@@ -10,12 +10,15 @@ from enfold.commands.printing import print_json, print_operations
 from enfold.commands.targets import on_target
 from enfold.errors import CallError
 from enfold.introspection import introduce
+from enfold.operation import Identity
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 __all__ = ["run"]
+
+COSTS = "\0"  # in the place of a file that nobody can have
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -24,7 +27,13 @@ def run(words: list[str], registry: Registry | None) -> int:
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
         parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
-        parser.add_argument("--tokens", metavar="FILE", help="list what ENFOLD_TOKEN, of this file, may call")
+        parser.add_argument(
+            "--tokens",
+            nargs="?",
+            const=COSTS,
+            metavar="FILE",
+            help="without FILE, what each operation costs a model as a tool; with it, list what ENFOLD_TOKEN, of this file, may call",
+        )
 
     options = parse("list", words, registry, "List the operations.", add)
     return on_target(options.target, registry, lambda found: _print_list(found, options))
@@ -32,11 +41,28 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _print_list(registry: Registry, options: Namespace) -> int:
     introduce(registry, {})
-    specs = registry.visible(local_caller(options.tokens), namespace=options.namespace)
+    caller = local_caller(None if options.tokens == COSTS else options.tokens)
+    specs = registry.visible(caller, namespace=options.namespace)
     if not specs:
         raise CallError("OPERATION_NOT_FOUND", "There are no operations")
+    if options.tokens == COSTS:
+        return _print_costs(registry, caller, as_json=options.json)
     if options.json:
         print_json([spec.to_dict() for spec in specs])
         return 0
     print_operations(specs)
+    return 0
+
+
+def _print_costs(registry: Registry, caller: Identity, *, as_json: bool) -> int:
+    """Print the tokens of each tool, the dearest first, and of all; they are estimates."""
+    from enfold.surfaces.mcp.tool_costs import tool_costs
+
+    costs = tool_costs(registry, caller)
+    if as_json:
+        print_json(costs)
+        return 0
+    for name, tokens in sorted(costs.items(), key=lambda each: -each[1]):
+        print(f"{tokens:>8}  {name}")
+    print(f"{sum(costs.values()):>8}  tokens in all, as an estimate (four bytes each)")
     return 0

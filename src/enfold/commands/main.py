@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "cgi": "answer one request as a CGI program",
     "call": "run one operation from the shell",
     "list": "list the operations",
+    "search": "find operations by what they do",
     "openapi": "print the OpenAPI document",
     "inspect": "show one operation, or all, in full",
     "work": "serve the operations to peers, over NATS or a hub",

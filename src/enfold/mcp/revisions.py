@@ -30,6 +30,9 @@ class Revision(msgspec.Struct, frozen=True):
     has_priming: bool  # an event stream opens with an empty event, from whose id a client may resume
     has_any_structure: bool  # structured content may be any JSON value, and not only an object
     is_stateless: bool  # every request brings its own version and capabilities, without a handshake
+    is_text_alone: bool = (
+        False  # not the revision's: whether this client gets results as text, and no structure besides
+    )
 
 
 def _revision(name: str) -> Revision:

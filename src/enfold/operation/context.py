@@ -171,6 +171,7 @@ class Context:
         "meta",
         "parent_request_id",
         "recording",
+        "select",
         "unused_key",
     )
 
@@ -201,6 +202,7 @@ class Context:
         self.unused_key = idempotency_key  # of the caller, until the call begins
         self.idempotency_key: str | None = None  # the same bound to its caller: fit to be handed on to another system
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
+        self.select: str | None = None  # what of the result is wanted, where its caller says so
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
@@ -324,6 +326,7 @@ class Context:
         another._parent = self._parent
         another._origin = self
         another.recording = self.recording
+        another.select = self.select
         return another
 
     def child(self) -> Context:

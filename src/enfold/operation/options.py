@@ -48,6 +48,7 @@ class OperationOptions(_Described, total=False):
     name: str
     access: AccessControl | Mapping[str, Any]
     inline: bool  # a `def` runs on the event loop, and not in a worker thread
+    select: str  # what of the result is given where a caller does not say
     # policies, which otherwise come from the registry
     normalize: Normalize
     strict_output: bool

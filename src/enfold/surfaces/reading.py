@@ -14,6 +14,7 @@ from enfold.surfaces.query_string import query_pairs
 __all__ = [
     "CAPTURE_HEADER",
     "KEY_HEADER",
+    "SELECT_HEADER",
     "accepts_json",
     "decode_object",
     "format_name",
@@ -33,6 +34,7 @@ StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
 
 CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
+SELECT_HEADER: Final = b"enfold-select"
 
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")

@@ -145,6 +145,7 @@ class Shell:
     def _prepare_call(self, words: Words, spec: OperationSpec) -> PreparedCall:
         chosen = find_format(words.options.get("--format", DEFAULT_FORMAT))
         context = Context(identity=self._identity, timeout=words.timeout)
+        context.select = words.options.get("--select")
         if "--provenance" in words.options and self._recorder is not None:
             context.recording = self._recording(words, self._recorder(words.options))
 

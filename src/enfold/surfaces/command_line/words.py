@@ -22,6 +22,7 @@ usage: call OPERATION [name=text] [name:=json] [@file] [--json JSON] [--format N
   name=@file    an argument whose text is in a file; name:=@file for JSON
   @file         all arguments as a JSON object in a file; @- reads standard input
   --json JSON   all arguments as a JSON object
+  --select TEXT only these fields of the result, as in items(id,user/login),total
   --output FILE write the result to a file: bytes, images and sounds as they are, everything else as JSON
   --request R   an mcp.request.v0.1: JSON, @file or @-; --artifact-root DIR lets it refer to files below DIR
   --provenance MODE   record the run (minimal or full); --store FILE keeps the record, --key FILE signs it
@@ -32,6 +33,7 @@ _OPTIONS: Final = (
     "--format",
     "--timeout",
     "--output",
+    "--select",
     "--provenance",
     "--store",
     "--key",

@@ -6,7 +6,8 @@ HTTP and CGI are two ways to carry the request and the answer; their few differe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -42,6 +43,7 @@ ASKING: Final = frozenset(
         b"x-request-id",
         reading.CAPTURE_HEADER,
         reading.KEY_HEADER,
+        reading.SELECT_HEADER,
     }
 )
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
@@ -202,6 +204,8 @@ class Functions:
             inline=self._dialect.runs_in_place,
             idempotency_key=self._key(request) if reading.KEY_HEADER in headers else None,
         )
+        if reading.SELECT_HEADER in headers:
+            context.select = headers[reading.SELECT_HEADER].decode("utf-8", "replace")
         if self._settings.recorder is not None and (self._records_unasked or reading.CAPTURE_HEADER in headers):
             context.recording = request.recording = self._recording(route.spec, request, self._settings.recorder)
         return context
@@ -293,6 +297,17 @@ class Functions:
             return self.failure(request, error, asked.refusal(error))
 
     # other answers
+
+    def search(self, request: FunctionRequest) -> Awaitable[FunctionAnswer]:
+        """The operations that fit a query, of those that the caller may call."""
+        return self.call(self._search, request)
+
+    @cached_property
+    def _search(self) -> Route:
+        from enfold.surfaces.functions.searching import search_registry  # which a server nobody searches can do without
+
+        registry = search_registry(self._registry)
+        return Routes(registry, takes_structs=self.format.takes_structs).route_to(registry.get_spec("operations"))
 
     def document(self, request: FunctionRequest, place: str) -> FunctionAnswer:
         """The OpenAPI document of what the caller may call."""

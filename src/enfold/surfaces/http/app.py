@@ -234,7 +234,7 @@ class HTTPApp:
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
             return None
-        if request.path in ("/openapi.json", "/call") and not public.has_operations:
+        if request.path in ("/openapi.json", "/call", "/operations") and not public.has_operations:
             raise no_identity()
         try:
             return await self._answer(public, exchange, request)
@@ -342,6 +342,8 @@ class HTTPApp:
             return readiness(self._functions.sources, is_stopping=self._is_stopping, tells_why=tells_why)
         if request.path == "/call":
             return await functions.call_request(request)
+        if request.path == "/operations":
+            return await functions.search(request)
         return functions.document(request, exchange.scope.get("root_path", ""))
 
     async def _task_page(

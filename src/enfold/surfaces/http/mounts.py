@@ -19,6 +19,7 @@ PAGES: Final = {
     "/readyz": ("GET", "HEAD", "OPTIONS"),
     "/openapi.json": ("GET", "HEAD", "OPTIONS"),
     "/call": ("POST", "OPTIONS"),
+    "/operations": ("GET", "HEAD", "OPTIONS"),
 }
 OWN_PREFIXES: Final = ("/functions/", WELL_KNOWN)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
 from enfold.envelope import ContentBlock
 from enfold.formats import Format, find_format
-from enfold.formats.wrapper_schemas import with_references
+from enfold.formats.wrapper_schemas import around, with_references
 from enfold.mcp.headers import Mirror, mirrors_of
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
 from enfold.mcp.offers import facts_of, kind_of
@@ -22,6 +22,7 @@ from enfold.reserved import RESERVED
 from enfold.runtime import PreparedOperation
 from enfold.schema.advertised import Advertising, first_sentence
 from enfold.schema.packing import Packing
+from enfold.selection.defaults import narrowed
 from enfold.surfaces.mcp.resource_uris import Addresses
 
 __all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
@@ -33,6 +34,7 @@ Listed: TypeAlias = dict[str, Any]
 # Fields of a listing that older clients do not know; most ignore them, and some refuse them.
 _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
+RELAY: Final = "enfold/relay"
 LARGEST_KEPT: Final = 32_000  # bytes of a listed tool whose text is kept
 LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
 
@@ -162,9 +164,10 @@ class Tool:
         self.name = name
         self.format_name = format
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
+        self.is_relay = RELAY in spec.meta  # it runs another operation, which its arguments name
         self._signature = operation.signature
         self._shown = shown
-        self._texts: dict[str, bytes] = {}  # by the revision
+        self._texts: dict[tuple[str, bool], bytes] = {}  # by the revision, and whether it is text alone
 
     @cached_property
     def format(self) -> Format:
@@ -205,14 +208,17 @@ class Tool:
         is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
         if not is_advertised or not self.has_structure:
             return None
+        spec = narrowed(self.spec)
         if self.is_imported:
-            return self.own_output_schema or self.spec.output_schema or None
+            own = self.own_output_schema
+            if own is not None and spec is not self.spec:  # what is left of it, as the other server wraps it
+                return around("result", spec.output_schema)
+            return own or spec.output_schema or None
         if self._gives_content:
             return None
         written = self.format.success_schema
         if written is None:
             return None
-        spec = self.spec
         if _is_of_a_document(spec):
             spec = self._shown.loose_output(spec)
         return written(_collected(spec) if self.is_stream else spec) or None
@@ -230,17 +236,25 @@ class Tool:
     def output_schema_for(self, revision: Revision) -> dict[str, Any] | None:
         """The same, as far as the client's revision allows: until 2025-11-25 its root is an object."""
         schema = self.output_schema
-        if schema is None or not revision.has_structure:
+        if schema is None or not revision.has_structure or revision.is_text_alone:
             return None
         return schema if revision.has_any_structure or schema.get("type") == "object" else None
 
+    def promised(self, revision: Revision) -> dict[str, Any] | None:
+        """What a client was told about the data of a result; of an upstream's answers no more than the type of their root."""
+        if self.output_schema_for(revision) is None:
+            return None
+        schema = narrowed(self.spec).output_schema
+        return {"type": schema["type"]} if _is_of_a_document(self.spec) and "type" in schema else schema
+
     def text(self, revision: Revision) -> bytes:
         """What is listed, as it is written; a text of usual size is kept for the next who asks."""
-        known = self._texts.get(revision.name)
+        key = revision.name, revision.is_text_alone
+        known = self._texts.get(key)
         if known is None:
             known = encode(self.listed(revision))
             if len(known) <= LARGEST_KEPT:
-                self._texts[revision.name] = known
+                self._texts[key] = known
         return known
 
     def listed(self, revision: Revision) -> Listed:

@@ -12,6 +12,7 @@ from enfold.errors import CallError
 from enfold.mcp.asking import InputRequired, Question
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
+    CLIENT_KEY,
     INVALID_PARAMS,
     LOG_LEVEL_KEY,
     UNSUPPORTED_VERSION,
@@ -25,6 +26,7 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_rev
 from enfold.observing import OK
 from enfold.operation import Context, Identity, LogMessage, Operation, Progress, RecordedRun
 from enfold.surfaces.mcp.changes import Changes
+from enfold.surfaces.mcp.client_forms import Forms
 
 __all__ = ["Caller", "Channel", "ClientExchange", "check_level", "read_caller"]
 
@@ -38,7 +40,7 @@ class Caller(msgspec.Struct, eq=False):
     log_level: str | None = "info"
 
 
-def read_caller(meta: dict[str, Any], identity: Identity | None) -> Caller:
+def read_caller(meta: dict[str, Any], identity: Identity | None, forms: Forms | None = None) -> Caller:
     """What a stateless request says about its client; one that leaves out what it must say is refused."""
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     if not isinstance(version, str) or not isinstance(capabilities, dict):
@@ -48,7 +50,8 @@ def read_caller(meta: dict[str, Any], identity: Identity | None) -> Caller:
         data = {"supported": [known.name for known in STATELESS], "requested": version}
         raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     level = meta.get(LOG_LEVEL_KEY)
-    return Caller(revision, capabilities, identity, None if level is None else check_level(level))
+    spoken = revision if forms is None else forms.revision_for(revision, meta.get(CLIENT_KEY))
+    return Caller(spoken, capabilities, identity, None if level is None else check_level(level))
 
 
 def check_level(level: object) -> str:
@@ -81,6 +84,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     channel: Channel
     changes: Changes
     headers: dict[bytes, bytes] | None = None  # of the HTTP request that it came in
+    is_relayed: bool = False  # whether `call_operation` names what is called
     subject: str = ""  # what is called, as its log messages name it
     answers: dict[str, Any] = {}
     memory: dict[str, Any] = {}

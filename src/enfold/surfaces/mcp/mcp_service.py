@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from enfold.access import check_access, may_call, may_list
+from enfold.costs import estimate_tokens
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
@@ -25,17 +26,20 @@ from enfold.mcp.revisions import Revision
 from enfold.nearest import nearest_id
 from enfold.operation import Context, Identity, OperationSpec, RecordedRun, new_request_id
 from enfold.operation.repeats import checked_key
-from enfold.registry import Registry
+from enfold.registry import Registry, not_found
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange
+from enfold.surfaces.mcp.client_forms import read_forms
+from enfold.surfaces.mcp.exposure import DEFAULT_BUDGET, PREFIX, read_exposure
 from enfold.surfaces.mcp.following import Following, Release
 from enfold.surfaces.mcp.resource_uris import ResourceMatch
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
+    from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
 
 __all__ = ["MCPSettings", "Result", "Service", "Session", "protocol_error", "too_many"]
 
@@ -65,6 +69,11 @@ class MCPSettings(msgspec.Struct, frozen=True):
     recorder: Any = None  # a provenance.Recorder, where callers may ask for records
     bounds: Bounds = Bounds()
     tasks: Any = None  # a tasks.Tasks, where durable operations may run as tasks
+    expose: Any = "all"  # all, search or auto; or one of these for each namespace
+    pinned: Sequence[str] = ()  # patterns of operations that are listed in any case
+    budget: int = DEFAULT_BUDGET  # tokens, as they are estimated, that a list may cost with `auto`
+    max_result_tokens: int | None = None  # as they are estimated; a longer result is cut where its schema allows it
+    clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
 
 
 class Session(Caller, eq=False, kw_only=True):
@@ -92,6 +101,10 @@ class Service:
             "name": settings.name or registry.title or "enfold",
             "version": settings.version or registry.app_version or "1.0.0",
         }
+        self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
+        self._search = None if self._exposure.is_all else _search_tools(registry, settings)
+        self._search_tools: list[Tool] = []
+        self.forms = read_forms(settings.clients)
         self._clashes: list[str] = []
         self._catalog = self._new_catalog()
         self.changes = Changes(self._lists)
@@ -118,7 +131,35 @@ class Service:
             if clash not in self._clashes:
                 Log("enfold.mcp").warning("%s", clash)
         self._clashes = clashes
+        self._search_tools = [] if self._search is None else self._search.tools(catalog)
         return catalog
+
+    def tools_for(self, exchange: ClientExchange) -> list[Tool]:
+        """The tools that are listed to a client, as far as it may call them: all, or some and what finds the others."""
+        tools = self.catalog.tools
+        if self._search is None:
+            return tools
+        identity = exchange.caller.identity
+        tools = [tool for tool in tools if may_list(tool.spec.access_control, identity)]
+        shown = self._exposure.shown(tools, lambda tool: estimate_tokens(tool.text(exchange.revision)))
+        return tools if len(shown) == len(tools) else [*self._search_tools, *shown]
+
+    def search_tool(self, name: object) -> Tool | None:
+        """One of the tools that find and call others, where there are such."""
+        return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
+
+    def asked_for(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
+        """The operation that a call of `call_operation` means."""
+        if self._search is None:
+            raise not_found(asked["id"])
+        return self._search.target(asked, exchange.caller.identity)
+
+    @property
+    def instructions(self) -> str | None:
+        """What a client is told about this server."""
+        if self.settings.instructions is not None or self._search is None:
+            return self.settings.instructions
+        return self._search.instructions()
 
     def _lists(self) -> Lists:
         return self.catalog.lists()
@@ -141,8 +182,10 @@ class Service:
 
     # lists
 
-    def listed(self, exchange: ClientExchange, name: str, offers: Iterable[T]) -> Result:
-        """The page of a list that a client asks for, with only what it may use."""
+    def listed(
+        self, exchange: ClientExchange, name: str, offers: Iterable[T], among: Iterable[T] | None = None
+    ) -> Result:
+        """The page of a list that a client asks for, with only what it may use; `among` is what others may be shown."""
         offers = list(offers)
         visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.caller.identity)]
         rest = _after(visible, exchange.params.get("cursor"))
@@ -150,7 +193,9 @@ class Service:
         result: Result = {name: page}
         if len(page) < len(rest):
             result["nextCursor"] = rest[len(page) - 1].spec.id
-        is_private = not all(offer.spec.access_control.is_open for offer in offers)
+        everything = offers if among is None else among
+        is_same = all(offer.spec.access_control.is_open for offer in everything)
+        is_private = exchange.revision.is_text_alone or not is_same
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
 
     def unknown(
@@ -280,6 +325,12 @@ class Service:
         except CallError as error:
             exchange.code = safe_code(error.code)
             raise protocol_error(error, new_request_id()) from error
+
+
+def _search_tools(registry: Registry, settings: MCPSettings) -> SearchTools:
+    from enfold.surfaces.mcp.search_tools import SearchTools  # which a server that lists all its tools can do without
+
+    return SearchTools(registry, settings.format)
 
 
 def protocol_error(error: CallError, request_id: str) -> ProtocolError:

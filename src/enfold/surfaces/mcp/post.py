@@ -14,6 +14,7 @@ from enfold.identities.tokens import Client, address_of
 from enfold.mcp.headers import check_headers
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
+    CLIENT_KEY,
     HEADER_MISMATCH,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -206,10 +207,14 @@ class Post(msgspec.Struct, eq=False):
             and LOG_LEVEL_KEY not in meta
         )
         if is_usual and revision is not None and isinstance(capabilities, dict):
+            client = meta.get(CLIENT_KEY)
+            name = client.get("name") if type(client) is dict else None
+            if type(name) is str and name.lower() in self._shared.server.forms.text_alone:
+                revision = self._shared.server.forms.revision_for(revision, client)
             return Caller(revision, capabilities, self._identity, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
             check_headers(headers, message, version)
-        return read_caller(meta, self._identity)
+        return read_caller(meta, self._identity, self._shared.server.forms)
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Tell of changes until the client leaves, or we end."""

@@ -243,7 +243,7 @@ def _initialize(service: Service, exchange: ClientExchange) -> Result:
     revision = negotiate(exchange.params.get("protocolVersion"))
     session, capabilities = exchange.caller, exchange.params.get("capabilities")
     if isinstance(session, Session):
-        session.revision = revision
+        session.revision = service.forms.revision_for(revision, exchange.params.get("clientInfo"))
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
     result = {"protocolVersion": revision.name, "capabilities": service.capabilities(), "serverInfo": service.info}
     return _with_instructions(service, result)
@@ -259,7 +259,7 @@ def _discover(service: Service, exchange: ClientExchange) -> Result:
 
 
 def _with_instructions(service: Service, result: Result) -> Result:
-    instructions = service.settings.instructions
+    instructions = service.instructions
     return result if instructions is None else {**result, "instructions": instructions}
 
 

@@ -226,7 +226,7 @@ class StdioChannel:
     def _exchange(self, message: RPCMessage) -> ClientExchange:
         meta = message.meta
         is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
-        caller = read_caller(meta, self._identity) if is_stateless else self._session
+        caller = read_caller(meta, self._identity, self._server.forms) if is_stateless else self._session
         changes = self._server.changes
         return ClientExchange(_id(message), str(message.method), message.params, meta, caller, self, changes)
 

@@ -39,7 +39,7 @@ def success(
     except UNWRITABLE as error:
         raise unwritable(error) from error
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
-    if revision.has_structure:
+    if revision.has_structure and not revision.is_text_alone:
         result["structuredContent"] = msgspec.Raw(text)
     return result
 
@@ -57,7 +57,8 @@ def _unusual_success(
     is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(tool, envelope)
     is_error = envelope.is_error or is_wrong
     result: Result = {"content": _content(tool, envelope, revision, format), "isError": is_error}
-    structure = UNSET if is_wrong or not revision.has_structure else _structure(tool, envelope, revision)
+    has_structure = revision.has_structure and not revision.is_text_alone
+    structure = _structure(tool, envelope, revision) if has_structure and not is_wrong else UNSET
     if structure is not UNSET:
         result["structuredContent"] = structure
     meta = _meta(envelope, truncated=truncated)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+import msgspec
+
 from enfold.access import is_hidden
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.asking import InputRequired, MissingCapability
@@ -15,16 +20,19 @@ from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success, with_run_id
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, TRUNCATED_KEY, failure, success, with_run_id
 
-__all__ = ["call_tool", "list_tools"]
+__all__ = ["SELECT_KEY", "call_tool", "list_tools"]
+
+SELECT_KEY: Final = "enfold/select"
 
 
 def list_tools(service: Service, exchange: ClientExchange) -> Result:
-    """The tools that the client may call; those of the namespace `enfold` must be asked for."""
+    """The tools that the client may call, or what finds them; those of the namespace `enfold` must be asked for."""
     namespace = exchange.meta.get(NAMESPACE_KEY)
-    tools = service.catalog.tools if namespace is None else service.catalog.tools_in(str(namespace))
-    return service.listed(exchange, "tools", tools)
+    if namespace is not None:
+        return service.listed(exchange, "tools", service.catalog.tools_in(str(namespace)))
+    return service.listed(exchange, "tools", service.tools_for(exchange), service.catalog.tools)
 
 
 async def call_tool(service: Service, exchange: ClientExchange) -> Result:
@@ -32,9 +40,11 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
     tool = service.known_tools.get(exchange.params.get("name", "")) or _find(service, exchange)
     prepared, revision = tool.prepared, exchange.caller.revision
     exchange.operation = prepared.operation
+    if tool.is_relay:
+        return await _call_operation(service, exchange, tool)
     if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.caller.identity):
         raise service.unknown(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
-    if tool.mirrors and revision.is_stateless and exchange.headers is not None:
+    if tool.mirrors and revision.is_stateless and exchange.headers is not None and not exchange.is_relayed:
         check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
     asked: Format | None = None
     try:
@@ -56,10 +66,14 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
             or not prepared.is_open
             or service.settings.recorder is not None
             or IDEMPOTENCY_KEY in exchange.meta
+            or SELECT_KEY in exchange.meta
         ):
             exchange.subject = tool.id
             context = service.context(exchange, tool.spec)
+            context.select = _selection(exchange, tool)
         envelope = exchange.envelope = await prepared.execute(arguments, context)
+        if service.settings.max_result_tokens is not None:
+            return _limited(service, exchange, tool, envelope, asked)
         result = success(tool, envelope, revision, asked)
     except CallError as error:
         exchange.code = safe_code(error.code)
@@ -107,9 +121,56 @@ async def _collect(
     """A stream as far as it comes in our time, where it sets itself none."""
     exchange.subject = tool.id
     context = service.context(exchange, tool.spec, service.settings.collect_for if tool.spec.timeout is None else None)
+    context.select = _selection(exchange, tool)
     collected = await collect(service.registry, tool.id, arguments, context)
     exchange.envelope = collected.envelope
     return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
+
+
+def _selection(exchange: ClientExchange, tool: Tool) -> str | None:
+    """What of the result the client asks for; where a schema was promised, the result has to fit that."""
+    text = exchange.meta.get(SELECT_KEY)
+    if text is None or exchange.is_relayed:
+        return text
+    if not isinstance(text, str):
+        details = {"argument": SELECT_KEY, "reason": "type", "expected": "string"}
+        raise CallError("VALIDATION_ERROR", f"{SELECT_KEY} must be a text, as in items(id,title),total", details)
+    if tool.output_schema_for(exchange.revision) is not None:
+        details = {"argument": SELECT_KEY, "reason": "constraint", "expected": "a tool without an outputSchema"}
+        told = f"{tool.name} promises an outputSchema, which a selection would break: leave out {SELECT_KEY}"
+        raise CallError("VALIDATION_ERROR", told, details)
+    return text
+
+
+async def _call_operation(service: Service, exchange: ClientExchange, relay: Tool) -> Result:
+    """Run the operation that `call_operation` names, as if it had been called by its own name."""
+    try:
+        asked = (await relay.prepared.execute(arguments_of(exchange), None)).data
+        if isinstance(asked, msgspec.Raw):
+            asked = msgspec.json.decode(asked)
+        spec = service.asked_for(asked, exchange)
+    except CallError as error:
+        return _failed(error, relay.format, relay, is_stateless=exchange.revision.is_stateless)
+    exchange.params = {**exchange.params, "name": spec.id, "arguments": asked["arguments"] or {}}
+    exchange.meta = {**exchange.meta, SELECT_KEY: asked["select"]}
+    exchange.is_relayed = True
+    return await call_tool(service, exchange)
+
+
+def _limited(
+    service: Service, exchange: ClientExchange, tool: Tool, envelope: ResponseEnvelope[Any], asked: Format | None
+) -> Result:
+    """The result of a call, cut where it is too long and may be cut."""
+    from enfold.surfaces.mcp.result_limits import limit_result
+
+    most = service.settings.max_result_tokens or 0
+    revision = exchange.revision
+    promised = None if exchange.is_relayed else tool.promised(revision)
+    shorter, missing = limit_result(envelope, most, promised)
+    result = success(tool, shorter, revision, asked)
+    if missing:
+        result["_meta"] = {**result.get("_meta", {}), TRUNCATED_KEY: missing}
+    return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
 def _failed(error: CallError, format: Format, tool: Tool, *, is_stateless: bool) -> Result:
@@ -122,7 +183,7 @@ def _failed(error: CallError, format: Format, tool: Tool, *, is_stateless: bool)
 
 def _find(service: Service, exchange: ClientExchange) -> Tool:
     name = exchange.params.get("name")
-    tool = service.catalog.tool(name)
+    tool = service.catalog.tool(name) or service.search_tool(name)
     if tool is None:
         raise service.unknown(exchange, "tool", name, service.catalog.tools)
     service.known_tools[str(name)] = tool

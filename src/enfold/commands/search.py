@@ -1,0 +1,49 @@
+"""The command `enfold search`: the operations of a target that fit some words, each as a line that can be called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from enfold.commands.callers import local_caller
+from enfold.commands.command_options import parse
+from enfold.commands.printing import print_json
+from enfold.commands.targets import on_target
+from enfold.errors import CallError
+from enfold.registry import Registry
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+__all__ = ["run"]
+
+
+def run(words: list[str], registry: Registry | None) -> int:
+    """Search the operations."""
+
+    def add(parser: ArgumentParser) -> None:
+        parser.add_argument("query", nargs="*", help="what you want to do, in words")
+        parser.add_argument("--limit", type=int, default=10, help="how many are shown (default 10)")
+        parser.add_argument("--source", metavar="NAMESPACE", help="only those below a namespace")
+        parser.add_argument("--kind", choices=("query", "mutation", "subscription"), help="only those of one kind")
+        parser.add_argument("--json", action="store_true", help="as JSON")
+        parser.add_argument("--tokens", metavar="FILE", help="search what ENFOLD_TOKEN, of this file, may call")
+
+    options = parse("search", words, registry, "Find operations by what they do.", add)
+    return on_target(options.target, registry, lambda found: _print_found(found, options))
+
+
+def _print_found(registry: Registry, options: Namespace) -> int:
+    from enfold.finding import Finder
+
+    caller = local_caller(options.tokens)
+    query = " ".join(options.query)
+    found = Finder(registry).find(query, caller, options.limit, namespace=options.source, type=options.kind)
+    if options.json:
+        import msgspec
+
+        print_json(msgspec.to_builtins(found))
+    elif not found:
+        raise CallError("OPERATION_NOT_FOUND", f"No operation fits {query!r}: try other words, or enfold list")
+    else:
+        print("\n".join(f"{each.id}{each.signature}\n    {each.description}".rstrip() for each in found))
+    return 0

@@ -1,0 +1,140 @@
+"""The search over a registry: kept current with it, and never telling a caller of what they may not call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.access import may_list
+from enfold.errors import CallError
+from enfold.finding.signatures import outline, signature
+from enfold.mcp.offers import kind_of
+from enfold.operation import Identity, OperationSpec, OperationType
+from enfold.registry import Registry
+from enfold.schema.advertised import Advertising, first_sentence
+
+if TYPE_CHECKING:
+    from enfold.finding.index import Index
+
+__all__ = ["MOST_FOUND", "Description", "Finder", "Found"]
+
+MOST_FOUND: Final = 50
+DEFAULT_LIMIT: Final = 5
+_LONGEST: Final = 200  # characters of a description
+_FILTER: Final = re.compile(r"(?:^|(?<=\s))(source|kind):([\w.-]+)")
+_SEARCHED: Final = frozenset({"tool", "resource", "prompt"})
+
+
+class Found(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operation that was found: enough to call it."""
+
+    id: str
+    signature: str
+    description: str = ""
+
+
+class Description(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An operation in full: every argument, and what comes back as an outline whose names a `select` may use."""
+
+    id: str
+    type: str
+    description: str
+    arguments: dict[str, Any]
+    result: str = ""
+    destructive: bool = False
+
+
+class Finder:
+    """Finds the operations of a registry; the index is made with the first search, and only what changes is made anew."""
+
+    def __init__(self, registry: Registry, is_offered: Callable[[OperationSpec], bool] | None = None) -> None:
+        self._registry = registry
+        self._is_offered = is_offered or _is_searched
+        self._lock = Lock()
+        self._index: Index | None = None
+        self._version = -1
+        self._useful = Advertising()
+
+    def find(
+        self,
+        query: str,
+        identity: Identity | None,
+        limit: int = DEFAULT_LIMIT,
+        *,
+        namespace: str | None = None,
+        type: str | None = None,
+    ) -> list[Found]:
+        """The operations that fit a query best, of those that the caller may call; without words, the first.
+
+        `namespace` and `type` narrow it, and so do `source:NAME` and `kind:TYPE` in the query.
+        """
+        most = max(1, min(limit, MOST_FOUND))
+        words, filters = _split_filters(query)
+        source, kind = filters.get("source", namespace), filters.get("kind", type)
+
+        def is_wanted(spec: OperationSpec) -> bool:
+            is_there = may_list(spec.access_control, identity) and (kind is None or spec.type == kind)
+            return is_there and (source is None or _is_below(spec, source))
+
+        if not words.strip():
+            wanted = (spec for spec in self._offered() if is_wanted(spec))
+            return [found_of(spec) for spec, _ in zip(wanted, range(most), strict=False)]
+        with self._lock:
+            found = self._current().search(words, most, is_wanted)
+        return [found_of(spec) for spec in found]
+
+    def describe(self, name: str, identity: Identity | None) -> Description:
+        """One operation in full; one that the caller may not call is not there."""
+        spec = self._registry.find(name, identity)
+        if not self._is_offered(spec):
+            raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name}")
+        return Description(
+            spec.id,
+            spec.type.value,
+            spec.description or spec.title or "",
+            self._useful.useful(spec.input_schema),
+            "" if spec.values == 0 else _result(spec),
+            spec.destructive,
+        )
+
+    def _offered(self) -> list[OperationSpec]:
+        return [spec for spec in self._registry.list() if self._is_offered(spec)]
+
+    def _current(self) -> Index:
+        from enfold.finding.index import Index  # which loads sqlite3
+
+        if self._index is None:
+            self._index = Index()
+        version = self._registry.version
+        if version != self._version:
+            self._index.update(self._offered())
+            self._version = version
+        return self._index
+
+
+def _split_filters(query: str) -> tuple[str, dict[str, str]]:
+    """The words of a query, and what it says about where to search."""
+    found = dict(_FILTER.findall(query))
+    return _FILTER.sub(" ", query), found
+
+
+def found_of(spec: OperationSpec) -> Found:
+    text = first_sentence(spec.description or spec.title or "")
+    return Found(spec.id, signature(spec), text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()}…")
+
+
+def _result(spec: OperationSpec) -> str:
+    drawn = outline(spec.output_schema, 3)
+    return f"stream of {drawn}" if spec.type is OperationType.SUBSCRIPTION else drawn
+
+
+def _is_searched(spec: OperationSpec) -> bool:
+    return kind_of(spec) in _SEARCHED
+
+
+def _is_below(spec: OperationSpec, namespace: str) -> bool:
+    return spec.namespace == namespace or spec.namespace.startswith(f"{namespace}.")

@@ -1,0 +1,168 @@
+"""The index behind a search: SQLite's FTS5, in memory, one row for each operation. It knows specs, and no caller.
+
+Ranking is BM25 over weighted fields, raised by how much of an operation's name the query has.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from math import log
+from typing import Any, Final
+
+import msgspec
+
+from enfold.finding.words import search_words
+from enfold.operation import OperationSpec
+
+__all__ = ["Index"]
+
+# The fields, and what a word in each of them counts.
+_FIELDS: Final = {"name": 3.0, "namespace": 1.0, "description": 1.0, "arguments": 0.3, "output": 0.3}
+_NAME_COVERED: Final = 0.5  # how much more an operation counts whose whole name is in the query
+_CANDIDATES: Final = 50  # the best by BM25 alone, which are ranked again
+_MOST_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
+_LONGEST: Final = 2_000  # characters of a query
+_MOST_ASKED: Final = 24  # words of it
+_DEEPEST: Final = 3  # levels of an output's fields
+
+_NAMES: Final = ", ".join(_FIELDS)
+_WEIGHTS: Final = ", ".join(str(weight) for weight in _FIELDS.values())
+# Only names and numbers of ours are put into these texts.
+_CREATE: Final = f"CREATE VIRTUAL TABLE operations USING fts5({_NAMES}, content='', tokenize='unicode61')"
+_INSERT: Final = f"INSERT INTO operations (rowid, {_NAMES}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_DELETE: Final = f"INSERT INTO operations (operations, rowid, {_NAMES}) VALUES ('delete', ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_SEARCH: Final = (
+    f"SELECT rowid, -bm25(operations, {_WEIGHTS}) AS score FROM operations"  # noqa: S608
+    " WHERE operations MATCH ? ORDER BY score DESC, rowid"
+)
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """An operation as it was indexed: a text for each field, without which it could not be taken out again."""
+
+    spec: OperationSpec
+    number: int
+    texts: tuple[str, ...]
+
+
+class Index:
+    """The operations that can be found; `update` brings it up to date, at the cost of what has changed."""
+
+    def __init__(self) -> None:
+        # One thread at a time is the business of whoever owns the index.
+        self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        self._database.execute(_CREATE)
+        self._rows: dict[str, _Row] = {}
+        self._by_number: dict[int, _Row] = {}
+        self._counts: dict[str, int] = {}  # in how many operations' names, namespaces or descriptions a word is
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def update(self, specs: Iterable[OperationSpec]) -> None:
+        """Take what is new or another spec than before, and forget what has gone."""
+        wanted = {spec.id: spec for spec in specs}
+        for row in [row for own, row in self._rows.items() if wanted.get(own) is not row.spec]:
+            self._forget(row)
+        for own, spec in wanted.items():
+            if own not in self._rows:
+                self._take(spec)
+
+    def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
+        """The operations that fit best, of those that are wanted."""
+        # Of a long text, the rarest words: they tell the most, and cost the least.
+        words = sorted(dict.fromkeys(search_words(query[:_LONGEST])), key=lambda word: self._counts.get(word, 0))
+        words = words[:_MOST_ASKED]
+        if not words:
+            return []
+        ranked = self._candidates(words, max(limit, _CANDIDATES), is_wanted)
+        asked = frozenset(words)
+        best = sorted(ranked, key=lambda found: self._score(found[0], found[1], asked), reverse=True)
+        return [row.spec for row, _ in best[:limit]]
+
+    def _candidates(
+        self, words: list[str], most: int, is_wanted: Callable[[OperationSpec], bool]
+    ) -> list[tuple[_Row, float]]:
+        match = " OR ".join(f'"{word}"' for word in words)
+        found = ((self._by_number[number], score) for number, score in self._database.execute(_SEARCH, (match,)))
+        return list(islice((each for each in found if is_wanted(each[0].spec)), most))
+
+    def _score(self, row: _Row, score: float, asked: frozenset[str]) -> float:
+        name = set(row.texts[0].split())
+        whole = sum(map(self._rarity, name))
+        return score * (1 + _NAME_COVERED * sum(map(self._rarity, name & asked)) / whole) if whole else score
+
+    def _rarity(self, word: str) -> float:
+        count = self._counts.get(word, 0)
+        return log(1 + (len(self._rows) - count + 0.5) / (count + 0.5))
+
+    def _take(self, spec: OperationSpec) -> None:
+        self._last += 1
+        row = _Row(spec, self._last, tuple(" ".join(search_words(text)[:_MOST_WORDS]) for text in _texts(spec)))
+        self._database.execute(_INSERT, (row.number, *row.texts))
+        self._rows[spec.id] = self._by_number[row.number] = row
+        self._count(row, 1)
+
+    def _forget(self, row: _Row) -> None:
+        self._database.execute(_DELETE, (row.number, *row.texts))
+        del self._rows[row.spec.id], self._by_number[row.number]
+        self._count(row, -1)
+
+    def _count(self, row: _Row, by: int) -> None:
+        for word in set(" ".join(row.texts[:3]).split()):
+            self._counts[word] = self._counts.get(word, 0) + by
+
+
+# --- what is said of an operation ---------------------------------------------------------------------------------
+
+
+def _texts(spec: OperationSpec) -> tuple[str, str, str, str, str]:
+    original = spec.meta.get("original_name")
+    name = spec.name if not isinstance(original, str) else f"{spec.name} {original}"
+    about = " ".join(filter(None, (spec.title, spec.description, *spec.tags)))
+    return name, spec.namespace, about, " ".join(_said(spec.input_schema)), " ".join(_named(spec.output_schema))
+
+
+def _said(schema: Any) -> Iterator[str]:
+    """The names of arguments, and what is said about them."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for name, each in properties.items() if isinstance(properties, dict) else ():
+        yield name
+        description = each.get("description") if isinstance(each, dict) else None
+        if isinstance(description, str):
+            yield description
+
+
+def _named(schema: Any) -> Iterator[str]:
+    """The names of an output's fields, the outer ones first; each definition is looked into once."""
+    definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
+    level = [schema]
+    seen: set[int] = set()
+    for _ in range(_DEEPEST):
+        parts = list(_resolved(level, definitions, seen))
+        yield from (name for part in parts for name in _properties(part))
+        level = [inner for part in parts for inner in _properties(part).values()]
+
+
+def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
+    waiting = list(schemas)
+    for schema in waiting:  # it grows while it is read
+        if not isinstance(schema, dict) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        yield schema
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and isinstance(definitions, dict):
+            waiting.append(definitions.get(reference.removeprefix("#/$defs/")))
+        waiting.append(schema.get("items"))
+        for key in ("anyOf", "oneOf", "allOf"):
+            parts = schema.get(key)
+            waiting += parts if isinstance(parts, list) else ()
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}

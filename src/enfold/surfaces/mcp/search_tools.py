@@ -1,0 +1,91 @@
+"""The three tools that stand in for a long list: one finds operations, one describes one in full, one calls one.
+
+They are operations of a registry of their own, so that their arguments are read like all others. What `call_operation` calls
+is run by `enfold.surfaces.mcp.tools` as if it had been called by its own name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypedDict
+
+from enfold.finding import Description, Finder, Found
+from enfold.mcp.offers import kind_of
+from enfold.mcp.tool_names import find_by_tool_name
+from enfold.operation import Context, Identity, OperationSpec
+from enfold.registry import OperationRegistry, Registry, not_found
+from enfold.surfaces.mcp.catalog import RELAY, Catalog, Shown, Tool
+from enfold.surfaces.mcp.exposure import PREFIX
+
+__all__ = ["INSTRUCTIONS", "CallArguments", "SearchTools"]
+
+INSTRUCTIONS: Final = (
+    "This server has {count} operations, most of which are not listed as tools. Find one with search_operations,"
+    " then run it with call_operation."
+)
+
+
+class CallArguments(TypedDict):
+    """What `call_operation` was asked for."""
+
+    id: str
+    arguments: dict[str, Any] | None
+    select: str | None
+
+
+class SearchTools:
+    """The tools of one registry; a user's own tool wins where it has the name of one of these."""
+
+    def __init__(self, registry: Registry, format: str) -> None:
+        self._registry = registry
+        self._finder = Finder(registry, lambda spec: kind_of(spec) == "tool")
+        self._own = OperationRegistry(coerce=True)
+        for function in (self.search_operations, self.describe_operation, self.call_operation):
+            facts = {"advertise_output": False, **({RELAY: True} if function == self.call_operation else {})}
+            self._own.register(function, type="query", meta=facts)
+        self._format = format
+        self._shown = Shown()
+
+    def tools(self, catalog: Catalog) -> list[Tool]:
+        """The three, under names that no tool of a catalog has."""
+        served = self._own.guarded()
+        names = {each.spec.id: each.spec.name for each in served}
+        free = {own: f"{PREFIX}{name}" if catalog.tool(name) is not None else name for own, name in names.items()}
+        return [Tool(each, free[each.spec.id], self._format, served, self._shown) for each in served]
+
+    def target(self, asked: CallArguments, identity: Identity | None) -> OperationSpec:
+        """The operation that `call_operation` is to call, by its id, the name of its tool, or its short name."""
+        spec = find_by_tool_name(self._registry, asked["id"], identity)
+        if kind_of(spec) != "tool":
+            raise not_found(asked["id"])
+        return spec
+
+    def instructions(self) -> str:
+        """What a client is told where most operations are not listed."""
+        return INSTRUCTIONS.format(count=len(self._registry))
+
+    # --- what they do
+
+    def search_operations(self, query: str, context: Context, limit: int = 5) -> list[Found]:
+        """Find operations by what they do.
+
+        Args:
+            query: What you want to do, in words. `source:github` or `kind:query` narrows it.
+            limit: At most 50.
+        """
+        return self._finder.find(query, context.identity, limit)
+
+    def describe_operation(self, id: str, context: Context) -> Description:
+        """Every argument of an operation, and the fields of its result."""
+        return self._finder.describe(id, context.identity)
+
+    async def call_operation(
+        self, id: str, arguments: dict[str, Any] | None = None, select: str | None = None
+    ) -> CallArguments:
+        """Run an operation.
+
+        Args:
+            id: As found.
+            arguments: By their names.
+            select: Only these fields of the result: `items(id,user/login),total`.
+        """
+        return {"id": id, "arguments": arguments, "select": select}
