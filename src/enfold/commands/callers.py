@@ -44,7 +44,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
 
 
 def who_may_come_in(options: Namespace) -> AnyOf | None:
-    """Those of the file or the variable, the owner, and the callers of an issuer; None where everybody may."""
+    """The tokens of the file or the variable, the owner's, and those of issuers; None where everybody may come in."""
     from enfold.identities.tokens import AnyOf
 
     found = list(find_verifiers(options))

@@ -24,7 +24,7 @@ OPTIONS: Final = {
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Answer the request; below a web server a wrong target is an answer too."""
+    """Answer the request; under a web server even a wrong target is answered over HTTP."""
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in OPTIONS)}")
         return 0

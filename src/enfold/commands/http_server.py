@@ -33,7 +33,7 @@ class Certificate(msgspec.Struct, frozen=True):
 
 
 def bind(host: str, port: int) -> socket:
-    """A socket that has its address, and listens when somebody is there to answer."""
+    """A socket bound to its address; it listens only after `start_listening`."""
     import socket
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket:
 
 
 def start_listening(listening: socket) -> None:
-    """From now on clients are let in; whoever reads where we are may come at once."""
+    """Listen: from now on clients can connect, so the address may be printed."""
     try:
         listening.listen(BACKLOG)
     except OSError as error:  # another had bound the address too, and was first to listen

@@ -111,5 +111,5 @@ def _with_all_written(command: Callable[[], int]) -> int:
 
 
 def _forget_output() -> None:
-    """What has not been written never will be: Python must not try it again at its end, and complain."""
+    """Drop output that nobody reads any more: Python would try to write it at its end, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -29,7 +29,7 @@ NOT_FOUND: Final = 3
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Do what the words say; the answer is the exit code: 1 not verified, 2 no record, 3 not found."""
+    """Show, verify or draw records; the exit code is 1 for not verified, 2 for no record, 3 for not found."""
     del registry
     options = parsed(_parser(), words)
     try:

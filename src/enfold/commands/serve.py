@@ -44,7 +44,7 @@ __all__ = ["run"]
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """On what terms a registry is served."""
+    """How a registry is served: the options, who may come in, what is recorded, and within which bounds."""
 
     options: Any  # an argparse.Namespace
     tokens: Any  # a Tokens, or None
@@ -283,7 +283,7 @@ class _Serving:
         return self._http
 
     def _stop(self) -> None:
-        """Streams have no end of their own: without this the server would wait for them."""
+        """End the streams, for which the server would otherwise wait without end."""
         self._mcp.stop()
         self._http.stop()
 

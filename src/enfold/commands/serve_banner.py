@@ -19,7 +19,7 @@ SHOWN: Final = 8  # operations that the start names
 
 
 def say_where(registry: Registry, terms: Terms, port: int) -> None:
-    """Print it to stderr; whoever reads it may come at once."""
+    """Print the address to stderr; by then clients can connect."""
     host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
     scheme = "http" if terms.certificate is None else "https"
     base = f"{scheme}://{host}:{port}"

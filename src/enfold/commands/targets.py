@@ -74,7 +74,7 @@ def _kind_of_address(text: str) -> Kind:
 
 
 class _Head(msgspec.Struct):
-    """What tells an OpenAPI document from an editor's configuration; the rest of a file is passed over."""
+    """The keys that tell an OpenAPI document from an editor's configuration; the rest of the file is not read."""
 
     openapi: Any = None
     swagger: Any = None
@@ -161,7 +161,7 @@ def on_target(
     command: Callable[[Registry], int],
     operation: str | None = None,
 ) -> int:
-    """Run a command on what is named; one that is about a single operation need not open every source."""
+    """Run a command on a target; with `operation`, only the sources that may have it are opened."""
     if target is None or target.kind == "program":
         return command(program(target, registry))
 

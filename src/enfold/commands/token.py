@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Do what the words say; a new token is printed once, and alone, on stdout."""
+    """Make, list or revoke tokens; a new token is printed once, alone on stdout."""
     del registry
     options = parsed(_parser(), words)
     try:

@@ -280,7 +280,7 @@ _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 
 class _Reader:
-    """Reads one file; it knows where everything stands, to tell what is wrong with it."""
+    """Reads one file; it knows the line of each key, for the sentence that says what is wrong."""
 
     def __init__(self, path: str, folder: str, environ: Mapping[str, str]) -> None:
         self._path = path
@@ -436,7 +436,7 @@ class _Reader:
                 self._check_key(auth, key, _AUTH, (*path, "auth", key))
 
     def _is_misspelt(self, key: str, rules: Mapping[str, Rule]) -> bool:
-        """Whether a key is nearly one of ours; others are an editor's own, and none of our business."""
+        """Whether a key is nearly one of ours; other keys are the editor's, and are not checked."""
         return key not in _EDITORS and nearest(key, rules, 0.8) is not None
 
     def _filled(self, value: Any, path: Path) -> Any:

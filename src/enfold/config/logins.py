@@ -19,7 +19,7 @@ __all__ = ["Logins", "auth_of"]
 
 
 class Logins(msgspec.Struct, frozen=True):
-    """How a user is taken to a login page, and the folder that keeps what came of it; without them, neither is done."""
+    """How a login page is opened for a user, and the folder that keeps tokens; without either, that is not done."""
 
     open_url: OpenURL | None = None
     folder: str | None = None

@@ -57,7 +57,7 @@ class ConfiguredRegistry(OperationRegistry):
         self._retiring: set[asyncio.Task[None]] = set()
 
     def take(self, config: Config) -> Difference:
-        """Be what another configuration says: what is new or changed in it is opened, what stayed is not touched.
+        """Change to another configuration: sources that are new or changed are opened, the others are not touched.
 
         A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
         """
@@ -184,7 +184,7 @@ class _Keeper:
         return self._source.name
 
     def keeps(self, source: SourceEntry, config: Config) -> bool:
-        """Whether this is how another configuration describes the source, too; on which line does not matter."""
+        """Whether another configuration describes this source in the same way; the line it stands on does not count."""
         same = msgspec.structs.replace(source, line=self._source.line) == self._source
         return same and config.folder == self._config.folder
 
@@ -311,13 +311,13 @@ class _Keeper:
         self._why = text
 
     def _tell_return(self, operations: Any) -> None:
-        """Who has read that a source is down or late wants to know when it is there."""
+        """Log that a source is up, if the log said before that it was down or late."""
         if self._why or self.is_late:
             log.warning("%s is up: %d operations", self.name, len(operations))
         self._why, self.is_late = "", False
 
     def _tell_misses(self, operations: Iterable[Operation]) -> None:
-        """A pattern that takes nothing, and a new name for what is not there, are mistakes more often than not."""
+        """Log patterns that take nothing and new names for what is not there: most are mistakes."""
         from enfold.sources.choosing import choosing
 
         specs = [operation.spec for operation in operations]
@@ -461,13 +461,13 @@ def _renamed(operation: Operation, name: str) -> Operation:
 
 
 def _below(source: SourceEntry, operation: Operation) -> str:
-    """The namespace a program's operations have of their own stays, below the one the file gives, if it gives one."""
+    """The namespace of a program's operation: its own, below the one that the file gives, if it gives one."""
     given = source.entry.get("namespace", "")
     return ".".join(part for part in (given, operation.spec.namespace) if part)
 
 
 def _governed(operation: Operation, source: SourceEntry) -> Operation:
-    """The operation under the policies and the access rules of the file."""
+    """The operation with the policies and the access rules of the file."""
     spec, entry = operation.spec, source.entry
     if "access" in entry:
         spec = spec.replace(access_control=access_of(entry))

@@ -76,7 +76,7 @@ class Rereading:
 
 
 def _stamp(path: str) -> Stamp:
-    """What tells a file from the one that it was; None where there is none just now."""
+    """What differs between two versions of a file, such as its time; None where the file is not there."""
     try:
         found = Path(path).stat()
     except OSError:

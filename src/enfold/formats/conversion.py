@@ -60,7 +60,7 @@ def _missing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """What an envelope says, by path; what says nothing is left out."""
+    """The values in an envelope by their paths; empty ones are left out."""
     wire = to_wire(envelope)
     facts = {"/data": wire["data"]}
     if not _is_bare(envelope):
@@ -71,12 +71,12 @@ def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
 
 
 def _is_bare(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the meta tells nothing: a local result of no operation only has the time at which it was read."""
+    """Whether the meta holds nothing worth keeping: a local result of no operation has only the time at which it was read."""
     return isinstance(envelope.meta, LocalResponseMeta) and not envelope.meta.operation_id
 
 
 def _carried(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
-    """The fields that the format it was read from has, and no other."""
+    """The fields that only the format it was read from has."""
     own = (*ResponseEnvelope.__struct_fields__, "errors")
     named = [name for name in envelope.__struct_fields__ if name not in own and not name.startswith("_")]
     return {f"/{name}": value for name in named if (value := getattr(envelope, name))}

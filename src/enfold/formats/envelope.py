@@ -60,7 +60,7 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
 
 
 def _read_error(error: Any) -> CallError:
-    """A bare text is read too: it is all that a server answers which does not know the format."""
+    """A bare text is read as well: servers that do not know this format answer with one."""
     if isinstance(error, str):
         return CallError("EXECUTION_ERROR", error)
     if not isinstance(error, Mapping) or not _is_error(error):

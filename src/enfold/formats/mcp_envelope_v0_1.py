@@ -90,7 +90,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
 
 
 def own_wire(outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any] | None:
-    """The `mcp.envelope.v0.1` that a tool gave itself, which nobody may change; None where it gave something else."""
+    """The `mcp.envelope.v0.1` that the tool itself returned, which is passed on unchanged; None where it returned something else."""
     if isinstance(outcome, CallError):
         return outcome.wire if isinstance(outcome, _ReadError) else None
     if names_itself(outcome.data):
@@ -166,7 +166,7 @@ def _json(data: Any) -> Any:
 
 
 def _result_errors(envelope: ResponseEnvelope[Any]) -> list[dict[str, Any]]:
-    """A failed result is a result still: its error stands beside it."""
+    """The `errors` of a failed result, which keeps its result beside them."""
     if not envelope.is_error:
         return []
     error = _write_failure(error_of(envelope))

@@ -43,7 +43,7 @@ def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa:
 
 
 def read(wire: Any) -> ResponseEnvelope[Any]:
-    """The value again, with no more known about it; a failure is an EXECUTION_ERROR, for its code was not written."""
+    """The value alone; a failure is an EXECUTION_ERROR, because this format does not write its code."""
     if not isinstance(wire, Mapping):
         raise FormatError("Not of the format `result`: it is a JSON object")
     if wire.keys() == {"error"} and isinstance(wire["error"], str):

@@ -197,7 +197,7 @@ def _title(payload: Any, operation: OperationSpec | None) -> str:
 
 
 def _own_words(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
-    """What the author says of the result: its text content, or the summary of the operation; JSON is no words."""
+    """The author's own text for the result: its text content, or the summary of the operation; never JSON."""
     if isinstance(envelope.meta, MCPResponseMeta):
         text = envelope.text()
         return "" if text.lstrip()[:1] in ("{", "[") and _is_json(text) else text

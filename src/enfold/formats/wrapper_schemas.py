@@ -17,7 +17,7 @@ def around(name: str, output: Any) -> Schema:
     """An object with the output as its one property; what the output defines moves to the new root."""
     if not isinstance(output, dict) or "$id" in output:
         return object_schema({name: output})  # with an address of its own it stays whole: its references start there
-    kept = output.get("$defs") if _stays(output.get("$defs")) else None
+    kept = output.get("$defs") if _refer_to_each_other(output.get("$defs")) else None
     bare = output if kept is None else {key: value for key, value in output.items() if key != "$defs"}
     moved: Schema = with_references(bare, lambda reference: _moved(reference, f"#/properties/{name}"))
     definitions = moved.pop("$defs", kept)
@@ -29,7 +29,7 @@ def around(name: str, output: Any) -> Schema:
 _MOVING: Final = re.compile(rb'"\$(?:dynamicR|r)ef":"#(?!/\$defs/)')
 
 
-def _stays(definitions: Any) -> bool:
+def _refer_to_each_other(definitions: Any) -> bool:
     """Whether definitions refer only to each other, as most do.
 
     One look at their text is cheaper than a walk: operations of a large document may share hundreds of them.

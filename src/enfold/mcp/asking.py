@@ -230,7 +230,7 @@ def _offers(capabilities: Any, path: tuple[str, ...]) -> bool:
 
 
 def _waited(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
-    """The awaitable; in a `def` the answer itself, which has been waited for."""
+    """The awaitable for an `async def`; for a `def` the answer itself, after waiting for it."""
     return cast("Awaitable[T]", context.nested_result(call, needs_loop=True))
 
 

@@ -141,7 +141,7 @@ def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessa
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """What every message of an array has at least: it is cheap to count, and nothing else is let in."""
+    """The least that a message in an array has: decoding only this counts the messages cheaply."""
 
     jsonrpc: Literal["2.0"]
 
@@ -195,7 +195,7 @@ def passed_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_between_two(key: str) -> bool:
-    """Whether a key concerns only the two who speak to each other."""
+    """Whether a key of `_meta` is only for the client and the server of one connection, and is not passed on."""
     prefix = key.partition("/")[0] if "/" in key else ""
     labels = prefix.split(".")
     return key in _OWN_KEYS or labels[0] == "enfold" or any(label in _PROTOCOL_LABELS for label in labels[1:2])

@@ -95,7 +95,7 @@ def _with_facts(kind: Kind, facts: dict[str, Any], options: dict[str, Any]) -> d
 
 
 def _check_template(uri: str, spec: OperationSpec) -> None:
-    """Names that the function does not take would be found out only by a reader."""
+    """Refuse a template with a name that the function does not take, before a reader of the resource finds out."""
     match_uri(uri, "")  # a template that cannot be read is told here
     arguments = spec.input_schema.get("properties", {})
     unknown = [name for name in names_of(uri) if name not in arguments] if is_template(uri) else []

@@ -129,13 +129,13 @@ class OperationSpec:
 
     @property
     def input_schema(self) -> Schema:
-        return self._made("input_schema")
+        return self._read_schema("input_schema")
 
     @property
     def output_schema(self) -> Schema:
-        return self._made("output_schema")
+        return self._read_schema("output_schema")
 
-    def _made(self, field: str) -> Schema:
+    def _read_schema(self, field: str) -> Schema:
         schema: LazySchema = self.__dict__[field]
         if callable(schema):
             schema = self.__dict__[field] = schema()

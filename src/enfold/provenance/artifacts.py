@@ -209,7 +209,7 @@ def _name_of(locator: Any) -> str:
 
 
 def content_fault(artifact: Artifact, content: Any) -> str | None:
-    """Why a content is not the artifact's: another digest; None where it fits, or where there is nothing to compare."""
+    """Why content is not that of an artifact (its digest differs); None where it is, or where nothing can be compared."""
     if artifact.digest is UNSET:
         return None
     try:
@@ -233,7 +233,7 @@ def _digested_bytes(artifact: Artifact, content: Any) -> bytes:
 
 
 def is_comparable(artifact: Artifact) -> bool:
-    """Whether a content can be compared with an artifact: it has a digest, and says where secrets were taken out."""
+    """Whether content can be compared with an artifact: it has a digest, and its label names the place of each secret."""
     return artifact.digest is not UNSET and not _redacted_text(artifact).endswith("places")
 
 
@@ -248,7 +248,7 @@ def is_json_type(media_type: str) -> bool:
 
 
 def _redact_again(content: Any, label: str) -> Any:
-    """The content as it was digested: what the label names is taken out again."""
+    """The content as it was digested: what stands at the places that the label names is replaced again."""
     if not label.startswith("["):
         raise ValueError("it does not say where secrets were taken out")
     for path in msgspec.json.decode(label, type=list[str]):

@@ -29,7 +29,7 @@ def build_record(
     methods: Iterable[str] = (),
     time: str | UnsetType = UNSET,
 ) -> Record:
-    """A record that claims the methods its content shows, and `methods` besides; `computed` are digests made here.
+    """Build a record: it claims the methods that its content shows, and `methods` besides; `computed` are digests made here.
 
     ClaimError where it would claim what it does not keep.
     """
@@ -72,7 +72,7 @@ def _methods(
 
 
 def seal(record: Record, algorithm: Algorithm = "sha256", key: SigningKey | None = None) -> Record:
-    """The record with a digest of itself and, with a key, a signature over it; both are claimed, so neither can be cut off."""
+    """The record with its own digest and, with a key, a signature; it claims both, so that a record without them is invalid."""
     claimed = ("integrity.record_digest.compute", *(() if key is None else ("integrity.signature.create",)))
     claiming: Record = msgspec.structs.replace(record, methods=(*record.methods, *claimed), integrity=UNSET)
     wire: dict[str, Any] = claiming.to_wire()

@@ -37,19 +37,19 @@ class CaptureOptions(msgspec.Struct, frozen=True):
 
 
 def options_from_meta(meta: Mapping[str, Any] | None) -> CaptureOptions | None:
-    """The wishes in a `_meta` object; None where provenance is not asked for."""
+    """The options in a `_meta` object; None where provenance is not asked for."""
     if not meta or not _flag(meta, "capture_provenance"):
         return None
     return CaptureOptions(_mode(meta.get("provenance_mode", "minimal")), _flag(meta, "capture_artifacts"))
 
 
 def options_from_mode(text: str | None) -> CaptureOptions | None:
-    """The wish in a header or an option: `minimal`, `full`, or nothing."""
+    """The options that a header or a command-line option names: `minimal`, `full`, or None for nothing."""
     return None if not text else CaptureOptions(_mode(text.strip().lower()))
 
 
 def options_from_call(wire: Any) -> CaptureOptions | None:
-    """The wish in a `call.requested` event: `{mode, parents}`."""
+    """The options in a `call.requested` event: `{mode, parents}`."""
     if not isinstance(wire, Mapping):
         return None
     parents = wire.get("parents", [])

@@ -50,7 +50,7 @@ class Ending:
         self.passed_on: Mapping[str, Any] | None = None  # an envelope that came as one, and leaves without our record
 
     def answer(self, record: dict[str, Any]) -> Answer:
-        """The envelope that leaves with this record in it, if any does."""
+        """The envelope of the answer with this record in it; None where the answer is not such an envelope, or came as one."""
         written = None if self._write is None else self._write(record)
         if not isinstance(written, Mapping) or written.get("schema_version") != ENVELOPE_VERSION:
             return None
@@ -60,7 +60,7 @@ class Ending:
         return None
 
     def methods(self, answer: Answer) -> tuple[str, ...]:
-        """What was done to put the ending into its answer."""
+        """The methods by which the outcome became its answer, for the record to claim."""
         if answer is None:
             return () if self.passed_on is None else ("adapter.pass_through.envelope_v0_1",)
         wrapped = ("adapter.wrap.envelope_v0_1",) if self._wraps and _is_whole(answer, self.data) else ()

@@ -99,7 +99,7 @@ def _as_record(record: Record | Mapping[str, Any]) -> Record:
 
 
 def _parents_first(known: Mapping[str, Record]) -> list[Record]:
-    """Take away, again and again, the records whose parents are all taken; what is left over is a circle."""
+    """The records with parents before children; records that are left over form a circle, which is a CycleError."""
     waiting = {run_id: {parent for parent in record.parents if parent in known} for run_id, record in known.items()}
     children: dict[str, list[str]] = {}
     for run_id, parents in waiting.items():
@@ -117,7 +117,7 @@ def _parents_first(known: Mapping[str, Record]) -> list[Record]:
 
 
 def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
-    """One circle among records that all still wait for another: walk up until a run comes again."""
+    """One circle among records that depend on each other: parents are followed until a run is met again."""
     path = [min(waiting)]
     while (parent := min(waiting[path[-1]] & waiting.keys())) not in path:
         path.append(parent)
@@ -173,7 +173,7 @@ def verify_lineage(
     whole: bool = True,
     find: Find | None = None,
 ) -> tuple[Verdict, ...]:
-    """Verify each record and how they hang together.
+    """Verify each record, and the links between them.
 
     With `whole` a run that one of them names, as its parent or as a call it made, and that is not among them, is a fault;
     `find` may fetch it from elsewhere.
@@ -232,7 +232,7 @@ def _lost(graph: Graph, seen: _Seen) -> Iterator[str]:
 
 
 def _binding_faults(record: Record, seen: _Seen) -> Iterator[str]:
-    """A run that was recorded anew after its caller had taken its result: the caller still names the former record."""
+    """Runs whose record was replaced after their caller had used the result: the caller names the digest of the former one."""
     for run_id, expected in _called(record):
         nested = seen.record(run_id)
         if nested is not None and expected is not None and _digest_value(nested) != expected:
@@ -240,7 +240,7 @@ def _binding_faults(record: Record, seen: _Seen) -> Iterator[str]:
 
 
 def _called(record: Record) -> Iterator[tuple[str, str | None]]:
-    """The runs that a run called, each with the digest of its record as the caller saw it."""
+    """The runs that a run called, each with the digest that its record had then."""
     for artifact in record.inputs:
         labels = {} if artifact.labels is UNSET else artifact.labels
         if RUN_LABEL in labels and labels.get(ROLE_LABEL) in NESTED_ROLES:
@@ -248,7 +248,7 @@ def _called(record: Record) -> Iterator[tuple[str, str | None]]:
 
 
 def _unclaimed(graph: Graph) -> Iterator[str]:
-    """Runs that name a parent which names the runs it called, but not this one: it may have ended later, or be made up."""
+    """Runs whose parent names the runs that it called, but not this one: they ended later, or are made up."""
     for parent, child in graph.edges:
         caller = graph.records.get(parent)
         called = {} if caller is None else dict(_called(caller))

@@ -124,7 +124,7 @@ def _deprecation(method: Method) -> str:
 
 
 class Claims(msgspec.Struct, frozen=True):
-    """A record with all there is to judge its claims by; what is not given cannot be judged, and is let pass."""
+    """A record, and the data that its claims are checked against; a claim whose data is not given passes."""
 
     record: Record
     envelope: Mapping[str, Any] | None = None
@@ -134,7 +134,7 @@ class Claims(msgspec.Struct, frozen=True):
 
 
 def check_claims(claims: Claims, catalogue: Catalogue = CATALOGUE) -> None:
-    """Refuse a record that claims what it does not keep; to be called before it is let out."""
+    """Raise ClaimError for a record that claims what it does not keep; called before a record leaves."""
     faults = claim_faults(claims, catalogue)
     if faults:
         raise ClaimError("; ".join(faults))

@@ -60,7 +60,7 @@ def _now() -> str:
 
 
 class Recorder:
-    """What a server allows and does with records: the modes, the key that signs, the store that keeps."""
+    """How a server records: the modes that it allows, the key that signs, the store that keeps records."""
 
     __slots__ = ("adapter", "algorithm", "key", "modes", "record", "store")
 
@@ -182,7 +182,7 @@ class Recording:
         return {"mode": self.options.mode, "parents": [self.run_id]}
 
     def adopt(self, wire: Any) -> None:
-        """Take over the record of a run that another process made for us; one that is none, or not ours, is left alone."""
+        """Keep the record that another process made of a call of ours; anything else is ignored, and logged if malformed."""
         try:
             record = read_record(wire)
         except FormatError as error:
@@ -193,11 +193,11 @@ class Recording:
             self.consume(record)
 
     def _is_called_by_us(self, record: Record) -> bool:
-        """Whether a record belongs into our lineage: it names this run as its parent, and does not pose as this run."""
+        """Whether a record is that of a call of ours: it names this run as its parent, and has another run id."""
         return self.run_id in record.parents and record.run_id != self.run_id and len(record.run_id) <= MAX_RUN_ID
 
     def consume(self, record: Record) -> None:
-        """Count what another run made among the inputs of this one, bound to its record as it now is."""
+        """Add what another run made to the inputs of this one, with the digest that its record has now."""
         if self._is_detailed and record.run_id not in self._nested:
             self._nested.add(record.run_id)
             self._consumed.extend(_nested_artifacts(record))
@@ -328,7 +328,7 @@ def recorded_run_id(context: Context) -> str | None:
 
 
 def _in_place(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that never waits."""
+    """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -338,7 +338,7 @@ def _in_place(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _new_run_id() -> str:
-    """A random UUID; written by hand, because the module's own takes three times as long."""
+    """A random UUID; made here, because `uuid.uuid4` takes three times as long."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -401,7 +401,7 @@ def _scrub_artifact(artifact: Artifact, secrets: frozenset[str]) -> Artifact:
 
 
 def _scrubbed(evidence: tuple[Evidence, ...], secrets: frozenset[str]) -> tuple[Evidence, ...]:
-    """Evidence without secrets; an anchor that has one in it is left out, because a changed anchor would lie."""
+    """Evidence without secrets; an anchor that holds one is left out, because a changed anchor would point elsewhere."""
     kept = (each for each in evidence if scrub(each.source, secrets) == each.source)
     return tuple(_scrub_evidence(each, secrets) for each in kept)
 

@@ -83,7 +83,7 @@ _OLDEST_ALLOWED: Final = "SELECT number FROM settled WHERE identity = ? ORDER BY
 
 
 class StoredRecordError(ValueError):
-    """What is stored under a run id is not, or would not be, what was put there."""
+    """The record stored under a run id is damaged, or is another one than the one to be stored."""
 
 
 class RecordStore:
@@ -187,7 +187,7 @@ class RecordStore:
                 return _delete(cursor, "time < ?", (before,))
 
     def _settle(self) -> None:
-        """Make what was put since findable, and let go of what is too much or too old."""
+        """Index the records that were put since the last time, and delete those that are over the limit or too old."""
         if self._connection.execute(f"SELECT 1 {_UNSETTLED} LIMIT 1").fetchone() is None:
             return
         with _Transaction(self._connection) as cursor:
@@ -212,7 +212,7 @@ class RecordStore:
         return _decode(*rows[0]) if rows else None
 
     def row_faults(self, run_id: str) -> list[str]:
-        """What the store says of a run beside its record, and the record says otherwise: operation, time, caller.
+        """Where the columns of a run differ from its record: operation, time, caller.
 
         A record that another process sent us is kept under the caller for whom it was fetched, the one of its parent.
         """
@@ -278,7 +278,7 @@ class RecordStore:
 
     @contextmanager
     def _access(self) -> Iterator[None]:
-        """One thread at a time; what SQLite says against it is told as a StoredRecordError."""
+        """One thread at a time; an error of SQLite is raised as a StoredRecordError."""
         with self._lock:
             try:
                 yield
@@ -362,7 +362,7 @@ def _walk(start: str, step: Callable[[str], list[str]]) -> Iterator[str]:
 
 
 def _pairs(row: tuple[Any, ...]) -> Iterator[tuple[str, str, int]]:
-    """What stands beside a record, and the copy of it by which records are searched."""
+    """Operation, caller and time of a row: first those beside the record, then those in the index of searches."""
     yield row[:3]
     yield row[3:]
 
@@ -378,7 +378,7 @@ def _moment(record: Record) -> int | None:
 
 
 def _decode(run_id: str, digest: Any, body: Any) -> dict[str, Any]:
-    """The record that is stored under a run id; StoredRecordError where it is not, or not only, that record."""
+    """The record stored under a run id; StoredRecordError where the bytes were changed, or are no record of that run."""
     if not isinstance(body, bytes) or hashlib.sha256(body).digest() != digest:
         raise StoredRecordError(f"The record of run {run_id} was changed after it was stored")
     try:

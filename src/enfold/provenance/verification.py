@@ -57,7 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def _printable(text: str) -> str:
-    """One line in which no character acts on the terminal: a record may not write its own verdict."""
+    """One line without control characters, so that a record cannot forge a verdict on the terminal."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
@@ -219,7 +219,7 @@ def _decoded(text: str) -> str | bytes:
 
 
 def _tells_all(record: Record) -> bool:
-    """Whether a record is one of an adapter that registers whatever it puts into an envelope: ours, in mode full."""
+    """Whether a record lists everything that its adapter put into the envelope: ours does in mode full."""
     has_roles = any(_role(artifact) in ("input", *RESULT_ROLES) for artifact in (*record.inputs, *record.outputs))
     return has_roles and ATTACH_METHOD in record.methods
 

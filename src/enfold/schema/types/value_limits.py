@@ -161,15 +161,15 @@ def _notes_of(item: Any) -> dict[str, Any]:
     if isinstance(documentation := getattr(item, "documentation", None), str):  # PEP 727
         return {"description": documentation}
     if isinstance(item, msgspec.Meta):
-        return _told(item, item.extra_json_schema)
+        return _words_of(item, item.extra_json_schema)
     if is_field(item):
-        return _told(item, item.json_schema_extra)
+        return _words_of(item, item.json_schema_extra)
     return {}
 
 
-def _told(item: Any, extra: Any) -> dict[str, Any]:
-    told = {name: value for name in ("description", "title", "examples") if (value := getattr(item, name))}
-    return told | {"extra": extra} if isinstance(extra, dict) else told
+def _words_of(item: Any, extra: Any) -> dict[str, Any]:
+    words = {name: value for name in ("description", "title", "examples") if (value := getattr(item, name))}
+    return words | {"extra": extra} if isinstance(extra, dict) else words
 
 
 def _is_for_pydantic(item: Any) -> bool:

@@ -12,7 +12,7 @@ MAX_LEFT: Final = 1000  # calls given up and not answered; with more, no questio
 
 
 class Askers:
-    """Which clients a message can concern that names no call.
+    """Finds the clients that a server's message may be about when it names no call.
 
     A call that was given up counts until the server has answered it, and so does a task until its result has come:
     until then the server may still work on it, and ask for it.
@@ -24,14 +24,14 @@ class Askers:
         self._has_overflown = False
 
     def left(self, call: OutgoingCall) -> None:
-        """Its caller has given up a call that the server has not answered."""
+        """Note that a caller gave up a call which the server has not answered."""
         if len(self._left) >= MAX_LEFT:
             self._has_overflown = True
         elif call.listener is not None:
             self._left[call.id] = call.listener.client
 
     def answered(self, request_id: object, call: OutgoingCall | None, result: dict[str, Any]) -> None:
-        """The server has answered a request, which may have begun a task or ended one."""
+        """Note that the server answered a request, which may have begun or ended a task."""
         self._left.pop(request_id, None)
         if call is None or call.listener is None:
             return

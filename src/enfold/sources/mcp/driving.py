@@ -23,7 +23,7 @@ Send: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 
 async def drive_task(send: Send, name: str, begun: Mapping[str, Any], caller: Recipient) -> dict[str, Any]:
-    """The result of the task that a server called `name` has begun; whoever gives up takes the task with them."""
+    """Wait for the task that the server `name` has begun and give its result; a caller who gives up cancels the task."""
     task_id = begun.get("taskId")
     if not isinstance(task_id, str) or not 0 < len(task_id) <= MAX_TASK_ID:
         raise _invalid(name, "a task without a usable taskId")
@@ -37,7 +37,7 @@ async def drive_task(send: Send, name: str, begun: Mapping[str, Any], caller: Re
 
 
 async def cancel_quietly(send: Send, task_id: str) -> None:
-    """Tell the server that nobody waits any more; what it says to that changes nothing."""
+    """Tell the server that nobody waits any more, and ignore its answer."""
     cancelling = asyncio.get_running_loop().create_task(_cancel(send, task_id))
     with suppress(asyncio.CancelledError):
         await asyncio.shield(cancelling)
@@ -50,7 +50,7 @@ async def _cancel(send: Send, task_id: str) -> None:
 
 
 class _OverError(Exception):
-    """The task is over at the server, and this is what its caller hears."""
+    """The task has ended without a result; it holds the error for the caller."""
 
     def __init__(self, error: CallError) -> None:
         super().__init__(error.message)

@@ -47,7 +47,7 @@ _EDGE: Final = 4096  # where the id of a message that cannot be read is looked f
 
 
 class _Head(msgspec.Struct):
-    """Of a message nothing but its id."""
+    """The id of a message, and nothing else of it."""
 
     id: RequestId = ""
 
@@ -88,7 +88,7 @@ class Inbox:
         return call
 
     def close(self, call: OutgoingCall) -> None:
-        """Nobody waits for this call any more; an answer that still comes is dropped."""
+        """Forget a call that nobody waits for any more; an answer that still comes is dropped."""
         is_open = self._waiting.pop(call.id, None) is not None
         if call.answer.done() and not call.answer.cancelled():
             call.answer.exception()  # retrieved, so that the loop does not complain of it
@@ -96,14 +96,14 @@ class Inbox:
             self._askers.left(call)
 
     def withdraw(self, call: OutgoingCall) -> None:
-        """The server has never seen this call, or has refused it without an answer."""
+        """Forget a call that the server has never seen, or has refused without an answer."""
         self._waiting.pop(call.id, None)
 
     def is_waiting(self, call: OutgoingCall) -> bool:
         return call.id in self._waiting
 
     def fail_all(self, error: CallError, *, may_have_run: bool = True, words: str = "") -> None:
-        """The connection is gone: everybody who waits learns of it."""
+        """Fail every waiting call: the connection is gone."""
         for call in list(self._waiting.values()):
             if not call.answer.done():
                 call.answer.set_exception(LostError(error, may_have_run=may_have_run, words=words))
@@ -232,7 +232,7 @@ class Inbox:
         return [call for call in self._waiting.values() if call.can_ask]
 
     def _asker(self) -> CallListener | None:
-        """Whoever a message concerns that names no call, if only one client's calls can have caused it."""
+        """The listener for a message that names no call; None unless only one client's calls can have caused it."""
         return self._askers.only(self._open())
 
     def has_question_for_another(self, client: object) -> bool:
@@ -303,7 +303,7 @@ class Inbox:
 
 
 def _ignore_loss(why: str) -> None:
-    """Nobody wants to know yet."""
+    """Nothing is to be done about a lost connection yet."""
 
 
 async def _sent(sending: Any) -> None:
@@ -322,7 +322,7 @@ def _parse(text: bytes) -> RPCMessage:
 
 
 def _parse_loosely(text: bytes, refused: ProtocolError) -> RPCMessage:
-    """Several servers write NaN and lone surrogates, which JSON does not know; the rest of such a result is good."""
+    """Read JSON with NaN and lone surrogates, which several servers write; the rest of such a result is good."""
     try:
         found = json.loads(text.decode("utf-8", "replace"), parse_constant=lambda _: None)
         return msgspec.convert(found, RPCMessage)

@@ -116,4 +116,4 @@ class Link:
 
 
 def _ignore(method: str, params: dict[str, Any]) -> None:
-    """Changes are told on the pooled session."""
+    """Ignore changes: the pooled session hears of them, too."""

@@ -96,7 +96,7 @@ async def import_operations(upstream: Upstream, options: Options) -> Imported:
 
 
 class _Maker:
-    """Makes operations of listings; an entry that cannot be one is told, and the others stand."""
+    """Makes operations of lists; an entry that cannot be one is reported, and does not stop the others."""
 
     def __init__(self, upstream: Upstream, options: Options, *, is_stateless: bool) -> None:
         self._upstream = upstream
@@ -110,7 +110,7 @@ class _Maker:
         return Imported(list(self._made.values()), self._skipped, self._is_stateless, renewed)
 
     def items(self, listing: ListedItems) -> list[Listed]:
-        """The items of a list; that it was cut is told."""
+        """The items of a list; a list that was cut is reported."""
         if listing.problem is not None:
             self._skipped.append(listing.problem)
             log.warning("%s: %s: %s", self._upstream.name, listing.problem.where, listing.problem.why)
@@ -302,7 +302,7 @@ class _Maker:
     # --- names and specs
 
     def _named(self, listed: Iterable[Listed], kind: Kind, key: str = "name") -> Iterator[tuple[Listed, str]]:
-        """Each entry with the name it gets; a resource's name need not be its own, so its URI decides."""
+        """Each entry with its new name; names of resources may repeat, so their URIs tell them apart."""
         entries = {each[key]: each for each in listed if _text(each.get(key)) and _text(each.get("name"))}
         words = {own: str(entry["name"]) for own, entry in entries.items()}
         unique = _unique(words)

@@ -14,7 +14,7 @@ LISTEN: Final = "subscriptions/listen"
 
 
 class CallListener(Protocol):
-    """Whoever made a call, as the server may speak to them while it works."""
+    """Who made a call: takes what the server sends while it works, and answers its questions."""
 
     @property
     def client(self) -> object | None:
@@ -24,7 +24,7 @@ class CallListener(Protocol):
         """Take in progress, a log message, or that a subscription has begun."""
 
     def let_go(self) -> None:
-        """The server has let go of the connection, and is come back to for its answer."""
+        """The server has closed the connection; its answer is fetched later."""
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Answer a question of the server, or raise the ProtocolError it is to get."""

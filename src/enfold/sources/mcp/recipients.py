@@ -37,7 +37,7 @@ def peer_of(context: Context) -> Peer | None:
 
 
 class Recipient:
-    """Whoever waits for a call's result; they may change while the call is held."""
+    """The caller who waits for a result; another may take their place while the call is held."""
 
     def __init__(self, context: Context, answers: Answers, limits: MCPLimits) -> None:
         self.context = context

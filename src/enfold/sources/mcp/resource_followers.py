@@ -43,7 +43,7 @@ class ResourceFollowers:
             await self._let_go(uri)
 
     def hear(self, uri: object) -> None:
-        """The server says that a resource has changed."""
+        """Tell the followers of a resource that the server says has changed."""
         if isinstance(uri, str):
             for followed, followers in self._followers.items():
                 if _covers(followed, uri):
@@ -51,7 +51,7 @@ class ResourceFollowers:
                         follower.hear(uri)
 
     async def take_up(self, session: UpstreamSession) -> None:
-        """Ask a server that was lost and is back for all that is followed; what has happened meanwhile nobody knows."""
+        """Subscribe again at a server that is back, and tell all followers of a change: they may have missed one."""
         for uri in [uri for uri, followers in self._followers.items() if followers]:
             try:
                 await session.follow(uri)
@@ -62,7 +62,7 @@ class ResourceFollowers:
             self.hear(uri)
 
     def close(self, reason: CallError) -> None:
-        """There will be no more news: everybody who follows learns why."""
+        """End all followers, and tell them why."""
         for followers in self._followers.values():
             for follower in followers:
                 follower.end(reason)
@@ -92,7 +92,7 @@ class ResourceFollowers:
 
 
 class _Follower:
-    """One who follows; changes that they have not taken in yet are told once."""
+    """One follower; several changes that they have not read yet count as one."""
 
     def __init__(self) -> None:
         self._changed: dict[str, None] = {}

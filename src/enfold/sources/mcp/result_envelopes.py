@@ -55,7 +55,7 @@ def _inner_schema(schema: Schema) -> Schema:
 
 
 class _Payload(msgspec.Struct, frozen=True):
-    """What a result holds for its reader, and what an inner envelope told beside it."""
+    """The data of a result, and the warnings and the record of an inner envelope."""
 
     data: Any
     warnings: tuple[ResultWarning, ...] = ()

@@ -117,7 +117,7 @@ class StdioConnection:
         await self.process.end()
 
     async def _say(self, message: dict[str, Any]) -> None:
-        """Write; where nobody reads any more, the process is given a moment to show what became of it."""
+        """Write to the process; where it no longer reads, wait a moment to learn how it ended."""
         try:
             self._write(message)
         except LostError:
@@ -232,7 +232,7 @@ class _Process(asyncio.SubprocessProtocol):
             waiting.set_result(None)
 
     def _finish_soon(self) -> None:
-        """Its last words may still be in the pipe, or its exit code on the way."""
+        """Wait a moment for the last output and the exit code of a process that ended."""
         if self._is_silent and self._exit_code is not None:
             self._finish()
         else:
@@ -251,7 +251,7 @@ class _Process(asyncio.SubprocessProtocol):
     # --- its end
 
     def end_error(self) -> CallError:
-        """What became of the process; what it printed may be of other callers, or secret, and is in our log."""
+        """How the process ended, for callers; what it printed may be of other callers or secret, and is only logged."""
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
         return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}", details)
 
@@ -302,7 +302,7 @@ class _Process(asyncio.SubprocessProtocol):
 
 
 class _Lines:
-    """Output cut into lines; one that is too long is not kept, but its beginning and end are, because they name a call."""
+    """Cuts output into lines; of one that is too long only the beginning and the end are kept, to find the call they name."""
 
     EDGE: Final = 4096
 

@@ -280,7 +280,7 @@ class _Server:
 
 
 def _nothing() -> None:
-    """There was no entry to end."""
+    """Do nothing: there is no entry to end."""
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:

@@ -144,7 +144,7 @@ class UpstreamSession:
         return result
 
     async def hear_logs(self, level: str) -> None:
-        """Have an older server log as much as this level wants; the newest is told with each request."""
+        """Set the log level of an older server; in the newest revision each request names it."""
         is_enough = self._log_level is not None and place_of(self._log_level) <= place_of(level)
         if self.revision.is_stateless or "logging" not in self.capabilities or is_enough:
             return
@@ -214,7 +214,7 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
 
 
 class _Begun:
-    """Waits until a server says that it tells of changes."""
+    """Waits until a server confirms that it will tell of changes."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

@@ -138,7 +138,7 @@ class HTTPConnection:
         return LostError(error, may_have_run=False)
 
     def _give_up(self, call: OutgoingCall) -> None:
-        """Closing the response says it in the newest revision; before, a message does."""
+        """Cancel a call at the server: by closing the response in the newest revision, by a message in older ones."""
         is_stateless = self._revision is not None and self._revision.is_stateless
         if self.is_open and not is_stateless and call.method not in UNCANCELLED:
             params = {"requestId": call.id, "reason": "The caller has given up"}

@@ -21,7 +21,7 @@ def needs_task(tool: Mapping[str, Any]) -> bool:
 
 
 async def run_task(upstream: Upstream, params: dict[str, Any], context: Context) -> dict[str, Any]:
-    """Start the task and wait for its result; a caller who gives up takes the task with them."""
+    """Start the task and wait for its result; a caller who gives up cancels the task."""
 
     async def start(caller: Recipient) -> dict[str, Any]:
         begun = await upstream.converse("tools/call", {**params, "task": {}}, caller, idempotent=False)

@@ -322,7 +322,7 @@ class Upstream:
 
 
 def _ignore() -> None:
-    """How the link for older callers is does not say how the server is."""
+    """Ignore the state of the link for older callers: it says nothing about the server."""
 
 
 def _over(method: str, name: str, limit: int) -> Problem:

@@ -83,7 +83,7 @@ def _code(error: ProtocolError) -> str:
 
 
 def _required(data: Any) -> tuple[str, ...]:
-    """The names that lead to the first capability a server misses."""
+    """The path of the first capability that a server asks of its client."""
     found = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
     path: list[str] = []
     while isinstance(found, Mapping) and found:

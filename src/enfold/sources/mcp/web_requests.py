@@ -42,7 +42,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Login(Protocol):
-    """Who knows how to be let in."""
+    """A login at a server: gives the headers of requests, and answers refusals."""
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         """The headers of a request."""
@@ -103,7 +103,7 @@ class Web:
         return await self._follow(method, headers, content, url)
 
     async def _is_let_in(self, reply: OpenResponse, refusal: Refusal, *, waits: bool) -> bool:
-        """Whether a refused request may be sent again; its reply is of use to nobody then."""
+        """Whether a refused request may be sent again; then its reply is closed."""
         try:
             if self._login is None:
                 self._check_login(refusal)
@@ -149,7 +149,7 @@ class Web:
         return OpenResponse(self, response, own.get("authorization", ""))
 
     def _remember(self, authorization: str) -> None:
-        """Know the newest token and the one before, which a server may repeat."""
+        """Remember the newest token and the one before, to keep them out of what the server says."""
         if authorization != self._sent:
             self._sent = authorization
             self._secrets = (*secrets_in(authorization), *self._secrets)[:4]
@@ -165,7 +165,7 @@ class Web:
         return _lower({**self._fixed, **await own})
 
     def censored(self, text: bytes) -> bytes:
-        """What the server says, without our token: the callers of its operations are not to have it."""
+        """What the server says, without our token, which callers of its operations must not see."""
         return without_secrets(text, self._secrets) if self._login is None else self._login.censored(text)
 
     def _open(self) -> AnyClient:
@@ -204,7 +204,7 @@ class OpenResponse:
 
     @property
     def content_type(self) -> str:
-        return self._told(self.header("content-type") or "").partition(";")[0].strip().lower()
+        return self._censored(self.header("content-type") or "").partition(";")[0].strip().lower()
 
     @cached_property
     def chunks(self) -> AsyncGenerator[bytes]:
@@ -212,7 +212,7 @@ class OpenResponse:
         return self._chunks()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """The same, with a broken connection told as such."""
+        """The same; a broken connection is a LostError."""
         try:
             async for chunk in self.response.chunks():
                 yield chunk
@@ -235,10 +235,10 @@ class OpenResponse:
     async def failure(self) -> CallError:
         """The error that an error status means."""
         body = self._web.censored(await self.body())
-        reason = self._told(self.response.reason or "error")
+        reason = self._censored(self.response.reason or "error")
         return http_failure(self.status, reason, self.content_type, body, self.header("retry-after"))
 
-    def _told(self, text: str) -> str:
+    def _censored(self, text: str) -> str:
         return self._web.censored(text.encode()).decode()
 
     async def drain(self) -> None:

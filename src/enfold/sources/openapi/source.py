@@ -192,8 +192,8 @@ class _Importer:
             title=node.get("summary") if isinstance(node.get("summary"), str) else None,
             description=described(found),
             tags=_tags(node),
-            input_schema=lambda: self._made(call.input_schema, found, {"type": "object"}),
-            output_schema=lambda: self._made(call.output_schema, found, {}),
+            input_schema=lambda: self._schema_or(call.input_schema, found, {"type": "object"}),
+            output_schema=lambda: self._schema_or(call.output_schema, found, {}),
             error_schemas=call.error_schemas(),
             idempotent=found.method in IDEMPOTENT,
             destructive=found.method == "DELETE",
@@ -206,7 +206,7 @@ class _Importer:
         policy = Policy(normalize="off") if by_kind else self._policy
         return Operation(spec, handler, policy=policy, origin=Origin("openapi", self._namespace))
 
-    def _made(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:
+    def _schema_or(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:
         """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""
         try:
             return make()

@@ -16,7 +16,7 @@ _SCHEME: Final = re.compile(rf"[\s,]*({_TOKEN})(?:\s+([A-Za-z0-9._~+/-]+=*)\s*(?
 
 
 class Challenge(msgspec.Struct, frozen=True):
-    """One way to be let in, as a server names it."""
+    """One way to log in, as a server names it in `WWW-Authenticate`."""
 
     scheme: str = ""
     parameters: dict[str, str] = {}

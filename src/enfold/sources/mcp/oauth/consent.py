@@ -17,7 +17,7 @@ __all__ = ["ConsentQuestion", "ask", "read_answer"]
 
 
 class ConsentQuestion(msgspec.Struct, frozen=True):
-    """What was asked, kept until its answer comes."""
+    """What an authorization request asked for, kept until the user's browser brings the answer."""
 
     url: str
     state: str
@@ -26,7 +26,7 @@ class ConsentQuestion(msgspec.Struct, frozen=True):
     redirect_uri: str
 
     def __repr__(self) -> str:
-        return f"Question({self.server.issuer!r})"
+        return f"ConsentQuestion({self.server.issuer!r})"
 
 
 def ask(place: TokenPlace, client_id: str, redirect_uri: str, scopes: tuple[str, ...]) -> ConsentQuestion:

@@ -8,6 +8,6 @@ __all__ = ["denied"]
 
 
 def denied(sentence: str) -> CallError:
-    """No more than a user would read, and nothing that moves their cursor: parts of it are the words of others."""
+    """ACCESS_DENIED with a short text without control characters: parts of it come from other servers."""
     visible = "".join(letter if letter.isprintable() else " " for letter in sentence)
     return CallError("ACCESS_DENIED", " ".join(visible.split())[:500], {"reason": "login"})

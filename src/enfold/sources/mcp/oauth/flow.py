@@ -82,7 +82,7 @@ def _reach(auth: Auth, server_url: str, name: str) -> LoginReach:
 
 
 def _bound(auth: Auth, place: TokenPlace, saved: Saved, name: str) -> Saved:
-    """What is known of the login, unless that belongs to another authorization server."""
+    """The saved login, if it belongs to this authorization server; else an empty one."""
     if saved.issuer in ("", place.server.issuer):
         return saved
     if auth.client_id and not auth.issuer:
@@ -105,7 +105,7 @@ def _scopes(auth: Auth, place: TokenPlace, challenge: Challenge, saved: Saved) -
 
 
 async def _renewed(wire: LoginConversation, auth: Auth, place: TokenPlace, saved: Saved) -> Saved:
-    """What is known, with new tokens; with none where they are not to be had quietly."""
+    """The saved login with refreshed tokens; without tokens where a refresh is not possible."""
     ended = msgspec.structs.replace(saved, tokens=None)
     client = known_client(auth, place.server) or saved.client
     if client is None or saved.tokens is None or not saved.tokens.refresh:
@@ -134,7 +134,7 @@ async def _granted(
 async def _vouch(
     wire: LoginConversation, auth: Auth, place: TokenPlace, scopes: tuple[str, ...]
 ) -> tuple[RegisteredClient, LoginTokens]:
-    """A login without a user: by what we are ourselves, or by what another authority says of us."""
+    """A login without a user: by our own secret or key, or by a statement of another authority."""
     client = known_client(auth, place.server) or RegisteredClient("")
     if isinstance(auth, AssertionLogin):
         grant = {"grant_type": JWT_BEARER, "assertion": await text_of(auth.assertion)}

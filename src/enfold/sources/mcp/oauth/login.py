@@ -137,7 +137,7 @@ class OAuthLogin:
         await self._together(lambda: self._log_in(challenge, self._came_by if is_new else "nothing", refusal.peer))
 
     def _check_failed(self, challenge: Challenge) -> None:
-        """Leave a user alone for a while who did not log in, even where a server wants something new each time."""
+        """Refuse for a while to ask a user again who did not log in, even where a server asks for something new each time."""
         now = time.monotonic()
         self._failed = {scopes: failure for scopes, failure in self._failed.items() if now < failure[1]}
         error, _ = self._failed.get(challenge.scopes, (None, 0.0))
@@ -221,7 +221,7 @@ class OAuthLogin:
 
 
 class _LoginNeededError(CallError):
-    """Nothing is wrong but that nobody is logged in yet."""
+    """A user has to log in first; nothing else is wrong."""
 
     def __init__(self, name: str, challenge: Challenge, refusal: Refusal) -> None:
         super().__init__("ACCESS_DENIED", f"{name} asks for a login", {"status": 401, "reason": "login"})

@@ -35,11 +35,11 @@ class LoginReach:
         self._trusted = {self._home} - {None}
 
     def trust(self, url: str) -> None:
-        """The user has named this server too."""
+        """Allow another server that the user has named."""
         self._trusted |= {place_of(url)} - {None}
 
     def learn(self, url: str, peer: str) -> None:
-        """Where the server itself has answered from: its network is known from now on."""
+        """Learn the network of the server from the address it answered from."""
         if peer and place_of(url) == self._home:
             self._network = network_of(peer)
 

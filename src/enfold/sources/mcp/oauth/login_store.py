@@ -20,7 +20,7 @@ _LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a
 
 
 class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Us, as one authorization server knows us."""
+    """Our client at one authorization server."""
 
     id: str
     secret: str = ""
@@ -29,7 +29,7 @@ class RegisteredClient(msgspec.Struct, frozen=True, omit_defaults=True):
     until: float = 0.0  # when the secret ends; 0 never
 
     def __repr__(self) -> str:
-        return f"Client({self.id!r})"
+        return f"RegisteredClient({self.id!r})"
 
 
 class LoginTokens(msgspec.Struct, frozen=True, omit_defaults=True):

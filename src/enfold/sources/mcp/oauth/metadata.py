@@ -52,7 +52,7 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 class TokenPlace(msgspec.Struct, frozen=True):
-    """Where a token is to be had, and for what."""
+    """Where to get a token, and for which resource."""
 
     resource: str
     scopes: tuple[str, ...]
@@ -62,7 +62,7 @@ class TokenPlace(msgspec.Struct, frozen=True):
 
     @property
     def can_prove_code(self) -> bool:
-        """Whether a stolen code would be of no use, as far as anybody can know."""
+        """Whether the server supports PKCE, as far as it says so: without it a stolen code could be used."""
         return not self.is_documented or PKCE in (self.server.code_challenge_methods_supported or ())
 
 

@@ -56,7 +56,7 @@ class Receiver:
             writer.close()
 
     async def finish(self) -> None:
-        """Let a page that is on its way arrive, and send the rest away."""
+        """Give pages that are being sent a moment, then close what is left."""
         if self._visits:
             _, late = await asyncio.wait(self._visits, timeout=FAREWELL)
             for visit in late:

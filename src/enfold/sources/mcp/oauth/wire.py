@@ -35,7 +35,7 @@ class LoginConversation:
         self._reach.check(url, "its metadata")
 
         async def at_the_end(request: Request) -> Response:
-            return await follow(self._send, request, lambda moved, _: _stays(url, moved), REDIRECTS)
+            return await follow(self._send, request, lambda moved, _: _is_same_server(url, moved), REDIRECTS)
 
         try:
             status, _, body = await exchange(at_the_end, "GET", url, {"accept": "application/json"}, None)
@@ -77,7 +77,7 @@ async def open_wire(reach: LoginReach) -> AsyncIterator[LoginConversation]:
         await client.aclose()
 
 
-def _stays(url: str, moved: str) -> bool:
+def _is_same_server(url: str, moved: str) -> bool:
     """Whether a redirect stays on its server; one that does not is no answer."""
     if not same_place(url, moved):
         raise WebError("redirect", "It leads to another server")
