@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["Log", "silence"]
+__all__ = ["Log", "bounded_line", "silence"]
 
 LONGEST: Final = 4000  # characters of one fact
 
@@ -12,43 +12,56 @@ _silent: set[str] = set()
 
 
 class Log:
-    """The log of one room, under its name in the standard `logging`."""
+    """The log of one room, under its name in the standard `logging`.
+
+    A line that belongs to a request is given its `request_id`, which a log for programs has as a field of its own.
+    """
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def debug(self, message: str, *facts: Any) -> None:
-        self._write("debug", message, facts)
+    def debug(self, message: str, *facts: Any, request_id: str | None = None) -> None:
+        self._write("debug", message, facts, request_id)
 
-    def info(self, message: str, *facts: Any) -> None:
-        self._write("info", message, facts)
+    def info(self, message: str, *facts: Any, request_id: str | None = None) -> None:
+        self._write("info", message, facts, request_id)
 
-    def warning(self, message: str, *facts: Any) -> None:
-        self._write("warning", message, facts)
+    def warning(self, message: str, *facts: Any, request_id: str | None = None) -> None:
+        self._write("warning", message, facts, request_id)
 
-    def error(self, message: str, *facts: Any, error: BaseException | None = None) -> None:
+    def error(
+        self, message: str, *facts: Any, error: BaseException | None = None, request_id: str | None = None
+    ) -> None:
         """What should not have happened, with the stack of an exception where there is one."""
-        self._write("error", message, facts, error)
+        self._write("error", message, facts, request_id, error)
 
-    def _write(self, level: str, message: str, facts: tuple[Any, ...], error: BaseException | None = None) -> None:
+    def _write(
+        self,
+        level: str,
+        message: str,
+        facts: tuple[Any, ...],
+        request_id: str | None,
+        error: BaseException | None = None,
+    ) -> None:
         if self._name in _silent:
             return
         import logging  # with the first line that is written
 
-        shown = [_on_one_line(fact) for fact in facts]
-        getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3)
+        shown = [bounded_line(fact) for fact in facts]
+        extra = None if request_id is None else {"request_id": request_id}
+        getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3, extra=extra)
 
 
-def _on_one_line(fact: Any) -> Any:
+def bounded_line(fact: Any, longest: int = LONGEST) -> Any:
     """A fact that cannot be mistaken for a line of its own: it may be a stranger's, such as the key of a result."""
     if not isinstance(fact, str | BaseException):
         return fact
     text = str(fact)
-    if text.isprintable() and len(text) <= LONGEST:
+    if text.isprintable() and len(text) <= longest:
         return text
-    cut = text[:LONGEST] + ("…" if len(text) > LONGEST else "")
+    cut = text[:longest] + ("…" if len(text) > longest else "")
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
 
 

@@ -565,7 +565,8 @@ class PreparedOperation:
         """What the caller hears of an unexpected exception; the stack goes to our log, under the same request id."""
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
-        Log("enfold").error("%s failed (request %s%s)", self.id, context.request_id, of, error=error)
+        facts = (self.id, context.request_id, of)
+        Log("enfold").error("%s failed (request %s%s)", *facts, error=error, request_id=context.request_id)
         told = error_from(error, None if self._policy.expose_errors else f"Operation {self.id} failed")
         if told.code == "TIMEOUT":
             told.retryable = self.spec.idempotent

@@ -165,7 +165,7 @@ def _worker_class(server: Any, worker: Worker) -> Any:
 def _config(app: Any, bounds: Bounds, **more: Any) -> Any:
     from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
 
-    settings: dict[str, Any] = {"ws": "none", "log_level": "warning", "server_header": False}
+    settings: dict[str, Any] = {"ws": "none", "log_level": "warning", "log_config": None, "server_header": False}
     return _uvicorn().Config(app, http=bounded_protocol(bounds), **settings, **more)
 
 

@@ -24,6 +24,7 @@ from enfold.commands.http_server import (
     loop_factory,
     start_listening,
 )
+from enfold.commands.observing_options import add_log_options, metrics_mount, start_logging, write_calls
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.targets import opened, served_program, with_peers
@@ -68,6 +69,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         from enfold.commands.reload import run_reloading
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
+    start_logging(options)
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
         if options.workers == 1:
@@ -150,6 +152,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         help="another bound than the default: docs/bounds.md",
     )
     add_recording_options(parser)
+    add_log_options(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
@@ -204,6 +207,7 @@ async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms
         target = terms.options.target
         if terms.is_loud and target is not None and target.kind == "configuration":
             print("\n".join(map(_how, registry.sources)), file=sys.stderr)
+        write_calls(registry, terms.options)
         async with _with_peers(registry, terms.options) as everything:
             await _Serving(everything, terms).serve(listening)
 
@@ -227,7 +231,7 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
     registry = own if isinstance(own, OperationRegistry) else OperationRegistry()
     if registry is not own:
         registry.register_all(own)
-        registry.sources = own.sources
+        registry.sources, registry.observers = own.sources, own.observers
     # Without the peers there is nothing behind this server.
     async with with_peers(registry, address, insecure=options.insecure, required=True):
         yield registry
@@ -276,9 +280,11 @@ class _Serving:
             session_prefix="" if worker is None else session_prefix(worker),
             **shared,
         )
-        mounts = {"/mcp": self._mcp}
+        mounts: dict[str, Any] = {"/mcp": self._mcp}
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
+        self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
+        mounts |= metrics_mount(self._registry, has_identities=tokens is not None)
         self._http = to_http(self._registry, mounts=mounts, title=options.title, **shared)
         return self._http
 

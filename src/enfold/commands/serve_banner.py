@@ -29,6 +29,7 @@ def say_where(registry: Registry, terms: Terms, port: int) -> None:
         f"  document  {base}/openapi.json",
         f"  MCP       {base}/mcp",
         f"  health    {base}/healthz and {base}/readyz",
+        f"  metrics   {base}/metrics",
         *([] if terms.worker is None else [f"  workers   {terms.worker.count} processes"]),
         *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
         "Press Ctrl-C to stop.",

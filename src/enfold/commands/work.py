@@ -18,6 +18,7 @@ from enfold.calls.protocol.transport import Transport
 from enfold.calls.transports.addresses import reached
 from enfold.commands.command_options import parse
 from enfold.commands.nats import users_in
+from enfold.commands.observing_options import add_log_options, start_logging, write_calls
 from enfold.commands.peers import add_address_options
 from enfold.commands.targets import TOKEN, opened
 from enfold.operation import Identity
@@ -33,6 +34,7 @@ __all__ = ["run"]
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until SIGTERM or Ctrl-C, then let running calls come to their end."""
     options = parse("work", words, registry, "Serve the operations to other processes.", _add_options)
+    start_logging(options)
     asyncio.run(_work(options, registry))
     return 0
 
@@ -48,6 +50,7 @@ def _add_options(parser: ArgumentParser) -> None:
         "--per-peer", type=int, default=WorkerLimits().per_peer, help="calls of one identity, running or waiting"
     )
     parser.add_argument("--service", default="enfold", help="the name of the service")
+    add_log_options(parser)
 
 
 async def _work(options: Namespace, registry: Registry | None) -> None:
@@ -56,6 +59,7 @@ async def _work(options: Namespace, registry: Registry | None) -> None:
     identities = None if options.users is None else _identities(options.users)
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
     async with own as found, reached(place, identities=identities, **known) as transport:
+        write_calls(found, options)
         await _serve(found, transport, options.service, limits)
 
 

@@ -189,7 +189,8 @@ def _answer(
     except CallError as error:
         return functions.failure(request, error)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack
-        Log("enfold.cgi").error("The answer failed (request %s)", request.known_id(), error=error)
+        own = request.known_id()
+        Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
         return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
 
 

@@ -204,7 +204,7 @@ class CallHandler:
             self._refuse(message, request, error)
         except Exception as fault:  # noqa: BLE001  # whoever carries messages to us must not suffer from one of them
             facts = (request.operation_id, request.request_id)
-            _log.error("A request of %s could not be taken (request %s)", *facts, error=fault)
+            _log.error("A request of %s could not be taken (request %s)", *facts, error=fault, request_id=request_id)
             self._refuse(message, request, CallError("UNKNOWN_ERROR", "The worker failed to take the request"))
         else:
             self._calls[request_id] = call
@@ -278,7 +278,8 @@ class CallHandler:
                 self._answers.say(self._answers.tell(call.reply, failed(request_id, error)))
                 raise
         except Exception as fault:  # noqa: BLE001  # whatever went wrong in here, the caller gets an answer and no stack
-            _log.error("The answer of %s failed (request %s)", call.operation_id, request_id, error=fault)
+            facts = (call.operation_id, request_id)
+            _log.error("The answer of %s failed (request %s)", *facts, error=fault, request_id=request_id)
             error = CallError("UNKNOWN_ERROR", f"The worker failed to answer {call.operation_id}")
             await self._publish(call, failed(request_id, error))
         finally:

@@ -271,7 +271,8 @@ class HTTPApp:
                 return None
             error = CallError("ABORTED", "The call was cancelled")  # by whoever runs us, or by itself
         if not isinstance(error, CallError):
-            _log.error("The answer failed (request %s)", request.known_id(), error=error)
+            own = request.known_id()
+            _log.error("The answer failed (request %s)", own, error=error, request_id=own)
             error = CallError("UNKNOWN_ERROR", "The server failed to answer")
         if exchange.is_started:  # only the connection can tell of it
             request.code = safe_code(error.code)

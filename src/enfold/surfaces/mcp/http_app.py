@@ -117,6 +117,11 @@ class MCPApp:
         for shared in self._parts():
             shared.stop()
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions are open."""
+        return sum(len(shared.sessions) for shared in self._parts())
+
     def _parts(self) -> list[SharedByPosts]:
         """What is served: everything, and what is public, once somebody without a token has come."""
         return [self._shared, *([self._public] if "_public" in self.__dict__ else [])]

@@ -89,6 +89,9 @@ class Sessions:
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 
+    def __len__(self) -> int:
+        return len(self._sessions)
+
     def open(self, identity: Identity | None, address: str = "") -> HTTPSession:
         """A new session; whoever has too many loses their oldest, and where all is full somebody new has to wait."""
         owner = f"address {address}" if identity is None else f"identity {identity.id}"

@@ -1,0 +1,162 @@
+"""Calls counted by operation, source and code, with the time they took. Numbers alone; how they are written stands elsewhere.
+
+What strangers choose cannot make the counts grow: only operations that there are have a row, at most 500 of them, within a
+bound on their text; all others are counted as `other`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from enfold.observing.observers import CallRecord, Observers
+from enfold.operation import Origin
+from enfold.source_states import SourceTable
+
+__all__ = ["BOUNDS", "CallCounts", "CountsSnapshot", "combined"]
+
+BOUNDS: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)  # seconds
+MAX_OPERATIONS: Final = 500
+MAX_CODES: Final = 40  # handlers and servers may have codes of their own
+MAX_SOURCES: Final = 100
+MAX_TEXT: Final = 1_200_000  # bytes that the rows of operations may take when they are written
+LINES: Final = len(BOUNDS) + 4  # of one row, when it is written
+MAX_KEYS: Final = 20_000  # pairs of an operation and a code whose row is remembered
+OTHER: Final = "other"
+_SUM: Final = len(BOUNDS) + 1
+_LINE: Final = 110  # bytes of a line besides the labels' values
+
+# The caller was wrong, or came too often: the operation was not run for that.
+REFUSALS: Final = frozenset(
+    {
+        "OPERATION_NOT_FOUND",
+        "INVALID_OPERATION_TYPE",
+        "VALIDATION_ERROR",
+        "ACCESS_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "PAYLOAD_TOO_LARGE",
+    }
+)
+
+Row = list[float]  # calls by how long they took, one number for each bound and one beyond, then the sum of seconds
+
+
+class CountsSnapshot(msgspec.Struct, frozen=True):
+    """The counts of one process at one moment, as they travel to the process that writes them all."""
+
+    rows: list[tuple[str, str, str, Row]]  # operation, source, code
+    refusals: list[tuple[str, str, int]]  # surface, code
+    gauges: list[tuple[str, str, float]]  # name, word
+    sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
+
+
+class CallCounts:
+    """An observer that counts; `snapshot` gives what has been counted so far."""
+
+    def __init__(self, observers: Observers, sources: SourceTable) -> None:
+        self._observers = observers
+        self._sources = sources
+        self._rows: dict[tuple[str, str], Row] = {}
+        self._labels: dict[tuple[str, str, str], Row] = {}
+        self._operations: set[str] = set()
+        self._codes: set[str] = set()
+        self._names: set[str] = set()
+        self._room = MAX_TEXT
+        self._refusals: dict[tuple[str, str], int] = {}
+
+    def count(self, record: CallRecord) -> None:
+        """Count one call."""
+        row = self._rows.get((record.operation, record.code))
+        if row is None:
+            row = self._row(record)
+        row[bisect_left(BOUNDS, record.duration)] += 1
+        row[_SUM] += record.duration
+        if record.code in REFUSALS:
+            key = (record.surface, record.code)
+            self._refusals[key] = self._refusals.get(key, 0) + 1
+
+    def _row(self, record: CallRecord) -> Row:
+        """The row of an operation and a code that come together for the first time."""
+        code = _known(record.code, self._codes, MAX_CODES)
+        source = _known(_name(record.origin), self._names, MAX_SOURCES)
+        operation = _known(record.operation, self._operations, MAX_OPERATIONS)
+        row = (
+            self._labelled((operation, source, code))
+            or self._labelled((OTHER, source, code))
+            or self._labels.setdefault((OTHER, OTHER, code), _new_row())
+        )
+        if len(self._rows) < MAX_KEYS:
+            self._rows[record.operation, record.code] = row
+        return row
+
+    def _labelled(self, labels: tuple[str, str, str]) -> Row | None:
+        """The row with these labels; None where there is no room for another one."""
+        row = self._labels.get(labels)
+        cost = 0 if row is not None else LINES * (_LINE + sum(map(_length, labels)))
+        if cost > self._room:
+            return None
+        self._room -= cost
+        return self._labels.setdefault(labels, row or _new_row())
+
+    def snapshot(self) -> CountsSnapshot:
+        observers = self._observers
+        own: dict[str, Mapping[str, float]] = {
+            "calls_in_flight": {"": observers.running},
+            "streams_open": {"": observers.streams},
+        }
+        gauges = own | {name: gauge() for name, gauge in observers.gauges.items()}
+        return CountsSnapshot(
+            [(*labels, list(row)) for labels, row in self._labels.items()],
+            [(*key, number) for key, number in self._refusals.items()],
+            [(name, word, float(number)) for name, found in gauges.items() for word, number in found.items()],
+            [(each.name, each.kind, each.state == "up") for each in list(self._sources)[:MAX_SOURCES]],
+        )
+
+
+def _new_row() -> Row:
+    return [0.0] * (_SUM + 1)
+
+
+def _length(label: str) -> int:
+    """How many bytes a label takes when it is written."""
+    return len(label.encode("utf-8", "replace")) + sum(map(label.count, '\\"\n'))
+
+
+def _name(origin: Origin) -> str:
+    return origin.name[:100] or origin.kind
+
+
+def _known(word: str, known: set[str], most: int) -> str:
+    """The word itself as long as there are not too many of its kind."""
+    if word not in known:
+        if len(known) >= most:
+            return OTHER
+        known.add(word)
+    return word
+
+
+def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
+    """The counts of several processes as one; a source is up where it is up in all of them."""
+    rows: dict[tuple[str, str, str], Row] = {}
+    refusals: dict[tuple[str, str], int] = {}
+    gauges: dict[tuple[str, str], float] = {}
+    sources: dict[tuple[str, str], bool] = {}
+    for each in snapshots:
+        for operation, source, code, row in each.rows:
+            known = rows.get((operation, source, code))
+            rows[operation, source, code] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
+        for surface, code, number in each.refusals:
+            refusals[surface, code] = refusals.get((surface, code), 0) + number
+        for name, word, value in each.gauges:
+            gauges[name, word] = gauges.get((name, word), 0.0) + value
+        for name, kind, is_up in each.sources:
+            sources[name, kind] = sources.get((name, kind), True) and is_up
+    return CountsSnapshot(
+        [(*labels, row) for labels, row in rows.items()],
+        [(*key, number) for key, number in refusals.items()],
+        [(*key, value) for key, value in gauges.items()],
+        [(*key, is_up) for key, is_up in sources.items()],
+    )

@@ -1,0 +1,120 @@
+"""`/metrics`: what is counted, who may read it, and that nobody can make it grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.observing.test_records import ANN, shop
+
+from enfold import Identity, OperationRegistry, testing
+from enfold.identities.tokens import Tokens
+from enfold.observing import CallRecord
+from enfold.observing.counting import CallCounts, combined
+from enfold.observing.exposition import written
+from enfold.operation import Operation, OperationSpec, Origin
+from enfold.surfaces.http import to_http
+from enfold.surfaces.metrics import to_metrics
+
+LABELS = ("operation", "source", "surface", "state", "kind", "code", "le")
+READER = Identity("reader", frozenset({"enfold:read"}))
+
+
+def samples(text: bytes) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels."""
+    return {
+        (sample.name, *(sample.labels[name] for name in LABELS if name in sample.labels)): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def got(app: Any, headers: dict[str, str] | None = None, method: str = "GET") -> tuple[int, bytes]:
+    answer = testing.Conversation(app, method, "/metrics", {"host": "localhost", **(headers or {})})
+    text = await answer.body()
+    return answer.status, text
+
+
+def served(ops: OperationRegistry, tokens: Tokens | None = None) -> tuple[Any, CallCounts]:
+    counts = CallCounts(ops.observers, ops.sources)
+    ops.observers.add(counts.count)
+    mounts = {"/metrics": to_metrics(counts, has_identities=tokens is not None)}
+    return to_http(ops, tokens=tokens, allow_anonymous=True, mounts=mounts), counts
+
+
+async def test_calls_refusals_sources_and_what_runs_now_are_counted() -> None:
+    ops = shop()
+    ops.sources.enter("github", "openapi", "down")
+    ops.observers.gauges["sessions"] = lambda: {"mcp": 2}
+    ops.observers.gauges["tasks"] = lambda: {"working": 3, "done": 1}
+    app, _ = served(ops)
+    async with testing.http(ops) as client:
+        for _ in range(3):
+            await client.call("shop.add", {"x": 1, "y": 2})
+        await client.call("shop.fail", {})
+        await client.call("shop.nowhere", {})
+    found = samples((await got(app))[1])
+    assert found["enfold_calls_total", "shop.add", "functions", "OK"] == 3
+    assert found["enfold_calls_total", "shop.fail", "functions", "SOLD_OUT"] == 1
+    assert found["enfold_call_duration_seconds_count", "shop.add", "functions", "OK"] == 3
+    assert found["enfold_call_duration_seconds_bucket", "shop.add", "functions", "OK", "+Inf"] == 3
+    assert found["enfold_refusals_total", "http", "OPERATION_NOT_FOUND"] == 1
+    assert found["enfold_calls_in_flight",] == 0  # who reads is no call
+    assert found["enfold_sessions", "mcp"] == 2
+    assert found["enfold_tasks", "working"] == 3
+    assert found["enfold_source_up", "github", "openapi"] == 0
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "status"),
+    [
+        ("read", "GET", 200),
+        ("read", "HEAD", 200),
+        ("read", "PUT", 405),
+        ("ann", "GET", 403),
+        ("x", "GET", 401),
+        (None, "GET", 401),
+    ],
+)
+async def test_where_there_are_identities_a_reader_needs_a_scope(token: str | None, method: str, status: int) -> None:
+    app, _ = served(shop(), Tokens({"read": READER, "ann": ANN}))
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    answered, text = await got(app, headers, method)
+    assert answered == status
+    assert (b"enfold_calls_in_flight" in text) == (status == 200 and method == "GET")
+
+
+async def test_ten_thousand_operations_and_hostile_names_stay_below_two_megabytes() -> None:
+    ops = OperationRegistry()
+    _, counts = served(ops)
+    hostile = ['evil"} 1\nfake_total{x="', "\\" * 300, "ü" * 300, "a\nb"]
+
+    async def answer(given: Any, context: Any) -> int:
+        return 1
+
+    for number in range(10_000):
+        origin = Origin("mcp", f"{hostile[number % 4]}{number % 300}")
+        spec = OperationSpec(namespace="n" * 60 + "." + "m" * 60, name=f"{'o' * 50}{number}")
+        ops.register(Operation(spec, answer, origin=origin))
+    ids = [spec.id for spec in ops.list()]
+    for operation in ids:
+        await ops.execute(operation)
+    for number in range(5_000):  # servers that name their errors as they like
+        counts.count(CallRecord(0.0, "mcp", ids[number % 400], Origin("mcp", "x"), f"CODE_{number}", 0.1, "r"))
+    text, _ = written(combined([counts.snapshot(), counts.snapshot()]), "")
+    found = samples(text)
+    assert len(text) < 2_000_000
+    assert len({key[1] for key in found if key[0] == "enfold_calls_total"}) <= 501
+    assert sum(value for key, value in found.items() if key[0] == "enfold_calls_total") == 2 * 15_000
+    assert not any("fake" in key[0] for key in found)
+
+
+async def test_without_the_package_the_answer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    app, _ = served(shop())
+    monkeypatch.setitem(sys.modules, "enfold.observing.exposition", None)
+    status, text = await got(app)
+    assert status == 503
+    assert b"pip install 'enfold[metrics]'" in text
