@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from enfold.observing.observers import CallRecord, Observers
 from enfold.operation import Origin
-from enfold.source_states import SourceTable
 
 __all__ = ["BOUNDS", "CallCounts", "CountsSnapshot", "combined"]
 
@@ -53,10 +52,21 @@ class CountsSnapshot(msgspec.Struct, frozen=True):
     sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
 
 
+class CountedSource(Protocol):
+    """What is told of a source."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+
+
 class CallCounts:
     """An observer that counts; `snapshot` gives what has been counted so far."""
 
-    def __init__(self, observers: Observers, sources: SourceTable) -> None:
+    def __init__(self, observers: Observers, sources: Iterable[CountedSource]) -> None:
         self._observers = observers
         self._sources = sources
         self._rows: dict[tuple[str, str], Row] = {}

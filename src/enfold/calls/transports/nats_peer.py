@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.calls.protocol.connect_once import ConnectOnce
+from enfold.calls.protocol.outage import Outage
 from enfold.calls.protocol.subjects import inbox_of, is_token, new_boot, peer_of, request_subject
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Identify", "NATSTransport"]
 
+_CREDENTIALS: Final = "check the user, password or token"
 HEADROOM: Final = 4096  # the server counts headers, the client's own check does not: stay clear of the limit
 MAX_UNSENT: Final = 8 * 1024 * 1024
 MAX_VIOLATIONS: Final = 1000
@@ -94,7 +96,7 @@ class NATSTransport:
         self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
         self._refused: asyncio.Event | None = None  # set when a server does not accept our credentials
-        self._is_lost = False
+        self._outage = Outage(_log, f"NATS at {_shown(self._servers)}")
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -192,7 +194,7 @@ class NATSTransport:
                 connecting.cancel()
                 await asyncio.wait((connecting,), timeout=1.0)
         if self._refused.is_set():
-            message = f"NATS at {_shown(self._servers)} does not let us in: check the user, password or token"
+            message = f"NATS at {_shown(self._servers)} does not let us in: {_CREDENTIALS}"
             raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
         reason = "" if self._refusal is None else f": {_reason(self._refusal)}"
         message = f"NATS at {_shown(self._servers)} cannot be reached within {self._connect_within:g} s{reason}"
@@ -274,13 +276,13 @@ class NATSTransport:
     # the connection's life
 
     def _lose(self) -> None:
-        if not self._is_lost and not self._is_closed:
-            self._is_lost = True
+        if not self._outage.is_on and not self._is_closed:
+            self._outage.begin()
             self._signal(Message("", signal=Signal.LOST))
 
     async def _recover(self) -> None:
-        if self._is_lost:
-            self._is_lost = False
+        if self._outage.is_on:
+            self._outage.end()
             self._signal(Message("", signal=Signal.RESTORED))
 
     def _rebuild(self) -> None:
@@ -297,7 +299,7 @@ class NATSTransport:
                     await subscription.open(client)
                 await _flushed(client)
             except (CallError, TransportError) as error:
-                _log.warning("%s", error)
+                _log.debug("%s", error)
                 await asyncio.sleep(REBUILD_PAUSE)
             else:
                 self._client = client
@@ -312,6 +314,8 @@ class NATSTransport:
             self._refusal = error
             if _is_refusal(error) and self._refused is not None:
                 self._refused.set()
+        if _is_refusal(error):
+            self._outage.refused(_CREDENTIALS)
         found = _VIOLATION.search(str(error))
         if found is not None:
             if len(self._violations) >= MAX_VIOLATIONS:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.calls.protocol.connect_once import ConnectOnce
+from enfold.calls.protocol.outage import Outage
 from enfold.calls.protocol.subjects import inbox_of, new_boot
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -56,6 +58,7 @@ class WebSocketTransport:
         self._acks: dict[int, asyncio.Future[str | None]] = {}
         self._running: asyncio.Task[None] | None = None
         self._connecting = ConnectOnce(self._begin)
+        self._outage = Outage(_log, f"The hub at {re.sub('//[^@/]*@', '//', url)}")
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -116,6 +119,7 @@ class WebSocketTransport:
 
         pause = FIRST_PAUSE
         while not self._is_closed:
+            refusal = ""
             try:
                 await self._live(first)
                 pause = FIRST_PAUSE
@@ -124,8 +128,9 @@ class WebSocketTransport:
                     first.set_exception(_unreachable(self._url, error))
                     return
                 if isinstance(error, InvalidStatus):
-                    _log.warning("The hub at %s refuses us: %s", self._url, error)
+                    refusal = str(error)
             self._lose()
+            self._outage.refused(refusal)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  # so that spokes do not come all at once
             pause = min(LONGEST_PAUSE, pause * 2)
 
@@ -168,7 +173,8 @@ class WebSocketTransport:
                 _log.warning("%s", error)
         if not first.done():
             first.set_result(None)
-        elif self._subscriptions:
+        else:
+            self._outage.end()
             self._signal(Signal.RESTORED)
 
     def _lose(self) -> None:
@@ -177,6 +183,8 @@ class WebSocketTransport:
             if not ack.done():
                 ack.set_exception(DisconnectedError(sent=True))
         self._acks.clear()
+        if not self._is_closed:
+            self._outage.begin()
         self._signal(Signal.LOST)
 
     def _signal(self, signal: Signal) -> None:
