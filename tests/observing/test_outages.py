@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,11 +35,22 @@ class Signals:
             pass
 
 
-async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    """Wait until a line has been written."""
-    async with asyncio.timeout(30):
-        while text not in caplog.text:
-            await asyncio.sleep(0.02)
+@contextmanager
+def awaited_line(text: str) -> Iterator[asyncio.Event]:
+    """An event that is set when a line of the log holds a text."""
+    found, log = asyncio.Event(), logging.getLogger("enfold")
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if text in record.getMessage():
+                found.set()
+
+    listener = Listener()
+    log.addHandler(listener)
+    try:
+        yield found
+    finally:
+        log.removeHandler(listener)
 
 
 async def test_the_loss_and_return_of_nats_is_a_line_each_and_a_changed_password_another(
@@ -59,8 +73,9 @@ async def test_the_loss_and_return_of_nats_is_a_line_each_and_a_changed_password
             ]
             server.kill()
             server._file.write_text(server._file.read_text().replace("right", "changed"))
-            server.restart()
-            await logged(caplog, f"{place} does not let us in: check the user, password or token")
+            with awaited_line(f"{place} does not let us in: check the user, password or token") as told:
+                server.restart()
+                await asyncio.wait_for(told.wait(), 30)
     finally:
         server.close()
     assert caplog.text.count("does not let us in") == 1
