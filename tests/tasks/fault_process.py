@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from enfold import Context, OperationRegistry
+from enfold.calls.nats import NATSTransport
 from enfold.mcp.asking import elicit
 from enfold.tasks import Task, Tasks
+from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import Claim, Ending, TaskStore
 from enfold.tasks.task import Outcome
@@ -77,7 +79,10 @@ def operations(log: Log) -> OperationRegistry:
 
 
 def open_store(address: str) -> TaskStore:
-    return SQLiteTasks(address)
+    if not address.startswith("nats://"):
+        return SQLiteTasks(address)
+    url, _, wait = address.partition("?ack_wait=")
+    return NATSTasks(NATSTransport(url, name=f"p{os.getpid()}"), ack_wait=float(wait or 2))
 
 
 async def main(role: str, address: str, path: str, *rest: str) -> None:

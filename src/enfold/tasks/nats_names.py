@@ -1,0 +1,92 @@
+"""How tasks are called on NATS: streams, subjects and keys, and what a user of the server needs of them. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from enfold.tasks.task import Task
+
+__all__ = ["DEFAULT_NAME", "Names", "answer_key", "consumer_name", "first_key", "owner_token", "task_key"]
+
+DEFAULT_NAME: Final = "enfold_tasks"
+
+
+class Names(msgspec.Struct, frozen=True):
+    """The names of one store: several may be on one server."""
+
+    name: str = DEFAULT_NAME
+
+    @property
+    def queue(self) -> str:
+        """The stream of what is to be run."""
+        return f"{self.name}_queue"
+
+    @property
+    def bucket(self) -> str:
+        """The stream of what is known."""
+        return f"KV_{self.name}"
+
+    @property
+    def changed(self) -> str:
+        """The subject below which it is told what the bucket has stored."""
+        return f"{self.name}.changed"
+
+    def key(self, key: str) -> str:
+        """The subject of a key of the bucket."""
+        return f"$KV.{self.name}.{key}"
+
+    def queued(self, owner: str, operation: str) -> str:
+        """The subject of the tasks of one owner and one operation."""
+        return f"{self.name}.run.{owner}.{operation}"
+
+    def publishes(self, operations: Iterable[str] | None) -> list[str]:
+        """What an edge may send, and a worker of these operations."""
+        api = "$JS.API"
+        edge = [
+            self.queued("*", ">"),
+            self.key(">"),
+            f"{api}.DIRECT.GET.{self.bucket}.>",
+            f"{api}.STREAM.PURGE.{self.bucket}",
+        ]
+        streams = [
+            f"{api}.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE") for stream in (self.queue, self.bucket)
+        ]
+        if operations is None:
+            return [*edge, *streams]
+        consumers = [
+            f"{api}.CONSUMER.{verb}.{self.queue}.{consumer_name(operation)}{rest}"
+            for operation in operations
+            for verb, rest in (("CREATE", ">"), ("DURABLE.CREATE", ""), ("INFO", ""), ("MSG.NEXT", ""))
+        ]
+        return [*edge, *streams, *consumers, f"$JS.ACK.{self.queue}.>"]
+
+    def subscribes(self) -> list[str]:
+        return [f"{self.changed}.>"]
+
+
+def owner_token(owner: str) -> str:
+    """The owner as one word of a subject."""
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
+
+
+def consumer_name(operation: str) -> str:
+    """The name under which all workers share the tasks of one operation."""
+    return f"op_{hashlib.sha256(operation.encode()).hexdigest()[:32]}"
+
+
+def task_key(task: Task, what: str = "state") -> str:
+    return f"{owner_token(task.owner)}.{task.id}.{what}"
+
+
+def answer_key(task: Task, question: str) -> str:
+    return task_key(task, f"answer.{hashlib.sha256(question.encode()).hexdigest()[:32]}")
+
+
+def first_key(owner: str, operation: str, key: str) -> str:
+    """Where the first task with an idempotency key is named."""
+    digest = hashlib.sha256(f"{operation}\n{key}".encode()).hexdigest()[:32]
+    return f"{owner_token(owner)}.key.{digest}"

@@ -1,0 +1,96 @@
+"""What is to be run, fetched from the queue: one shared consumer for each operation, asked only while there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from enfold.tasks.nats_names import consumer_name
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from enfold.tasks.nats_bucket import Streams
+
+__all__ = ["Queue"]
+
+
+class Queue:
+    """The consumers of one worker. What has arrived and finds no room waits here, or comes to another worker in time."""
+
+    def __init__(self, streams: Streams, ack_wait: float) -> None:
+        self._streams = streams
+        self._ack_wait = ack_wait
+        self._subscriptions: dict[str, Any] = {}
+        self._fetching: dict[str, asyncio.Future[list[Msg]]] = {}
+        self._arrived: list[Msg] = []
+        self._context: Any = None
+
+    async def next(self, operations: Collection[str], n: int, wait: float) -> list[Msg]:
+        """At most `n` messages, as soon as there is one, or none after some seconds."""
+        if not operations:
+            await asyncio.sleep(wait)
+            return []
+        await self._open(operations)
+        if not self._arrived:
+            self._fetch(operations, max(1, n // len(operations)), wait)
+            await asyncio.wait(self._fetching.values(), timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        self._collect()
+        found, self._arrived = self._arrived[:n], self._arrived[n:]
+        return found
+
+    def close(self) -> None:
+        for fetching in self._fetching.values():
+            fetching.cancel()
+        self._fetching.clear()
+        self._subscriptions.clear()
+
+    def _fetch(self, operations: Collection[str], n: int, wait: float) -> None:
+        """Ask for messages; what is asked for is never taken back, since what came meanwhile would be lost for a while."""
+        for operation in operations:
+            if operation not in self._fetching:
+                self._fetching[operation] = asyncio.ensure_future(_fetch(self._subscriptions[operation], n, wait))
+
+    def _collect(self) -> None:
+        over = [operation for operation, fetching in self._fetching.items() if fetching.done()]
+        failures = []
+        for fetching in [self._fetching.pop(operation) for operation in over]:
+            if (error := fetching.exception()) is None:
+                self._arrived += fetching.result()
+            else:
+                failures.append(error)
+        if failures and not self._arrived:
+            raise failures[0]
+
+    async def _open(self, operations: Collection[str]) -> None:
+        context = await self._streams.open()
+        if context is not self._context:
+            self.close()
+            self._context = context
+        for operation in operations:
+            if operation not in self._subscriptions:
+                self._subscriptions[operation] = await self._subscribe(context, operation)
+
+    async def _subscribe(self, context: Any, operation: str) -> Any:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        name, queue = consumer_name(operation), self._streams.names.queue
+        config = ConsumerConfig(
+            durable_name=name,
+            filter_subject=self._streams.names.queued("*", operation),
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=self._ack_wait,  # never `backoff`, which would replace it
+            max_deliver=-1,  # how often a task was tried is counted in its state
+            max_ack_pending=100_000,
+        )
+        await context.add_consumer(queue, config)
+        return await context.pull_subscribe_bind(name, stream=queue)
+
+
+async def _fetch(subscription: Any, n: int, wait: float) -> list[Msg]:
+    with suppress(TimeoutError):
+        found: list[Msg] = await subscription.fetch(n, timeout=wait)
+        return found
+    return []
