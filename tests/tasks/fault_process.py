@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from enfold import Context, OperationRegistry
+from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.mcp.asking import elicit
 from enfold.tasks import Task, Tasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.tasks.store import Claim, Ending, TaskStore
+from enfold.tasks.store import Claim, Ending, FencedError, TaskStore
 from enfold.tasks.task import Outcome
 
 FORM = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -47,6 +47,16 @@ def operations(log: Log) -> OperationRegistry:
 
     ops.register(work, name="again", durable=True, on_crash="retry")
     ops.register(work, name="once", durable=True, on_crash="fail")
+
+    @ops.mutation(durable=True, on_crash="retry")
+    async def keyed(n: int, context: Context) -> int:
+        """An effect in another system, which takes each key once."""
+        assert context.task is not None
+        await asyncio.sleep(0.02)
+        log.write("effect", context.task.id, n)
+        log.write("keyed", context.task.id, n)
+        await asyncio.sleep(0.02)
+        return n * 2
 
     @ops.mutation(durable=True, on_crash="retry")
     async def deadly(context: Context) -> None:
@@ -81,8 +91,10 @@ def operations(log: Log) -> OperationRegistry:
 def open_store(address: str) -> TaskStore:
     if not address.startswith("nats://"):
         return SQLiteTasks(address)
-    url, _, wait = address.partition("?ack_wait=")
-    return NATSTasks(NATSTransport(url, name=f"p{os.getpid()}"), ack_wait=float(wait or 2))
+    urls, _, query = address.partition("?")
+    options = dict(pair.split("=") for pair in query.split("&"))
+    transport = NATSTransport(urls.split(","), name=f"p{os.getpid()}")
+    return NATSTasks(transport, ack_wait=float(options["ack_wait"]), replicas=int(options.get("replicas", 1)))
 
 
 async def main(role: str, address: str, path: str, *rest: str) -> None:
@@ -96,16 +108,33 @@ async def main(role: str, address: str, path: str, *rest: str) -> None:
         await asyncio.Event().wait()
     first, count, operation = int(rest[0]), int(rest[1]), rest[2]
     for n in range(first, first + count):
-        handle = await tasks.start(operation, {"n": n}, idempotency_key=f"k{n}")
-        log.write("accepted", handle.id, n)
+        task_id = await _order(tasks, operation, n)
+        log.write("accepted", task_id, n)
+        if rest[3:]:
+            os.kill(os.getpid(), 9)
     sys.stdout.write("done\n")
+
+
+async def _order(tasks: Tasks, operation: str, n: int) -> str:
+    """Order one, however long the store is away."""
+    while True:
+        try:
+            return str((await tasks.start(operation, {"n": n}, idempotency_key=f"k{n}")).id)
+        except CallError as error:
+            if error.code != "UNAVAILABLE":
+                raise
+            await asyncio.sleep(0.1)
 
 
 def _log_records(tasks: Tasks, log: Log) -> None:
     record = tasks.store.record
 
     async def logged(claim: Claim, ending: Ending) -> Task:
-        task = await record(claim, ending)
+        try:
+            task = await record(claim, ending)
+        except FencedError:
+            log.write("fenced", claim.id, os.getpid())
+            raise
         if isinstance(ending, Outcome):
             log.write("recorded", claim.id, os.getpid())
         return task

@@ -1,4 +1,4 @@
-"""Workers and those who order are killed again and again: nothing that was accepted is lost, nothing is recorded twice.
+"""Workers, servers and those who order are killed again and again: nothing accepted is lost, nothing recorded twice.
 
 `ENFOLD_FAULTS=1` (`make faults`) runs the whole table; otherwise a small sample of it.
 """
@@ -13,18 +13,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.calls.networks import Server, free_port, nats_server_program
 from tests.calls.processes import IS_FULL, ROOT, SCALE, say
 from tests.tasks.fault_process import Log, open_store, operations, read_log
 
-from enfold.tasks import Status, Tasks
+from enfold import CallError
+from enfold.tasks import Status, Task, Tasks
 
 COUNT = 2000 if IS_FULL else int(2000 * SCALE / 2)
 WORKER_KILLS = 20 if IS_FULL else 1
 ACCEPTER_KILLS = 8 if IS_FULL else 1
+SERVER_KILLS = 3 if IS_FULL else 1
+WORKERS = 3 if IS_FULL else 1
+ACK_WAIT = 2.0
+YES = {"action": "accept", "content": {"n": 1}}
+
+only_full = pytest.mark.skipif(not IS_FULL, reason="run by `make faults`")
 
 
 class Processes:
@@ -35,6 +44,7 @@ class Processes:
         self.log = log
         self.workers: list[subprocess.Popen[str]] = []
         self._all: list[subprocess.Popen[str]] = []
+        log.touch()
 
     def start(self, role: str, *rest: object) -> subprocess.Popen[str]:
         words = [role, self.address, str(self.log), *map(str, rest)]
@@ -44,12 +54,13 @@ class Processes:
         self._all.append(process)
         return process
 
-    def work(self) -> subprocess.Popen[str]:
-        worker = self.start("work")
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == "ready\n"
-        self.workers.append(worker)
-        return worker
+    def work(self, count: int = 1) -> subprocess.Popen[str]:
+        started = [self.start("work") for _ in range(count)]
+        for worker in started:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        self.workers += started
+        return started[-1]
 
     def replace(self, worker: subprocess.Popen[str]) -> None:
         """Kill a worker; another comes."""
@@ -57,6 +68,12 @@ class Processes:
         worker.kill()
         worker.wait()
         self.work()
+
+    def logged(self, word: str) -> list[tuple[str, str]]:
+        return read_log(self.log).get(word, [])
+
+    def accepted(self) -> int:
+        return len(dict(self.logged("accepted")))
 
     def close(self) -> None:
         for process in self._all:
@@ -69,72 +86,326 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
+def on_sqlite(tmp_path: Path) -> Iterator[Processes]:
     made = Processes(str(tmp_path / "tasks.db"), tmp_path / "log")
-    made.log.touch()
     yield made
     made.close()
 
 
-def order_under_kills(processes: Processes, operation: str, dice: random.Random) -> None:
-    """Order all tasks; those who order and those who work are killed on the way, and others go on."""
-    first, accepter_kills, worker_kills = 0, ACCEPTER_KILLS, WORKER_KILLS
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(nats_server_program(), tmp_path, f'jetstream {{ store_dir: "{tmp_path / "store"}" }}\n')
+    made.wait_until_ready()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def on_nats(server: Server, tmp_path: Path) -> Iterator[Processes]:
+    made = Processes(f"{server.url}?ack_wait={ACK_WAIT}", tmp_path / "log")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["sqlite", "nats"])
+def processes(request: pytest.FixtureRequest) -> Processes:
+    made: Processes = request.getfixturevalue(f"on_{request.param}")
+    return made
+
+
+@asynccontextmanager
+async def edge(processes: Processes) -> AsyncIterator[Tasks]:
+    """Somebody who orders and asks, and runs nothing."""
+    tasks = Tasks(operations(Log("/dev/null")), open_store(processes.address), at_once=0, limit=1_000_000)
+    try:
+        yield tasks
+    finally:
+        await tasks.close()
+        streams = getattr(tasks.store, "_streams", None)
+        if streams is not None:
+            await streams._transport.close()
+
+
+def order_under_kills(
+    processes: Processes, operation: str, kill_server: Callable[[], None] = lambda: None, servers: int = 0
+) -> None:
+    """Order all tasks; those who order, those who work and the server are killed on the way, and others go on."""
+    dice, first = random.Random(operation), 0  # noqa: S311  # to be thrown again
+    kills = ["accepter"] * ACCEPTER_KILLS + ["worker"] * WORKER_KILLS + ["server"] * servers
+    dice.shuffle(kills)
+    due = {int((place + 1) * COUNT / (len(kills) + 1)): who for place, who in enumerate(kills)}
     while first < COUNT:
         accepter = processes.start("order", first, COUNT - first, operation)
-        target = COUNT if not accepter_kills else first + (COUNT - first) // (accepter_kills + 1) + 1
-        while accepter.poll() is None and accepted(processes) < target:
-            time.sleep(0.02)
-            if worker_kills and accepted(processes) > COUNT * (WORKER_KILLS - worker_kills) / (WORKER_KILLS + 2):
-                processes.replace(dice.choice(processes.workers))
-                worker_kills -= 1
-        if accepter_kills and accepter.poll() is None:
-            accepter.kill()
-            accepter_kills -= 1
-        accepter.wait()
-        first = max((int(n) for _, n in read_log(processes.log).get("accepted", [])), default=-1) + 1
-    for _ in range(worker_kills):
-        processes.replace(dice.choice(processes.workers))
+        while accepter.poll() is None:
+            time.sleep(0.01)
+            for at in [at for at in due if at <= processes.accepted()]:
+                who = due.pop(at)
+                if who == "accepter":
+                    accepter.kill()
+                elif who == "worker":
+                    processes.replace(dice.choice(processes.workers))
+                else:
+                    kill_server()
+        first = max((int(n) for _, n in processes.logged("accepted")), default=-1) + 1
 
 
-def accepted(processes: Processes) -> int:
-    return len({task_id for task_id, _ in read_log(processes.log).get("accepted", [])})
-
-
-async def outcomes(processes: Processes) -> Counter[Status]:
+async def endings(processes: Processes, within: float = 180.0) -> dict[str, Task]:
     """How every accepted task has ended."""
-    tasks = Tasks(operations(Log("/dev/null")), open_store(processes.address), at_once=0)
-    counted: Counter[Status] = Counter()
-    async with asyncio.timeout(120):
-        for task_id in dict(read_log(processes.log)["accepted"]):
-            handle = await tasks.get(task_id)
-            async for task in handle.watch():
-                if task.is_ended:
-                    counted[task.status] += 1
-    await tasks.close()
-    return counted
+    ended: dict[str, Task] = {}
+    async with edge(processes) as tasks, asyncio.timeout(within):
+        for task_id in dict(processes.logged("accepted")):
+            while task_id not in ended:
+                with suppress(CallError):
+                    async for task in (await tasks.get(task_id)).watch():
+                        if task.is_ended:
+                            ended[task_id] = task
+    return ended
 
 
-@pytest.mark.parametrize(("operation", "row"), [("shop.again", "11"), ("shop.once", "12")])
-async def test_sqlite_loses_nothing_when_workers_and_accepters_are_killed(
-    processes: Processes, operation: str, row: str
-) -> None:
-    for _ in range(3 if IS_FULL else 1):
-        processes.work()
-    order_under_kills(processes, operation, random.Random(row))  # noqa: S311  # dice, to be thrown again
-    ended = await outcomes(processes)
-    log = read_log(processes.log)
-    starts, records = (Counter(task_id for task_id, _ in log[word]) for word in ("start", "recorded"))
-    effects = Counter(task_id for task_id, _ in log["effect"])
-    say(
-        row,
-        f"{dict(ended)}, effect twice {sum(n > 1 for n in effects.values())}, started twice {sum(n > 1 for n in starts.values())}",
+async def judge(processes: Processes, operation: str, row: str) -> None:
+    """Nothing lost, nothing recorded twice; with `fail` nothing started twice."""
+    ended = await endings(processes)
+    counts = Counter(task.status for task in ended.values())
+    starts, records, effects = (
+        Counter(task_id for task_id, _ in processes.logged(word)) for word in ("start", "recorded", "effect")
     )
-    assert sum(ended.values()) == COUNT
+    twice = {"effect": sum(n > 1 for n in effects.values()), "start": sum(n > 1 for n in starts.values())}
+    say(row, f"{ {str(status): n for status, n in counts.items()} }, twice: {twice}")
+    assert sum(counts.values()) == processes.accepted() == COUNT
     assert max(records.values()) == 1
-    with sqlite3.connect(processes.address) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     if operation == "shop.once":
-        assert max(starts.values()) == 1
-        assert ended[Status.COMPLETED] + ended[Status.FAILED] == COUNT
+        assert twice["start"] == 0
+        assert counts[Status.COMPLETED] + counts[Status.FAILED] == COUNT
     else:
-        assert ended[Status.COMPLETED] == COUNT
+        assert counts[Status.COMPLETED] == COUNT
+    if operation == "shop.keyed":
+        assert len({task_id for task_id, _ in processes.logged("keyed")}) == COUNT
+
+
+@pytest.mark.parametrize(("operation", "row"), [pytest.param("shop.again", "11", marks=only_full), ("shop.once", "12")])
+async def test_sqlite_loses_nothing_when_workers_and_accepters_are_killed(
+    on_sqlite: Processes, operation: str, row: str
+) -> None:
+    on_sqlite.work(WORKERS)
+    order_under_kills(on_sqlite, operation)
+    await judge(on_sqlite, operation, row)
+    with sqlite3.connect(on_sqlite.address) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@pytest.mark.parametrize(
+    ("operation", "row"),
+    [
+        pytest.param("shop.again", "13", marks=only_full),
+        ("shop.once", "14"),
+        pytest.param("shop.keyed", "15", marks=only_full),
+    ],
+)
+async def test_jetstream_loses_nothing_when_workers_and_servers_are_killed(
+    on_nats: Processes, server: Server, operation: str, row: str
+) -> None:
+    def kill_server() -> None:
+        server.kill()
+        server.restart()
+
+    on_nats.work(WORKERS)
+    order_under_kills(on_nats, operation, kill_server, SERVER_KILLS)
+    await judge(on_nats, operation, row)
+    async with edge(on_nats) as tasks:
+        context = await tasks.store._streams.open()  # type: ignore[attr-defined]
+        assert (await context.stream_info("enfold_tasks_queue")).state.messages == 0
+
+
+@only_full
+async def test_three_nodes_lose_nothing_when_one_after_another_is_killed(tmp_path: Path) -> None:
+    ports = [free_port() for _ in range(3)]
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+    nodes = [
+        Server(
+            nats_server_program(),
+            tmp_path,
+            f'server_name: n{n}\njetstream {{ store_dir: "{tmp_path / f"n{n}"}" }}\n'
+            f'cluster {{ name: c, listen: "127.0.0.1:{ports[n]}", routes: [{routes}] }}\n',
+            name=f"n{n}",
+        )
+        for n in range(3)
+    ]
+    for node in nodes:
+        node.wait_until_ready()
+    processes = Processes(",".join(node.url for node in nodes) + f"?ack_wait={ACK_WAIT}&replicas=3", tmp_path / "log")
+    turn = iter(range(100))
+
+    def kill_a_node() -> None:
+        node = nodes[next(turn) % 3]
+        node.kill()
+        time.sleep(1)
+        node.restart()
+
+    try:
+        await until_stored(processes)
+        processes.work(WORKERS)
+        order_under_kills(processes, "shop.again", kill_a_node, 5)
+        await judge(processes, "shop.again", "16")
+    finally:
+        processes.close()
+        for node in nodes:
+            node.close()
+
+
+async def until_stored(processes: Processes) -> None:
+    """Wait until a new cluster takes tasks."""
+    async with edge(processes) as tasks, asyncio.timeout(60):
+        while True:
+            with suppress(CallError):
+                await tasks.store.list(None)
+                return
+            await asyncio.sleep(0.2)
+
+
+@only_full
+async def test_what_was_accepted_is_found_after_the_edge_has_died(processes: Processes) -> None:
+    for n in range(200 if IS_FULL else 2):
+        accepter = processes.start("order", n, 1, "shop.again", "die")
+        accepter.wait()
+    assert processes.accepted() == (200 if IS_FULL else 2)
+    processes.work()
+    ended = await endings(processes)
+    assert {task.status for task in ended.values()} == {Status.COMPLETED}
+    async with edge(processes) as tasks:  # the caller, who has died, too, comes back with their key
+        again = await tasks.start("shop.again", {"n": 0}, idempotency_key="k0")
+        assert again.id in ended
+        with pytest.raises(CallError) as raised:
+            await tasks.start("shop.again", {"n": 1}, idempotency_key="k0")
+        assert raised.value.code == "VALIDATION_ERROR"
+    say("17, 18", f"{len(ended)} of {processes.accepted()} found and done")
+
+
+async def test_a_killed_workers_task_is_started_elsewhere_soon(processes: Processes) -> None:
+    processes.work(2)
+    took = []
+    for n in range(5 if IS_FULL else 1):
+        async with edge(processes) as tasks:
+            handle = await tasks.start("shop.again", {"n": n, "ms": 500})
+            worker = await holder(processes, handle.id)
+            worker.kill()
+            killed = time.monotonic()
+            await logged(processes, "start", handle.id, 2)
+            took.append(time.monotonic() - killed)
+            assert (await handle.result()).data == n * 2
+        if IS_FULL:
+            processes.replace(worker)
+    say("19", f"started elsewhere after {', '.join(f'{each:.2f}' for each in took)} s")
+    if IS_FULL:
+        assert max(took) <= (1 if "nats" not in processes.address else ACK_WAIT + 1)
+
+
+async def holder(processes: Processes, task_id: str | None) -> subprocess.Popen[str]:
+    """The worker that runs a task."""
+    await logged(processes, "start", task_id, 1)
+    pid = next(int(rest) for each, rest in processes.logged("start") if each == task_id)
+    return next(worker for worker in processes.workers if worker.pid == pid)
+
+
+async def logged(processes: Processes, word: str, task_id: str | None, times: int) -> None:
+    async with asyncio.timeout(30):
+        while sum(each == task_id for each, _ in processes.logged(word)) < times:  # noqa: ASYNC110  # of other processes
+            await asyncio.sleep(0.01)
+
+
+@only_full
+async def test_a_frozen_worker_that_wakes_changes_nothing(processes: Processes) -> None:
+    """On SQLite nobody takes from a process that is only stopped; on NATS another has taken over meanwhile."""
+    processes.work(2)
+    async with edge(processes) as tasks:
+        handle = await tasks.start("shop.again", {"n": 4, "ms": 500})
+        frozen = await holder(processes, handle.id)
+        frozen.send_signal(signal.SIGSTOP)
+        if "nats" in processes.address:
+            await logged(processes, "recorded", handle.id, 1)
+            before = await handle.state()
+            frozen.send_signal(signal.SIGCONT)
+            await logged(processes, "fenced", handle.id, 1)
+            assert await handle.state() == before
+        else:
+            await asyncio.sleep(1.5)
+            assert len(processes.logged("start")) == 1
+            frozen.send_signal(signal.SIGCONT)
+        assert (await handle.result()).data == 8
+
+
+@only_full
+async def test_a_task_that_kills_its_worker_fails_after_three_attempts_and_others_go_on(processes: Processes) -> None:
+    processes.work()
+    async with edge(processes) as tasks:
+        deadly = await tasks.start("shop.deadly")
+        for times in range(1, 4):
+            await logged(processes, "start", deadly.id, times)
+            processes.work()
+        with pytest.raises(CallError) as raised:
+            await deadly.result()
+        assert (raised.value.code, raised.value.details) == ("EXECUTION_ERROR", {"reason": "worker_died"})
+        assert (await (await tasks.start("shop.again", {"n": 1})).result()).data == 2
+        assert sum(task_id == deadly.id for task_id, _ in processes.logged("start")) == 3
+
+
+@pytest.mark.parametrize("count", [pytest.param(400, marks=only_full)])
+async def test_questions_are_answered_once_under_kills(processes: Processes, count: int) -> None:
+    processes.work(WORKERS)
+    dice = random.Random(23)  # noqa: S311
+    async with edge(processes) as tasks:
+        handles = [await tasks.start("shop.asking", {"n": n}) for n in range(count)]
+        killing = asyncio.create_task(keep_killing(processes, dice, 9))
+        results = await asyncio.gather(*(answered(tasks, str(handle.id)) for handle in handles))
+        await killing
+    effects = Counter(task_id for task_id, _ in processes.logged("recorded"))
+    say("23", f"{results.count(2)} of {count} right, recorded twice {sum(n > 1 for n in effects.values())}")
+    assert results == [2] * count
+    assert max(effects.values()) == 1
+
+
+async def keep_killing(processes: Processes, dice: random.Random, times: int) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0.5)
+        await asyncio.to_thread(processes.replace, dice.choice(processes.workers))
+
+
+async def answered(tasks: Tasks, task_id: str) -> object:
+    """Answer whatever is asked, twice each, the second time otherwise."""
+    handle = await tasks.get(task_id)
+    async for task in handle.watch():
+        for key in task.questions:
+            await handle.answer({key: YES})
+            await handle.answer({key: {"action": "accept", "content": {"n": 100}}, "other": YES})
+        if task.is_ended:
+            return handle.outcome(task).data
+    raise AssertionError("the task is gone")
+
+
+@only_full
+async def test_a_long_handler_on_a_blocked_loop_is_started_once(processes: Processes) -> None:
+    address = processes.address.replace(f"ack_wait={ACK_WAIT}", "ack_wait=5")
+    processes.address = address
+    processes.work(2)
+    async with edge(processes) as tasks:
+        handle = await tasks.start("shop.blocking", {"seconds": 25})
+        assert (await handle.result()).data == "done"
+    assert len(processes.logged("start")) == 1
+
+
+async def test_a_store_that_is_away_is_unavailable_and_nothing_is_lost(on_nats: Processes, server: Server) -> None:
+    on_nats.work()
+    async with edge(on_nats) as tasks:
+        handles = [await tasks.start("shop.again", {"n": n, "ms": 100}) for n in range(20)]
+        server.kill()
+        for call in (tasks.start("shop.again", {"n": 1}), handles[0].state()):
+            with pytest.raises(CallError) as raised:
+                await call
+            assert (raised.value.code, raised.value.details) == ("UNAVAILABLE", {"reason": "store"})
+        await asyncio.sleep(5 if IS_FULL else 0)
+        server.restart()
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(CallError):
+                    assert [(await handle.result()).data for handle in handles] == [n * 2 for n in range(20)]
+                    break
+                await asyncio.sleep(0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry
+from enfold.calls.nats import NATSTransport
 from enfold.mcp.asking import elicit
 from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
 from enfold.tasks.store import TaskStore
 
@@ -54,9 +57,15 @@ def plain() -> int:
     return 1
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> TaskStore:
-    return MemoryTasks() if request.param == "memory" else SQLiteTasks(tmp_path / "tasks.db")
+@pytest.fixture(params=["memory", "sqlite", "nats"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskStore]:
+    if request.param == "memory":
+        yield MemoryTasks()
+    elif request.param == "sqlite":
+        yield SQLiteTasks(tmp_path / "tasks.db")
+    else:
+        async with NATSTransport(request.getfixturevalue("jetstream").url) as transport:
+            yield NATSTasks(transport, name=f"t{os.urandom(4).hex()}")
 
 
 @pytest.fixture

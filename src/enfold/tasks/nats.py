@@ -21,6 +21,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import Progress
+from enfold.tasks.ending import end_all
 from enfold.tasks.nats_bucket import Conflict, Streams
 from enfold.tasks.nats_names import DEFAULT_NAME, Names, answer_key, first_key, owner_token, task_key
 from enfold.tasks.nats_queue import Queue
@@ -52,6 +53,7 @@ __all__ = ["NATSTasks"]
 ACK_WAIT: Final = 5.0  # seconds after which a task whose worker is silent is given to another
 INLINE: Final = 64 * 1024  # bytes of a result that is kept beside the state
 REQUEUE_AFTER: Final = 5.0
+MOST_REMEMBERED: Final = 10_000
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
 
 
@@ -116,8 +118,7 @@ class NATSTasks:
         """The transport stays open: it belongs to who opened it."""
         self._queue.close()
         if self._living is not None:
-            self._living.cancel()
-            await asyncio.gather(self._living, return_exceptions=True)
+            await end_all((self._living,))
             self._living = None
             with suppress(CallError):
                 async with self._reached():
@@ -397,15 +398,14 @@ class NATSTasks:
 
     async def _queue_again(self, task: Task) -> None:
         """A task with all its answers is queued by whoever reads it; copies do no harm."""
-        now = time.monotonic()
-        if now - self._requeued.get(task.id, -REQUEUE_AFTER) < REQUEUE_AFTER:
-            return
-        if len(self._requeued) > 10_000:
-            self._requeued.clear()
-        order = task.order
+        now, order = time.monotonic(), task.order
         message_id = f"{order.id}.{task.attempt}"
+        if now - self._requeued.get(message_id, -REQUEUE_AFTER) < REQUEUE_AFTER:
+            return
+        if len(self._requeued) > MOST_REMEMBERED:
+            self._requeued.clear()
         await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
-        self._requeued[task.id] = now
+        self._requeued[message_id] = now
 
     async def _find(self, owner: str, task_id: str) -> _Found | None:
         return await self._find_at(f"{owner_token(owner)}.{task_id}.state")

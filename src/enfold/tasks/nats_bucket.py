@@ -90,11 +90,11 @@ class Streams:
         """The new revision; Conflict where the key is not at the revision it follows (0: not there, None: any)."""
         from nats.js.errors import APIError
 
+        context = await self.open()
         if len(value) > self.most:
             details = {"reason": "task", "size": len(value), "limit": self.most}
             raise CallError("PAYLOAD_TOO_LARGE", f"A task has at most {self.most} bytes on this server", details)
         headers = {} if follows is None else {_LAST: str(follows)}
-        context = await self.open()
         try:
             acknowledged = await context.publish(
                 self.names.key(key), value, headers=headers or None, msg_ttl=max(1.0, seconds)

@@ -23,6 +23,7 @@ from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progr
 from enfold.operation.context import TASK
 from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, CurrentTask
+from enfold.tasks.ending import end_all
 from enfold.tasks.store import Abandoned, Asking, Claim, Ending, FencedError, TaskStore, now_ms
 from enfold.tasks.task import Outcome, Task
 
@@ -36,6 +37,7 @@ WAIT: Final = 1.0  # seconds that one claim waits for work
 PROGRESS_EVERY: Final = 1.0
 EXPIRE_EVERY: Final = 30.0
 PAUSE: Final = 0.5  # before a store that could not be reached is tried again
+LAST_WAIT: Final = 10.0  # for attempts that were told to stop
 MAX_RESULT: Final = 64 * 1024 * 1024
 
 Current = Callable[[Identity], Identity | None]  # an identity as it is known now; None where nothing is known of it
@@ -74,6 +76,7 @@ class Runner:
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
+        self._complaint = ""
         self.counted = Counted()
 
     async def __aenter__(self) -> Self:
@@ -98,16 +101,15 @@ class Runner:
 
     async def stop(self, grace: float = 0.0) -> None:
         """Take no more work, let what runs end within `grace` seconds, and give up the rest as if the worker had died."""
-        watching = [each for each in (self._claiming, self._expiring) if each is not None]
-        for each in watching:
-            each.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        await end_all((self._claiming, self._expiring))
         self._claiming = self._expiring = None
         if self._attempts and grace > 0:
             await asyncio.wait(self._attempts, timeout=grace)
-        for attempt in list(self._attempts):
+        # Once: an attempt that is recording its end must not be disturbed again.
+        for attempt in self._attempts:
             attempt.cancel()
-        await asyncio.gather(*self._attempts, return_exceptions=True)
+        if self._attempts:
+            await asyncio.wait(self._attempts, timeout=LAST_WAIT)
 
     # finding work
 
@@ -116,14 +118,25 @@ class Runner:
             while (room := self._at_once - len(self._attempts)) <= 0:
                 self._free.clear()
                 await self._free.wait()
+            if not self._served():
+                await asyncio.sleep(WAIT)  # nothing is durable: the store is not even opened
+                continue
             try:
                 claims = await self._store.claim(self._served, room, WAIT)
             except CallError as error:
-                Log("enfold.tasks").warning("no work can be had: %s", error)
+                self._tell_once(error)
                 await asyncio.sleep(PAUSE)
                 continue
+            self._complaint = ""
             for claim in claims:
                 self._begin(claim)
+
+    def _tell_once(self, error: CallError) -> None:
+        """Say why no work can be had, and again only when the reason is another."""
+        complaint = f"{error}: {error.__cause__!r}"
+        if complaint != self._complaint:
+            Log("enfold.tasks").warning("no work can be had: %s", complaint)
+        self._complaint = complaint
 
     def _served(self) -> Collection[str]:
         return {spec.id for spec in self._registry.list() if spec.durable != "never"}
@@ -142,8 +155,9 @@ class Runner:
 
     async def _expire_for_ever(self) -> None:
         while True:
-            with suppress(CallError):
-                await self._store.expire()
+            if self._served():
+                with suppress(CallError):
+                    await self._store.expire()
             await asyncio.sleep(EXPIRE_EVERY)
 
     # one attempt
@@ -163,9 +177,7 @@ class Runner:
             if watch.is_cancelling:
                 ending = failure(CallError("ABORTED", f"{claim.task.operation} was cancelled"))
         finally:
-            beating.cancel()
-            running.cancel()
-            await asyncio.gather(beating, running, return_exceptions=True)
+            await end_all((beating, running))
             if not watch.is_fenced:
                 await asyncio.shield(self._record(claim, ending, watch))
 

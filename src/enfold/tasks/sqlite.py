@@ -87,7 +87,7 @@ class SQLiteTasks:
     beat = 0.25
 
     def __init__(self, path: Path | str, *, fsync: Literal["full", "normal"] = "full") -> None:
-        """The file is made with the first task; its folder must be there."""
+        """The file is made with the first task, and its folder where it is not there."""
         if fsync not in ("full", "normal"):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path)
@@ -270,6 +270,7 @@ class SQLiteTasks:
 
     def _open(self) -> sqlite3.Connection:
         if str(self.path) != ":memory:":
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(
                 os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
             )  # Inputs and results are for their owner's eyes.
