@@ -38,3 +38,13 @@ def test_what_cannot_be_read_is_refused(
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert main(["convert", "--from", "mcp_envelope_v0_1", "--to", "result"]) == 2
     assert capsys.readouterr().err.startswith("VALIDATION_ERROR: ")
+
+
+@pytest.mark.parametrize(("source", "result"), [("json", {"your": "payload"}), ("text", '{"your": "payload"}')])
+def test_what_a_tool_prints_today_is_wrapped(
+    source: str, result: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "today").write_text('{"your": "payload"}')
+    assert main(["convert", "--from", source, "--to", "mcp_envelope_v0_1", str(tmp_path / "today")]) == 0
+    wrapped = json.loads(capsys.readouterr().out)
+    assert wrapped == {"schema_version": "mcp.envelope.v0.1", "result": result, "provenance": None}

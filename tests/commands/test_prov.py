@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from enfold.commands.main import main
-from enfold.provenance import RecordStore, build_record, capabilities, generate_key, seal
+from enfold.provenance import RecordStore, build_record, capabilities, digest_json, generate_key, load_key, seal
 from enfold.provenance.records import Tool
 
 KEY = generate_key()
@@ -92,3 +92,67 @@ def test_what_is_not_there_and_what_is_no_json_have_their_exit_codes(store: str,
     assert answer("show", "a", "--store", str(tmp_path / "none.db"))[0] == 3
     assert answer("verify", str(tmp_path / "none.json"))[0] == 3
     assert answer("verify", "-", stdin="{")[0] == 2
+
+
+# --- the tools of prov-spec
+
+
+def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
+    code, text = answer("list", "--store", store, "--operation", "shop.add")
+    assert (code, [line.split("\t")[1] for line in text.splitlines()]) == (0, ["b", "a"])
+    assert [each["run_id"] for each in json.loads(answer("list", "--store", store, "--json", "--limit", "1")[1])] == [
+        "b"
+    ]
+    assert answer("list", "--store", store, "--caller", "nobody")[0] == 3
+
+
+def test_a_vector_that_is_not_what_it_says_is_told(tmp_path: Path) -> None:
+    good = {"_vector_meta": {"id": "x", "expect": "fail", "reason": "a hyphen"}, "method_id": "adapter.fine"}
+    (tmp_path / "wrong.json").write_text(json.dumps(good))
+    pair = tmp_path / "integrity.digest.sha256"
+    pair.mkdir()
+    (pair / "input.json").write_text("{}")
+    (pair / "expected.json").write_text(
+        json.dumps({"canonical_form": "{ }", "digest": {"alg": "sha256", "value": "0"}})
+    )
+    (tmp_path / "torn.json").write_text("{")
+    code, text = answer("check-vector", str(tmp_path))
+    assert code == 1
+    for words in ("x: no fault was found", "the canonical form differs; the digest differs", "torn: it cannot be read"):
+        assert words in text
+    assert answer("check-vector", str(tmp_path / "nothing"))[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "valid"),
+        ({"implements": []}, "length"),
+        ({"implements": ["policy.x"]}, "reserved"),
+        ({"more": 1}, "unknown"),
+    ],
+)
+def test_a_manifest_is_checked(change: dict[str, Any], word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = answer("validate-manifest", "-", stdin=json.dumps({**capabilities(), **change}))
+    assert code == (0 if word == "valid" else 1)
+    assert word in text + capsys.readouterr().err
+
+
+def test_a_key_is_made_once_and_signs_what_its_other_half_verifies(tmp_path: Path) -> None:
+    private, public = tmp_path / "key", tmp_path / "key.pub"
+    assert answer("keygen", str(private))[0] == 0
+    assert private.stat().st_mode & 0o777 == 0o600
+    before = private.read_bytes()
+    assert answer("keygen", str(private))[0] == 2
+    assert private.read_bytes() == before
+    record = seal(build_record("r", Tool("shop.add", "1")), key=load_key(private)).to_wire()
+    assert answer("verify", "-", "--key", str(public), stdin=json.dumps(record))[0] == 0
+
+
+def test_digests_methods_and_wrapping() -> None:
+    assert json.loads(answer("digest", "-", stdin='{"b": 1, "a": 2.0}')[1]) == digest_json({"a": 2, "b": 1}).to_wire()
+    assert answer("methods", "policy.x")[0] == 2
+    assert "integrity.digest.sha256" in answer("methods")[1]
+    wrapped = json.loads(answer("wrap", "-", stdin='{"n": 1}')[1])
+    assert wrapped["result"] == {"n": 1}
+    assert json.loads(answer("wrap", "-", stdin=json.dumps(wrapped))[1]) == wrapped

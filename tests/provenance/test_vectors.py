@@ -29,6 +29,7 @@ from enfold.provenance import (
 from enfold.provenance.digests import digest_fault
 from enfold.provenance.methods import CONTRACTS
 from enfold.provenance.records import read_artifact, read_evidence
+from enfold.provenance.vectors import check_vectors
 
 Faults = Callable[[str, Any], list[str]]
 
@@ -125,3 +126,9 @@ def test_the_capabilities_declare_full_conformance_and_the_level_of_lineage(prov
 def test_the_file_that_is_shipped_says_the_same() -> None:
     shipped = Path(provenance.__file__).with_name("prov-capabilities.json")
     assert load(shipped) == capabilities()
+
+
+def test_the_command_finds_every_vector_as_it_should_be(prov_spec: Path) -> None:
+    found = list(check_vectors(prov_spec / "spec/vectors", mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
+    assert [str(each) for each in found if each.faults] == []
+    assert {each.id for each in found} == set(capabilities()["test_vectors_validated"])

@@ -1,4 +1,4 @@
-"""The command `enfold convert`: a file or standard input from one format to another, losses told on standard error."""
+"""The command `enfold convert`: a file or standard input from one format, or from what a tool prints today, to another."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from enfold.commands.command_options import parsed
+from enfold.envelope import local_envelope
 from enfold.errors import FormatError
-from enfold.formats import FORMATS
-from enfold.formats.conversion import convert
+from enfold.formats import FORMATS, Verbs
+from enfold.formats.conversion import Conversion, convert
 from enfold.registry import Registry
 
 __all__ = ["run"]
@@ -24,7 +25,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parsed(_parser(), words)
     text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
     try:
-        converted = convert(_wire_value(text), FORMATS[options.source], FORMATS[options.target])
+        converted = _converted(text, options.source, FORMATS[options.target])
     except FormatError as error:
         print(f"VALIDATION_ERROR: {error}", file=sys.stderr)
         return 2
@@ -34,9 +35,29 @@ def run(words: list[str], registry: Registry | None) -> int:
     return 0
 
 
+def _converted(text: str, source: str, target: Verbs) -> Conversion:
+    """The text in the target format; what is in no format yet becomes a result: JSON as it is, or the text itself."""
+    if source == "text":
+        return Conversion(target.write(local_envelope(text, "")))
+    value = _wire_value(text)
+    return (
+        Conversion(target.write(local_envelope(value, "")))
+        if source == "json"
+        else convert(value, FORMATS[source], target)
+    )
+
+
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser("enfold convert", description="Convert a result from one format to another.")
-    parser.add_argument("--from", dest="source", required=True, choices=list(FORMATS))
+    parser = ArgumentParser(
+        "enfold convert", description="Convert a result from one format, or from what a tool prints today, to another."
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        choices=[*FORMATS, "json", "text"],
+        help="json, text: what is in no format yet",
+    )
     parser.add_argument("--to", dest="target", required=True, choices=list(FORMATS))
     parser.add_argument("file", nargs="?", default="-", help="a file, or - for standard input")
     return parser

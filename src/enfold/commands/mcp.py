@@ -12,10 +12,11 @@ from enfold.commands.printing import print_json
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.targets import Target, first_target, opened, program
 from enfold.errors import CallError
+from enfold.formats import find_format
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, Namespace
 
 __all__ = ["run"]
 
@@ -47,13 +48,30 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
 
         parser.add_argument("--tokens", metavar="FILE", help="who calls is whom ENFOLD_TOKEN stands for in this file")
+        parser.add_argument(
+            "--format", help="the format of results: result, envelope, mcp_envelope_v0_1, tool_envelope_v1"
+        )
+        parser.add_argument(
+            "--tool-names", choices=["safe", "id"], help="list tools as shop_add (safe) or as shop.add (id)"
+        )
+        parser.add_argument("--name", help="what clients call this server, and its entry in an editor's configuration")
         add_recording_options(parser)
 
     options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
     if not options.install_json:
-        return _serve(options.target, registry, identity=local_caller(options.tokens), recorder=recorder_of(options))
-    print_json(_editor_entry(options.target) if registry is None else _entry_of_script())
+        settings = _chosen(options)
+        caller = local_caller(options.tokens)
+        return _serve(options.target, registry, identity=caller, recorder=recorder_of(options), **settings)
+    print_json(_editor_entry(options.target, options.name) if registry is None else _entry_of_script(options.name))
     return 0
+
+
+def _chosen(options: Namespace) -> dict[str, Any]:
+    """What the options say of names and formats; what they leave out stays as it is."""
+    if options.format is not None:
+        find_format(options.format)  # which says what there is, where there is no such format
+    named = {"format": options.format, "tool_names": options.tool_names, "name": options.name}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
@@ -69,21 +87,21 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
     return 0
 
 
-def _editor_entry(target: Target) -> dict[str, Any]:
+def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
     """What an editor's configuration needs to start this server."""
     if target.command:
-        return _entry(Path(target.command[0]).stem, "-m", "enfold", "mcp", "--", *target.command)
-    place, colon, name = target.text.partition(":")
+        return _entry(name or Path(target.command[0]).stem, "-m", "enfold", "mcp", "--", *target.command)
+    place, colon, attribute = target.text.partition(":")
     path = Path(place)
     if path.suffix in (".py", ".json", ".toml") and not path.exists():
         raise CallError("VALIDATION_ERROR", f"There is no file {place}")
-    where = f"{path.resolve()}{colon}{name}" if path.exists() else target.text
-    return _entry(path.stem, "-m", "enfold", "mcp", where)
+    where = f"{path.resolve()}{colon}{attribute}" if path.exists() else target.text
+    return _entry(name or path.stem, "-m", "enfold", "mcp", where)
 
 
-def _entry_of_script() -> dict[str, Any]:
+def _entry_of_script(name: str | None) -> dict[str, Any]:
     script = Path(sys.argv[0]).resolve()
-    return _entry(script.stem, str(script), "mcp")
+    return _entry(name or script.stem, str(script), "mcp")
 
 
 def _entry(name: str, *words: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command `enfold prov`: show, verify and draw records, from a store or from files."""
+"""The command `enfold prov`: list, show, verify and draw records, and the tools of prov-spec: digests, keys, vectors, manifests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any, Final
 import msgspec
 
 from enfold.commands.command_options import parsed
+from enfold.envelope import local_envelope
+from enfold.formats import mcp_envelope_v0_1
 from enfold.provenance.canonical import read_json
+from enfold.provenance.digests import digest_json
 from enfold.provenance.drawing import to_mermaid, to_svg
 from enfold.provenance.lineage import build_graph, verify_run, verify_value
-from enfold.provenance.manifest import capabilities
-from enfold.provenance.signing import load_public_keys
+from enfold.provenance.manifest import capabilities, manifest_faults
+from enfold.provenance.methods import CATALOGUE, method_id_fault
+from enfold.provenance.signing import generate_key, load_public_keys
 from enfold.provenance.store import RecordStore, StoredRecordError
+from enfold.provenance.vectors import check_vectors
 from enfold.provenance.verification import Verdict
 from enfold.registry import Registry
 
@@ -36,6 +41,8 @@ def run(words: list[str], registry: Registry | None) -> int:
         code: int = _COMMANDS[options.command](options)
     except ValueError as error:
         return _tell(f"VALIDATION_ERROR: {error}", WRONG)
+    except FileExistsError as error:
+        return _tell(f"VALIDATION_ERROR: there is a file {error.filename} already", WRONG)
     except (LookupError, FileNotFoundError) as error:
         return _tell(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
     return code
@@ -52,7 +59,35 @@ def _parser() -> ArgumentParser:
     verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
     commands.choices["graph"].add_argument("--format", choices=["svg", "mermaid"], default="svg")
     commands.add_parser("capabilities", help="print prov-capabilities.json")
+    _add_listing(commands)
+    _add_tools(commands)
     return parser
+
+
+def _add_listing(commands: Any) -> None:
+    listing = commands.add_parser("list", help="list the runs of a store, the newest first")
+    listing.add_argument("--store", type=Path, required=True, help="the SQLite file that holds the records")
+    listing.add_argument("--operation", help="only runs of this operation")
+    listing.add_argument("--caller", help="only runs of this caller")
+    listing.add_argument("--limit", type=int, default=50, help="at most so many (50)")
+    listing.add_argument("--json", action="store_true", help="the records in full, as JSON")
+
+
+def _add_tools(commands: Any) -> None:
+    methods = commands.add_parser("methods", help="list the method ids we know, or say what is wrong with one")
+    methods.add_argument("id", nargs="?", help="a method id")
+    digest = commands.add_parser("digest", help="the digest of a JSON file over its canonical form")
+    digest.add_argument("target", help="a file, or - for standard input")
+    digest.add_argument("--algorithm", choices=["sha256", "sha512", "blake3"], default="sha256")
+    wrap = commands.add_parser("wrap", help="put JSON or text into an mcp.envelope.v0.1")
+    wrap.add_argument("target", help="a file, or - for standard input")
+    wrap.add_argument("--text", action="store_true", help="it is text, whatever it looks like")
+    keys = commands.add_parser("keygen", help="make a key that signs records: FILE, and FILE.pub for who verifies")
+    keys.add_argument("target", type=Path, metavar="FILE", help="where the private key goes; it must not exist")
+    manifest = commands.add_parser("validate-manifest", help="check a prov-capabilities.json")
+    manifest.add_argument("target", help="a file, or - for standard input")
+    vector = commands.add_parser("check-vector", help="check test vectors of prov-spec")
+    vector.add_argument("target", type=Path, help="a vector, or a folder of them")
 
 
 def _show(options: Any) -> int:
@@ -96,11 +131,79 @@ def _capabilities(options: Any) -> int:
     return _print(_pretty(capabilities()))
 
 
+def _list(options: Any) -> int:
+    """A line for each run: when, which, what, who, and from how many parents."""
+    with RecordStore(options.store, create=False) as store:
+        records = store.find(operation=options.operation, identity=options.caller, limit=options.limit)
+    if options.json:
+        return _print(_pretty(records))
+    for record in records:
+        parents = len(record.get("parents", ()))
+        words = (
+            str(record.get("time", "-")),
+            record["run_id"],
+            record["tool"]["name"],
+            f"{parents} parents" if parents else "",
+        )
+        print("\t".join(words).rstrip())
+    return OK if records else _tell("NOT_FOUND: there are no such runs", NOT_FOUND)
+
+
+# --- the tools of prov-spec ---------------------------------------------------------------------------------------
+
+
+def _methods(options: Any) -> int:
+    if options.id is None:
+        return _print("\n".join(f"{method.id:<40} {method.summary}" for method in CATALOGUE.methods.values()))
+    fault = method_id_fault(options.id)
+    if fault is not None:
+        return _tell(f"VALIDATION_ERROR: {fault}", WRONG)
+    known = CATALOGUE.methods.get(options.id)
+    return _print(f"{options.id}: {known.summary if known else 'well formed, and in no catalogue that we know'}")
+
+
+def _digest(options: Any) -> int:
+    return _print(_pretty(digest_json(_read(options.target), options.algorithm).to_wire()))
+
+
+def _wrap(options: Any) -> int:
+    """An envelope passes as it is; JSON is kept as it is in `result`, text as one string."""
+    text = sys.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
+    value = text if options.text else read_json(text)
+    return _print(_pretty(mcp_envelope_v0_1.write(local_envelope(value, ""))))
+
+
+def _keygen(options: Any) -> int:
+    key, public = generate_key(), options.target.with_name(f"{options.target.name}.pub")
+    for path, content, mode in ((options.target, key.to_pem(), 0o600), (public, key.public_pem(), 0o644)):
+        path.touch(mode, exist_ok=False)  # before anything is in it
+        path.write_bytes(content)
+    return _print(f"{options.target} signs, {public} verifies (key {key.key_id})")
+
+
+def _validate_manifest(options: Any) -> int:
+    faults = manifest_faults(_read(options.target))
+    return _tell("\n".join(faults), NOT_VERIFIED) if faults else _print("valid")
+
+
+def _check_vector(options: Any) -> int:
+    verdicts = list(check_vectors(options.target, mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
+    _print("\n".join(map(str, verdicts)))
+    return OK if verdicts and not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
+
+
 _COMMANDS: Final[dict[str, Callable[[Any], int]]] = {
+    "list": _list,
     "show": _show,
     "verify": _verify,
     "graph": _graph,
     "capabilities": _capabilities,
+    "methods": _methods,
+    "digest": _digest,
+    "wrap": _wrap,
+    "keygen": _keygen,
+    "validate-manifest": _validate_manifest,
+    "check-vector": _check_vector,
 }
 
 

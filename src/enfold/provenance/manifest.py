@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from enfold.provenance.methods import CATALOGUE
+import msgspec
+
+from enfold.provenance.methods import CATALOGUE, method_id_fault
 from enfold.provenance.recording import MAX_ARTIFACTS
 from enfold.provenance.store import DEFAULT_MAX_BYTES
 
-__all__ = ["LEVEL", "capabilities"]
+__all__ = ["LEVEL", "capabilities", "manifest_faults"]
 
 LEVEL: Final = 3  # Lineage: parents link to real runs, which can be fetched, and form no circle.
 
@@ -63,6 +65,53 @@ def capabilities() -> dict[str, Any]:
         "test_vectors_validated": list(_VECTORS),
         "known_deviations": [dict(deviation) for deviation in _DEVIATIONS],
     }
+
+
+def manifest_faults(manifest: Any) -> list[str]:
+    """What is wrong with somebody's manifest: its form, its method ids, and ids that stand there twice."""
+    try:
+        read = msgspec.convert(manifest, _Manifest)
+    except msgspec.ValidationError as error:
+        return [str(error)]
+    claimed = [*read.implements, *read.optional]
+    faults = [fault for fault in map(method_id_fault, claimed) if fault is not None]
+    return faults + [
+        f"{each} is listed twice" for each in sorted({each for each in claimed if claimed.count(each) > 1})
+    ]
+
+
+class _Engine(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    version: Annotated[str, msgspec.Meta(max_length=50)]
+    vendor: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    repo: str = ""
+    license: str = ""
+
+
+class _Constraints(msgspec.Struct, forbid_unknown_fields=True):
+    canonicalization: Literal["jcs-subset", "jcs-full", "custom"] = "jcs-subset"
+    max_record_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    max_artifacts: Annotated[int, msgspec.Meta(ge=0)] = 0
+    supported_digest_algorithms: list[Literal["sha256", "sha512", "blake3"]] = []
+
+
+class _Deviation(msgspec.Struct):
+    method_id: str
+    deviation: str
+    reason: str = ""
+
+
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    """`prov-capabilities@v0.1`, as prov-spec's schema has it."""
+
+    schema: Literal["prov-capabilities@v0.1"]
+    engine: _Engine
+    implements: Annotated[list[str], msgspec.Meta(min_length=1)]
+    optional: list[str] = []
+    conformance_level: Literal["syntax-conformant", "semantics-conformant", "fully-conformant"] = "syntax-conformant"
+    constraints: _Constraints | None = None
+    test_vectors_validated: list[str] = []
+    known_deviations: list[_Deviation] = []
 
 
 def _version() -> str:

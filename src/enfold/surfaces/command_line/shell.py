@@ -94,6 +94,7 @@ class PreparedCall(msgspec.Struct):
     write: Callable[[ResponseEnvelope[Any]], bytes]
     write_error: Callable[[CallError], bytes] | None = None
     output: str | None = None  # the file that takes the result
+    is_stored: bool = False  # whether a record of provenance outlives the command
 
 
 class Shell:
@@ -167,6 +168,7 @@ class Shell:
             lambda envelope: encode_result(chosen.write(envelope, spec)),
             write_error if "--format" in words.options else None,
             words.options.get("--output"),
+            "--store" in words.options,
         )
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
@@ -203,6 +205,7 @@ class Shell:
             asked.context,
             lambda envelope: encode_result(asked.answer(envelope)),
             lambda error: encode_failure(asked.refusal(error)),
+            is_stored="--store" in words.options,
         )
 
     async def run(self, call: PreparedCall) -> int:
@@ -233,7 +236,8 @@ class Shell:
             raise
         finally:
             if call.context.recording is not None and call.context.recording.is_kept:
-                print(f"recorded as run {call.context.recording.run_id}", file=self._messages)
+                kept = "" if call.is_stored else " (the record is kept nowhere: --store FILE keeps it)"
+                print(f"recorded as run {call.context.recording.run_id}{kept}", file=self._messages)
 
     async def _follow(self, call: PreparedCall, watch: Watch | None) -> int:
         worst = 0
