@@ -11,7 +11,8 @@ from tests.surfaces.mcp.conftest import Client
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
-from enfold.operation import CallLimits, Policy
+from enfold.operation import Policy
+from enfold.operation.limits import CallLimits
 from enfold.registry import Registry
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from enfold.env import build_env
 from enfold.envelope import (
     HTTP_RESPONSE_META_SCHEMA,
     LOCAL_RESPONSE_META_SCHEMA,
@@ -33,6 +32,7 @@ from enfold.operation import AccessControl, Context, Identity, OperationSpec, Op
 from enfold.registry import OperationRegistry
 
 if TYPE_CHECKING:
+    from enfold.env import build_env
     from enfold.schema.cast import CastError, cast
     from enfold.schema.repair import repair
 
@@ -74,8 +74,13 @@ __all__ = [
     "unwrap",
 ]
 
-# The schema engines are loaded when first used: a program that only imports the registry starts without them.
-_LATE = {"CastError": "enfold.schema.cast", "cast": "enfold.schema.cast", "repair": "enfold.schema.repair"}
+# These are loaded when first used: a program that only imports the registry starts without them.
+_LATE = {
+    "CastError": "enfold.schema.cast",
+    "build_env": "enfold.env",
+    "cast": "enfold.schema.cast",
+    "repair": "enfold.schema.repair",
+}
 
 
 def __getattr__(name: str) -> Any:

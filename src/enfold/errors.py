@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["CATEGORIES", "CODES", "CallError", "Code", "FormatError", "code_row", "error_from", "safe_code"]
+__all__ = [
+    "CATEGORIES",
+    "CODES",
+    "CallError",
+    "Code",
+    "DecodeError",
+    "FormatError",
+    "Reason",
+    "code_row",
+    "error_from",
+    "safe_code",
+]
 
 # The kinds of failures that ToolEnvelope V1 knows; an operation may choose one for a code of its own.
 CATEGORIES: Final = (
@@ -116,6 +127,30 @@ class CallError(Exception):
 
 class FormatError(ValueError):
     """What was read is not of the format it was said to be."""
+
+
+# How a type refuses data, in the words of the contract.
+Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
+
+
+class DecodeError(ValueError):
+    """JSON data that a type refuses.
+
+    `path` says where (`due`, `items[1].due`, empty for the whole), `reason` in which way, in the words of the contract,
+    and `expected` what would be right: a format such as `date-time`, or the sentence of a validator.
+    """
+
+    def __init__(self, path: str, expected: str, reason: Reason = "type") -> None:
+        super().__init__(path, expected, reason)
+        self.path = path
+        self.expected = expected
+        self.reason: Reason = reason
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        if self.reason == "type":
+            return f"{where}expected {self.expected}"
+        return f"{where}{self.expected}" if self.reason == "constraint" else f"{where}{self.reason}"
 
 
 # --- exceptions of handlers ---------------------------------------------------------------------------------------

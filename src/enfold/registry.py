@@ -21,7 +21,6 @@ import msgspec
 from msgspec.structs import replace
 
 from enfold.access import EVERYTHING, is_hidden, may_list
-from enfold.env import Env, build_env
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.lifetime import Lifetime
@@ -43,10 +42,11 @@ from enfold.operation import (
 )
 from enfold.reserved import Reserved, check_namespace, is_reserved
 from enfold.runtime import PreparedOperation, drive
-from enfold.source_states import SourceTable
 
 if TYPE_CHECKING:
+    from enfold.env import Env
     from enfold.operation.options import OperationOptions
+    from enfold.source_states import SourceTable
     from enfold.threads import Threads
 
 __all__ = ["OperationRegistry", "Registry", "not_found"]
@@ -70,12 +70,16 @@ class Registry:
         raise NotImplementedError
 
     lifetime: Lifetime
-    sources: SourceTable  # where the operations come from, and how each source is at this moment
     title = ""  # what the application calls itself; "" where it does not say
     app_version = ""
     reserved: Reserved
     observers: Observers  # who is told of every call
     _names_all = True  # whether whoever asks may see every name
+
+    @property
+    def sources(self) -> SourceTable:
+        """Where the operations come from, and how each source is at this moment."""
+        raise NotImplementedError
 
     @property
     def version(self) -> int:
@@ -287,7 +291,7 @@ class OperationRegistry(Registry):
         self.app_version = version
         self.reserved = Reserved(self._run, self._changed)
         self.lifetime = Lifetime()
-        self.sources = SourceTable()
+        self._sources: SourceTable | None = None
         self.observers = Observers()
         chosen = Policy(normalize, strict_output, coerce, extras, expose_errors, detect=detect)
         self._policy = chosen.over(DEFAULT_POLICY)
@@ -403,6 +407,18 @@ class OperationRegistry(Registry):
         policy = operation.policy.over(self._policy)
         return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime, observers=self.observers)
 
+    @property
+    def sources(self) -> SourceTable:
+        from enfold.source_states import SourceTable  # a program without sources starts without
+
+        if self._sources is None:
+            self._sources = SourceTable()
+        return self._sources
+
+    @sources.setter
+    def sources(self, table: SourceTable) -> None:
+        self._sources = table
+
     def threads(self) -> Threads:
         """The worker threads for `def` handlers, shared by all operations; made when first needed."""
         from enfold.threads import Threads  # with the first `def` that needs a thread
@@ -412,6 +428,8 @@ class OperationRegistry(Registry):
         return self._pool
 
     def _env(self, context: Context, policy: Policy) -> Env:
+        from enfold.env import build_env  # most programs start without
+
         return build_env(self, context, raise_on_error=bool(policy.raise_on_error))
 
     def _changed(self) -> None:
@@ -502,7 +520,6 @@ class View(Registry):
     ) -> None:
         self._base = base
         self.lifetime = base.lifetime
-        self.sources = base.sources
         self.title = base.title
         self.app_version = base.app_version
         self.reserved = base.reserved
@@ -516,6 +533,10 @@ class View(Registry):
         self._names_all = base._names_all and guard is None
         self._seen = base.version
         self._entries = self._derive(self._refuse)
+
+    @property
+    def sources(self) -> SourceTable:
+        return self._base.sources
 
     @property
     def version(self) -> int:

@@ -15,13 +15,12 @@ import msgspec
 
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, error_from
+from enfold.errors import CallError, DecodeError, error_from
 from enfold.lifetime import Lifetime
 from enfold.log import Log
 from enfold.observing import SpanStart
 from enfold.operation import (
     INHERIT,
-    CallLimits,
     Context,
     Identity,
     Operation,
@@ -30,12 +29,12 @@ from enfold.operation import (
     Policy,
     is_coroutine_function,
 )
-from enfold.operation.repeats import EntryKey, OnceStore, input_digest, owned_by
-from enfold.schema.refusal import DecodeError
 
 if TYPE_CHECKING:
     from enfold.env import Env
     from enfold.observing import Observers
+    from enfold.operation.limits import CallLimits
+    from enfold.operation.repeats import OnceStore
     from enfold.pipeline import Finish
     from enfold.selection.selecting import Selection
     from enfold.threads import Threads
@@ -326,6 +325,8 @@ class PreparedOperation:
         prepared = self._counted()._looked_into()
         if self.spec.type is not OperationType.MUTATION:
             return await prepared.execute(input, context)
+        from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
+
         entry = EntryKey(owned_by(context.identity), self.id, key)
         context.idempotency_key = entry.digest()
         left, own = context.remaining(), self.spec.timeout

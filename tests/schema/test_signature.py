@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from enfold.schema.refusal import DecodeError
+from enfold.errors import DecodeError
 from enfold.schema.signature import Signature, read_signature
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from enfold.envelope import ImageContent, ResponseEnvelope, TextContent
+from enfold.errors import DecodeError
 from enfold.schema.arguments import faults
 from enfold.schema.plain import to_plain
-from enfold.schema.refusal import DecodeError
 from enfold.schema.signature import Signature, as_type, read_signature
 
 T = TypeVar("T")

@@ -29,7 +29,8 @@ from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.targets import opened, served_program, with_peers
 from enfold.errors import CallError
-from enfold.operation import INHERIT, CallLimits, Policy
+from enfold.operation import INHERIT, Policy
+from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds, divided
 from enfold.workers import Passing, Worker, listen_to_siblings, run_workers, session_prefix, without_parent

@@ -12,7 +12,6 @@ from enfold.operation.context import (
     new_request_id,
 )
 from enfold.operation.identity import OPEN, AccessControl, Identity, ReservedAccess, read_access
-from enfold.operation.limits import CallLimits
 from enfold.operation.names import (
     MAX_ID_LENGTH,
     MAX_ID_PARTS,
@@ -44,7 +43,6 @@ __all__ = [
     "MAX_NAME_LENGTH",
     "OPEN",
     "AccessControl",
-    "CallLimits",
     "CallState",
     "Context",
     "Detached",

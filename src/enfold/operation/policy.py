@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.operation.limits import CallLimits
-from enfold.operation.repeats import OnceStore
+if TYPE_CHECKING:
+    from enfold.operation.limits import CallLimits
+    from enfold.operation.repeats import OnceStore
 
 __all__ = ["DEFAULT_POLICY", "INHERIT", "Normalize", "Policy"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Never, NoRetur
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.refusal import DecodeError
+from enfold.errors import DecodeError
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, read_callable
 from enfold.schema.types.describe import describe_record, describe_shape

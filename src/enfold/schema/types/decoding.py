@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import is_
 from typing import Any, Final, TypeAlias
 
+from enfold.errors import DecodeError, Reason
 from enfold.schema import wording
-from enfold.schema.refusal import DecodeError, Reason
 from enfold.schema.types import shapes
 from enfold.schema.types.shapes import Definitions, Record, Shape
 

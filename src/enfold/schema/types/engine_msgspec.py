@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Union
 import msgspec
 from msgspec import UNSET, ValidationError
 
-from enfold.schema.refusal import DecodeError
+from enfold.errors import DecodeError
 from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
 from enfold.schema.types.shapes import NO_LIMITS, Definitions, Record, Shape, ValueLimits

@@ -17,8 +17,8 @@ from msgspec import UNSET
 from pydantic import GetCoreSchemaHandler, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 
+from enfold.errors import DecodeError
 from enfold.schema.check import compile_schema
-from enfold.schema.refusal import DecodeError
 from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation

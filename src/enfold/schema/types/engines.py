@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from enfold.schema.refusal import DecodeError
+from enfold.errors import DecodeError
 from enfold.schema.types import engine_msgspec
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.decoding import whole_numbers, whole_numbers_of_fields
