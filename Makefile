@@ -8,7 +8,7 @@ JOBS ?= 4
 # Tests start hundreds of Python processes: what is compiled once is kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup test check bench demo docs conformance faults clean
+.PHONY: setup test check bench demo docs conformance faults console clean
 
 $(VENV)/ready: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -57,6 +57,10 @@ faults: setup
 		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
 		tests/calls/test_attacks.py tests/calls/test_nats_store.py tests/tasks/test_faults.py
 	$(BIN)/python -m tests.running.changes_under_load --changes 100
+
+# Chromium is Debian's: root installs it with its libraries (tests/parts/debian.sh); otherwise: sudo apt-get install chromium
+console: setup
+	ENFOLD_CONSOLE=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/surfaces/console
 
 docs: setup
 	$(BIN)/python docs/build.py

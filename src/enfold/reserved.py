@@ -58,6 +58,10 @@ class Reserved:
             self._made = None
             self._changed()
 
+    def has(self, part: str) -> bool:
+        """Whether a part of the program has offered anything."""
+        return part in self._offers
+
     def operations(self) -> Mapping[str, PreparedOperation]:
         """The operations by id."""
         if self._made is None:

@@ -23,8 +23,8 @@ for package in lighttpd; do
     apt install -y "$package" || missing "$package"
   fi
 done
-# Shells, which look for their own files below /usr.
-for package in zsh fish; do
+# Shells, which look for their own files below /usr; and a browser, with its hundred libraries. To install takes root.
+for package in zsh fish chromium; do
   command -v "$package" >/dev/null && continue
   with_lists install -y --no-install-recommends "$package" || missing "$package"
 done

@@ -152,6 +152,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         metavar="NAME=NUMBER",
         help="another bound than the default: docs/bounds.md",
     )
+    parser.add_argument("--no-console", action="store_true", help="leave out the page for people at /")
     add_recording_options(parser)
     add_log_options(parser)
     place = parser.add_mutually_exclusive_group()
@@ -258,6 +259,7 @@ class _Serving:
         )
 
     def _app(self) -> HTTPApp:
+        from enfold.introspection import keep_calls
         from enfold.surfaces.http import to_http
         from enfold.surfaces.mcp import to_mcp
 
@@ -286,7 +288,10 @@ class _Serving:
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
         self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
         mounts |= metrics_mount(self._registry, has_identities=tokens is not None)
-        self._http = to_http(self._registry, mounts=mounts, title=options.title, **shared)
+        keep_calls(self._registry)
+        self._http = to_http(
+            self._registry, mounts=mounts, console=not options.no_console, title=options.title, **shared
+        )
         return self._http
 
     def _stop(self) -> None:

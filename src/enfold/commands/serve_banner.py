@@ -26,6 +26,7 @@ def say_where(registry: Registry, terms: Terms, port: int) -> None:
     lines = [
         f"{_title(registry, terms)} serves {len(registry)} operations",
         f"  calls     {base}/functions/{{id}}",
+        *(() if terms.options.no_console else (f"  console   {base}/",)),
         f"  document  {base}/openapi.json",
         f"  MCP       {base}/mcp",
         f"  health    {base}/healthz and {base}/readyz",

@@ -22,7 +22,7 @@ Schema: TypeAlias = dict[str, Any]
 
 DEFAULT_FORMAT: Final = "result"
 
-_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1")
+_NAMES: Final = ("result", "envelope", "mcp_envelope_v0_1", "tool_envelope_v1", "annotated")
 
 
 class Verbs(Protocol):

@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from enfold.operation import Operation
 from enfold.registry import Registry
 
-__all__ = ["introduce"]
+if TYPE_CHECKING:
+    from enfold.provenance import Recorder, RecordStore
+
+__all__ = ["introduce", "keep_calls"]
 
 
-def introduce(registry: Registry, surfaces: Mapping[str, str]) -> None:
-    """Let a registry tell about itself; `surfaces` are those that serve it, each with its address."""
-    registry.reserved.surfaces.update(surfaces)
-    registry.reserved.offer("about", lambda: _operations(registry))
+def introduce(registry: Registry, surfaces: Mapping[str, str], recorder: Recorder | None = None) -> None:
+    """Let a registry tell about itself; `surfaces` serve it, each at its address, and `recorder` keeps its runs."""
+    reserved = registry.reserved
+    reserved.surfaces.update(surfaces)
+    reserved.offer("about", lambda: _operations(registry))
+    if recorder is not None and recorder.store is not None:
+        store = recorder.store
+        reserved.offer("runs", lambda: _run_operations(store))
+    if not reserved.has("calls"):  # which are kept from the first time that somebody asks for them
+        reserved.offer("calls", lambda: _call_operations(registry))
+
+
+def keep_calls(registry: Registry) -> None:
+    """Keep the last calls of a registry from now on, for whoever asks for them later."""
+    operations = list(_call_operations(registry))
+    registry.reserved.offer("calls", lambda: operations)
+
+
+# What follows is imported when somebody asks for it: starting a program does not need it.
 
 
 def _operations(registry: Registry) -> Iterable[Operation]:
-    from enfold.introspection.about import about_operations  # which starting a program does not need
+    from enfold.introspection.about import about_operations
+    from enfold.introspection.sources import source_operations
 
-    return about_operations(registry)
+    return [*about_operations(registry), *source_operations(registry)]
+
+
+def _call_operations(registry: Registry) -> Iterable[Operation]:
+    from enfold.introspection.calls import CallLog, call_operations
+
+    return call_operations(CallLog(registry))
+
+
+def _run_operations(store: RecordStore) -> Iterable[Operation]:
+    from enfold.introspection.runs import run_operations
+
+    return run_operations(store)

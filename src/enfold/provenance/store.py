@@ -211,6 +211,11 @@ class RecordStore:
         rows = self._read("SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,))
         return _decode(*rows[0]) if rows else None
 
+    def identity_of(self, run_id: str) -> str | None:
+        """For whom a run was recorded; None where there is no such run."""
+        rows = self._read("SELECT identity FROM records WHERE run_id = ?", (run_id,))
+        return rows[0][0] if rows else None
+
     def row_faults(self, run_id: str) -> list[str]:
         """Where the columns of a run differ from its record: operation, time, caller.
 

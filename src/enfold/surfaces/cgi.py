@@ -57,7 +57,7 @@ def to_cgi(
     variables = os.environ if environ is None else environ
     # A client's `Proxy` header would arrive under the name by which HTTP clients find their proxy.
     variables.pop("HTTP_PROXY", None)
-    introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"})
+    introduce(registry, {"cgi": "functions/{id}", "document": "openapi.json"}, recorder)
     user = variables.get(identity_variable)
     guarded = registry.guarded(has_identities=bool(user), is_observed=False)
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.formats.wrapper_schemas import with_references
 from enfold.mcp.tool_names import tool_names
-from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
+from enfold.operation import AccessControl, Identity, OperationSpec, OperationType, Origin
 from enfold.registry import Registry
+from enfold.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
 from enfold.schema.nodes.reference import digest, unquote
 from enfold.surfaces.failures import declared_status
@@ -52,6 +54,8 @@ def to_openapi(
     identity: Identity | None = None,
     everything: bool = False,
     namespace: str | None = None,
+    operation: str | None = None,
+    outline: bool = False,
     servers: Iterable[str] = ("/",),
     title: str | None = None,
     version: str | None = None,
@@ -59,18 +63,25 @@ def to_openapi(
 ) -> dict[str, Any]:
     """The document for one caller: only what this identity may call, or, for the owner, everything.
 
-    `namespace` keeps to what lies in it; operations of the namespace `enfold` are described only where it is named.
-    `has_tasks` says that durable operations are run as tasks for those who ask.
+    `namespace` keeps to what lies in it, `operation` to the one with that id; those of the namespace `enfold` are described
+    only where it is named so. An `outline` says what there is, without arguments, answers and schemas. `has_tasks` says that
+    durable operations are run as tasks for those who ask.
     """
     chosen = find_format(format)
-    specs = registry.list(namespace=namespace) if everything else registry.visible(identity, namespace=namespace)
+    asked = RESERVED if operation is not None and is_reserved(operation) else namespace
+    specs = registry.list(namespace=asked) if everything else registry.visible(identity, namespace=asked)
+    if operation is not None:
+        specs = [spec for spec in specs if spec.id == operation]
     # Names are given over all operations, so that each has the same name for every caller.
     tools = tool_names(registry)
     components = _Components(chosen, has_tasks=has_tasks and any(spec.durable != "never" for spec in specs))
     short = _short_paths(specs)
     notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
-    paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
-    if components.has_tasks:
+    if outline or operation is not None:
+        notes = {spec.id: {**notes[spec.id], **_facts(spec, registry.get(spec.id).origin)} for spec in specs}
+    item = _outline if outline else partial(_path_item, components=components)
+    paths = {f"/functions/{spec.id}": item(spec, notes[spec.id]) for spec in specs}
+    if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
         paths |= task_paths(components.shared(404), security=security)
     return {
@@ -94,6 +105,21 @@ def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
         for spec in specs
         if names[spec.name] == 1 and spec.namespace
     }
+
+
+def _facts(spec: OperationSpec, origin: Origin) -> Schema:
+    """What a person wants to know of an operation, and a generator of clients has no use for."""
+    return {
+        "x-enfold-type": spec.type.value,
+        "x-enfold-kind": origin.kind,
+        "x-enfold-source": origin.name or spec.namespace.partition(".")[0],
+        "x-enfold-destructive": spec.destructive,
+        "x-enfold-resumable": spec.resumable,
+    }
+
+
+def _outline(spec: OperationSpec, notes: Schema) -> Schema:
+    return {"post": _described(spec, spec.id, notes)}
 
 
 def _path_item(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:

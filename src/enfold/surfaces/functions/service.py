@@ -134,6 +134,11 @@ class Functions:
         """The scopes that operations ask for."""
         return scopes_of(self._registry.list())
 
+    @property
+    def surfaces(self) -> Mapping[str, str]:
+        """The surfaces of the program, each with its address below that of the program."""
+        return self._registry.reserved.surfaces
+
     def admit(self, route: Route, request: FunctionRequest) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
         if request.identity is None:
@@ -318,6 +323,8 @@ class Functions:
             format=request.format.name,
             identity=request.identity,
             namespace=reading.query_value(request.query, "namespace"),
+            operation=reading.query_value(request.query, "operation"),
+            outline=reading.query_value(request.query, "outline") == "true",
             servers=[place or "/"],
             title=self._settings.title,
             version=self._settings.version,

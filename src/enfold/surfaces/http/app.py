@@ -24,7 +24,8 @@ from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table
+from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table, respond
+from enfold.surfaces.console import Console, Page, wants_page
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, record_of
 from enfold.surfaces.functions.routes import PREFIX, Route
 from enfold.surfaces.functions.service import (
@@ -79,21 +80,24 @@ def to_http(
     title: str | None = None,
     version: str | None = None,
     tasks: Tasks | None = None,
+    console: bool = True,
 ) -> HTTPApp:
     """Serve a registry as an ASGI app.
 
     With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
     `mounts` are other ASGI apps by path; `allowed_hosts` the names this server goes by (the loopback and its own
     address if none are given); `allowed_origins` the origins whose pages may call it, which switches CORS on;
-    `recorder` captures provenance for callers who ask for it; `tasks` runs durable operations as tasks for those who ask.
+    `recorder` captures provenance for callers who ask for it; `tasks` runs durable operations as tasks for those who ask;
+    `console` is the page for people at `/`.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
-    introduce(registry, _surfaces(mounts or {}))
+    introduce(registry, _surfaces(mounts or {}), recorder)
     functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if is_closed else None
-    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat, tasks)
+    page = Console() if console else None
+    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat, page, tasks)
     return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
 
 
@@ -111,6 +115,7 @@ class Carrying(msgspec.Struct, frozen=True):
     max_body: int
     body_timeout: float
     heartbeat: float
+    console: Console | None
     tasks: Any = None  # a Tasks
 
 
@@ -328,6 +333,10 @@ class HTTPApp:
             return FunctionAnswer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
         if self._tasks is not None and request.path.startswith("/tasks"):
             return await self._task_page(self._tasks, exchange, request, functions)
+        if self._carrying.console is not None and request.method in ("GET", "HEAD"):
+            page = self._carrying.console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
+            if page is not None:
+                return await self._console_page(page, exchange, request)
         methods = PAGES.get(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
@@ -369,6 +378,22 @@ class HTTPApp:
         context = Context(identity=request.identity)
         await self._stream(exchange, request, context, "text/event-stream", tasks.follow(request))
         return None
+
+    async def _console_page(self, page: Page, exchange: Exchange, request: FunctionRequest) -> FunctionAnswer | None:
+        """A file of the console; a program that asks at the root for no page is told where everything is."""
+        if request.path == "/" and not wants_page(request.headers.get(b"accept")):
+            if self._public is not None and request.identity is None:
+                raise no_identity()
+            return FunctionAnswer(msgspec.json.encode(self._addresses(exchange, request)), 200, [NO_STORE, _VARY])
+        exchange.is_started = True
+        headers = [*page.headers, *exchange.extra_headers, id_header(request)]
+        await respond(exchange.send, page.status, b"" if request.method == "HEAD" else page.body, headers)
+        return None
+
+    def _addresses(self, exchange: Exchange, request: FunctionRequest) -> dict[str, str]:
+        base = f"{_origin(exchange, request)}{exchange.scope.get('root_path', '')}/"
+        named = self._functions.surfaces
+        return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
     def _metadata(self, exchange: Exchange, request: FunctionRequest) -> dict[str, Any]:
         """Who gives tokens for what is at the path below the well-known one (RFC 9728)."""
@@ -441,6 +466,7 @@ def _is_call(path: str, method: str) -> bool:
     return method != "OPTIONS" and (path.startswith(PREFIX) or path == "/call")
 
 
+_VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 

@@ -52,7 +52,7 @@ def to_mcp(
     its own address if none are given), `allowed_origins` whose pages may call.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    introduce(registry, {"mcp": "mcp"})
+    introduce(registry, {"mcp": "mcp"}, settings.get("recorder"))
     shared = SharedByPosts(MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None), max_body)
     servers = tuple(authorization_servers)
     authorization = Authorization(registry, tokens, servers, allow_anonymous=allow_anonymous)

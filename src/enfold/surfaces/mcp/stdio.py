@@ -58,7 +58,7 @@ async def run_stdio(registry: Registry, *, identity: Identity | None = None, **s
 
 def _connection(registry: Registry, identity: Identity | None, settings: dict[str, Any]) -> StdioChannel:
     chosen = MCPSettings(**settings)
-    introduce(registry, {"mcp": "the standard streams"})
+    introduce(registry, {"mcp": "the standard streams"}, chosen.recorder)
     server = MCPServer(registry, chosen, has_identities=identity is not None)
     return StdioChannel(server, take_streams(chosen.bounds.line_bytes), identity)
 

@@ -1,0 +1,60 @@
+"""Format `annotated`: the envelope with its warnings and its provenance beside it, for whoever looks at a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from enfold.envelope import ResponseEnvelope, ResultWarning
+from enfold.errors import CallError, FormatError
+from enfold.formats import envelope as plain
+from enfold.operation import OperationSpec
+
+__all__ = ["read", "success_schema", "write", "write_error"]
+
+ERROR_SCHEMA: Final[dict[str, Any]] = plain.ERROR_SCHEMA
+_BESIDE: Final = ("warnings", "provenance")
+
+
+def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
+    """`{"data", "meta", "warnings", "provenance"}`; a warning has its sentence besides its code and its place."""
+    warnings = [{**warning.to_wire(), "message": warning.sentence} for warning in envelope.warnings]
+    return {**plain.write(envelope, operation), "warnings": warnings, "provenance": envelope.provenance}
+
+
+def write_error(error: CallError, operation_id: str) -> dict[str, Any]:
+    return plain.write_error(error, operation_id)
+
+
+def read(wire: Any) -> ResponseEnvelope[Any]:
+    """The envelope that was written, with what stood beside it; or the error raised again."""
+    if not isinstance(wire, Mapping):
+        raise FormatError("Not of the format `annotated`: it is a JSON object")
+    envelope = plain.read({name: value for name, value in wire.items() if name not in _BESIDE})
+    warnings = wire.get("warnings") or ()
+    try:
+        read = tuple(msgspec.convert(warning, _WireWarning).to_warning() for warning in warnings)
+    except (msgspec.ValidationError, TypeError):
+        raise FormatError("Not of the format `annotated`: a warning has `code` and `path`") from None
+    return msgspec.structs.replace(envelope, warnings=read, provenance=wire.get("provenance"))
+
+
+class _WireWarning(msgspec.Struct):
+    code: str
+    path: str
+    type: str = "null"
+    size: int = 0
+    count: int = 1
+
+    def to_warning(self) -> ResultWarning:
+        return ResultWarning(self.code, self.path, type=self.type, size=self.size, count=self.count)
+
+
+def success_schema(operation: OperationSpec) -> dict[str, Any]:
+    """The schema of `{"data", "meta", "warnings", "provenance"}`."""
+    schema = plain.success_schema(operation)
+    schema["properties"] |= {"warnings": {"type": "array", "items": {"type": "object"}}, "provenance": {}}
+    schema["required"] = [*schema["required"], *_BESIDE]
+    return schema

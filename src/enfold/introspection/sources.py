@@ -1,0 +1,93 @@
+"""`enfold.sources`: where the operations come from, how each source is at this moment, and what its tools cost a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+
+from enfold.operation import Operation, OperationSpec, OperationType
+from enfold.registry import Registry
+from enfold.reserved import reserved_operation
+from enfold.source_states import SourceState
+
+__all__ = ["SkippedPlace", "SourceSummary", "source_operations"]
+
+BYTES_OF_A_TOKEN = 4  # which makes every count an estimate
+
+
+class SkippedPlace(msgspec.Struct, frozen=True):
+    """What a source has and could not be taken, and why."""
+
+    where: str
+    why: str
+
+
+class SourceSummary(msgspec.Struct, frozen=True):
+    """A source at this moment."""
+
+    name: str
+    kind: str
+    state: str  # up, down, starting
+    since: int | None  # Unix milliseconds
+    why: str
+    operations: int
+    skipped: list[SkippedPlace]
+    required: bool
+    tokens: int  # that a model reads to know its tools, by estimate
+
+
+def source_operations(registry: Registry) -> Iterable[Operation]:
+    async def sources() -> list[SourceSummary]:
+        """List the sources: their states, why they are down, what was skipped, and what their tools cost a model."""
+        return _summaries(registry)
+
+    async def watch() -> AsyncIterator[list[SourceSummary]]:
+        """List the sources now, and again after every change."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def tell(before: SourceState | None, after: SourceState | None) -> None:  # noqa: ARG001  # every watcher gets both
+            loop.call_soon_threadsafe(changed.set)
+
+        stop = registry.sources.watch(tell)
+        try:
+            while True:
+                changed.clear()
+                yield _summaries(registry)
+                await changed.wait()
+        finally:
+            stop()
+
+    yield reserved_operation(sources, "enfold.sources")
+    yield reserved_operation(watch, "enfold.sources.watch", type=OperationType.SUBSCRIPTION)
+
+
+def _summaries(registry: Registry) -> list[SourceSummary]:
+    operations, states = list(registry), list(registry.sources)
+    if not states:  # a registry that was served as it is
+        tokens = _tokens(each.spec for each in operations)
+        return [SourceSummary("functions", "functions", "up", None, "", len(operations), [], True, tokens)]
+    if len(states) == 1:
+        return [_summary(states[0], operations)]
+    return [_summary(state, [each for each in operations if each.origin.name == state.name]) for state in states]
+
+
+def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:
+    return SourceSummary(
+        state.name,
+        state.kind,
+        state.state,
+        round(state.since * 1000),
+        state.why,
+        state.operations,
+        [SkippedPlace(place.where, place.why) for place in state.skipped],
+        state.required,
+        _tokens(each.spec for each in operations),
+    )
+
+
+def _tokens(specs: Iterable[OperationSpec]) -> int:
+    """What a model reads to know these as tools: their names, descriptions and arguments."""
+    listed = ([spec.id, spec.description, spec.input_schema] for spec in specs)
+    return sum(len(msgspec.json.encode(each, enc_hook=str)) for each in listed) // BYTES_OF_A_TOKEN

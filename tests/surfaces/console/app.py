@@ -1,0 +1,211 @@
+"""A program with everything that the console has to show: forms, streams, warnings, pictures, strangers' names, many operations."""
+
+import asyncio
+import base64
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from enfold import Context, ImageContent, OperationRegistry, OperationSpec, TextContent
+from enfold.operation import AccessControl, Operation
+
+ops = OperationRegistry("shop", title="Corner Shop")
+
+HOSTILE = [
+    "<img src=x onerror=alert(1)>",
+    "<script>alert(1)</script>",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)",
+    "{{constructor.constructor('alert(1)')()}}",
+    "${alert(1)}",
+    "</textarea><script>alert(1)</script>",
+    "<a href='javascript:alert(1)'>click</a>",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+    "<style>*{display:none}</style>",
+    "<base href=//evil.example/>",
+    "<meta http-equiv=refresh content='0;url=//evil.example'>",
+    "<form action=//evil.example><input name=x>",
+    "<!--",
+    "]]>",
+    "\u202emoc.live//:ptth",
+    "&lt;b&gt;&amp;",
+    "__proto__",
+    "<math><mtext></table><img src=x onerror=alert(1)>",
+    "'; alert(1); //",
+]
+
+
+@dataclass
+class Line:
+    """A line of an order."""
+
+    item: str
+    quantity: Annotated[int, msgspec.Meta(ge=1, le=99)] = 1
+
+
+@dataclass
+class Address:
+    """Where it goes."""
+
+    street: str
+    city: str
+
+
+@ops.query
+def items() -> list[dict[str, Any]]:
+    """List what is on the shelves, with prices."""
+    goods = [("tea", 3.5), ("coffee", 6.25), ("قهوة عربية", 7.0), ("bread", 2.1)]
+    return [{"name": name, "price": price, "left": 10 * place} for place, (name, price) in enumerate(goods)]
+
+
+@ops.mutation(access=AccessControl())
+async def order(
+    lines: list[Line],
+    delivery: Literal["counter", "bicycle", "post"],
+    day: date | None = None,
+    at: datetime | None = None,
+    address: Address | None = None,
+    gift: bool = False,
+    pay: int | str = 0,
+    note: str = "",
+    labels: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """Order something.
+
+    It is put aside until the day that you choose.
+
+    Args:
+        lines: What you want, and how much of it.
+        delivery: How it reaches you.
+        day: The day on which you come.
+        note: Anything that we should know.
+    """
+    return {
+        "number": 4711,
+        "lines": [[line.item, line.quantity] for line in lines],
+        "delivery": delivery,
+        "note": note,
+        "day": day,
+        "gift": gift,
+    }
+
+
+@ops.query
+def add(x: Annotated[int, msgspec.Meta(ge=0, le=100)], y: int = 1) -> int:
+    """Add two numbers."""
+    return x + y
+
+
+@ops.subscription
+async def ticks(every: float = 0.05, to: int = 1000) -> AsyncIterator[dict[str, Any]]:
+    """Count upwards, slowly."""
+    for number in range(to):
+        yield {"tick": number}
+        await asyncio.sleep(every)
+
+
+@ops.subscription(resumable=True)
+async def news(context: Context) -> AsyncIterator[str]:
+    """Tell the news, from where one left off."""
+    start = int(context.last_event_id or 0)
+    for number in range(start + 1, 100_000):
+        context.event_id = str(number)
+        yield f"news {number}"
+        await asyncio.sleep(0.05)
+
+
+class Shelf(msgspec.Struct):
+    name: str
+    count: int
+
+
+@ops.query
+def untidy() -> list[Shelf]:
+    """Give a result that has to be repaired in fifty places."""
+    return [{"name": f"shelf {place}", "count": str(place), f"dust{place}": 1} for place in range(50)]  # type: ignore[misc]
+
+
+@ops.query
+def strange() -> dict[str, Any]:
+    """Give back what strangers would write."""
+    return {"texts": HOSTILE, "keys": {text: text for text in HOSTILE}, "rows": [{"name": text} for text in HOSTILE]}
+
+
+@ops.query
+def picture() -> list[ImageContent | TextContent]:
+    """Paint a picture."""
+    return [ImageContent(base64.b64encode(_png(160, 90)).decode(), "image/png"), TextContent("a sunrise")]
+
+
+@ops.query
+def large() -> dict[str, Any]:
+    """Give two megabytes."""
+    return {"numbers": list(range(150_000)), "text": "long " * 200_000, "rows": [{"id": n} for n in range(5_000)]}
+
+
+@ops.query
+async def receipt(number: int, context: Context) -> dict[str, Any]:
+    """Write a receipt, which asks for the items."""
+    found = await context.env.shop.items()
+    return {"number": number, "items": len(found.data)}
+
+
+def strangers() -> OperationRegistry:
+    """Operations whose every text is a stranger's."""
+    made = OperationRegistry()
+    for place, text in enumerate(HOSTILE):
+        schema = {
+            "type": "object",
+            "properties": {text: {"type": "string", "description": text, "title": text}},
+            "required": [text],
+        }
+        spec = OperationSpec(
+            name=f"tool{place}", namespace="strange", title=text, description=text, tags=[text], input_schema=schema
+        )
+        made.register(Operation(spec, _echo))
+    return made
+
+
+def _echo(input: dict[str, Any], context: Context) -> dict[str, Any]:
+    del context
+    return input
+
+
+def many(number: int) -> OperationRegistry:
+    """As many operations as a large service has."""
+    made = OperationRegistry()
+    for place in range(number):
+        area = ("orders", "customers", "invoices", "stock", "reports")[place % 5]
+        spec = OperationSpec(
+            name=f"{('get', 'list', 'create', 'update')[place % 4]}_{area}_{place}",
+            namespace=f"big.{area}",
+            description=f"{('Get', 'List', 'Create', 'Update')[place % 4]} {area} number {place} of the large service.",
+            tags=[area],
+            type="query" if place % 4 < 2 else "mutation",
+        )
+        made.register(Operation(spec, _echo))
+    return made
+
+
+def _png(width: int, height: int) -> bytes:
+    rows = b"".join(
+        b"\0" + bytes(c for x in range(width) for c in (200 - y, 120 + x // 3, 90 + y)) for y in range(height)
+    )
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+ops.register_all(strangers())
