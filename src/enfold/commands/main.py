@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "token": "make, list and revoke the tokens of a file",
     "prov": "show, verify and draw records of provenance",
     "diff": "say what changed between two targets, and whom it breaks",
+    "containerize": "write the container file of an application",
     "doctor": "say what is installed, and what is wrong with a target",
     "completion": "print a script that completes commands, operations and arguments in your shell",
 }
@@ -77,7 +78,7 @@ def _dispatch(words: list[str], registry: Registry | None) -> int:
 
 
 def _usage(registry: Registry | None) -> str:
-    commands = "\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())
+    commands = "\n".join(f"  {name:<12} {text}" for name, text in COMMANDS.items())
     if registry is None:
         return USAGE.format(program="enfold COMMAND TARGET", commands=commands, more=TARGETS)
     script = f"{os.path.basename(sys.argv[0])} COMMAND"  # noqa: PTH119  # `pathlib` takes its time to load

@@ -90,7 +90,11 @@ def _run(terms: Terms, registry: Registry | None, listening: socket) -> int:
 def _run_worker(terms: Terms, registry: Registry | None, listening: socket) -> int:
     from enfold.commands.main import told
 
-    return told(lambda: _run(terms, registry, listening))
+    def work() -> int:
+        recorder = recorder_of(terms.options)
+        return _run(msgspec.structs.replace(terms, recorder=recorder), registry, listening)
+
+    return told(work)
 
 
 def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
@@ -121,7 +125,9 @@ def _terms(options: Namespace) -> Terms:
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
     bounds = bounds_of(options.target, options.bound)
-    return Terms(options, tokens, recorder_of(options), is_local, bounds, _certificate(options))
+    # Each process opens the store of records for itself: a connection to a database does not survive a fork.
+    recorder = recorder_of(options) if options.workers == 1 else None
+    return Terms(options, tokens, recorder, is_local, bounds, _certificate(options))
 
 
 def _certificate(options: Namespace) -> Certificate | None:

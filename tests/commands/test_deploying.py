@@ -1,0 +1,180 @@
+"""What `examples/deploy` tells others to run is run here, as far as it can be without a container engine."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+
+DEPLOY = Path(__file__).parent.parent.parent / "examples" / "deploy"
+PROBE = re.compile(r"CMD (\[.*\])")
+SECRETS = {"NATS_EDGE": "edge-secret", "NATS_WORKER": "worker-secret", "ENFOLD_SERVE_TOKEN": "owner-secret"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files as they lie in an image: nobody may write them."""
+    made = tmp_path / "app"
+    shutil.copytree(DEPLOY, made)
+    for path in made.rglob("*"):
+        path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+    return made
+
+
+def enfold(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "enfold", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running(words: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command of the files, with our Python in the place of the image's."""
+    own = {"enfold": [sys.executable, "-m", "enfold"], "python": [sys.executable]}
+    command = [*own.get(words[0], [words[0]]), *words[1:]]
+    environ = {**os.environ, **SECRETS, "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(command, cwd=cwd, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=40)
+
+
+def ask(address: str, body: bytes | None = None, **headers: str) -> tuple[int, Any]:
+    sent = {"Content-Type": "application/json", "Authorization": "Bearer owner-secret", **headers}
+    try:
+        with urlopen(Request(address, body, sent), timeout=10) as reply:  # noqa: S310  # our own server
+            return reply.status, json.load(reply)
+    except HTTPError as error:
+        return error.code, json.load(error)
+    except OSError:
+        return 0, None
+
+
+def wait_for(address: str, status: int = 200) -> Any:
+    ends_at = time.monotonic() + 30
+    while (found := ask(address))[0] != status:
+        assert time.monotonic() < ends_at, found
+        time.sleep(0.05)
+    return found[1]
+
+
+# --- the container file -------------------------------------------------------------------------------------------
+
+
+def test_the_container_file_is_the_one_that_containerize_writes(tmp_path: Path) -> None:
+    words = ["containerize", "app.py", "--python", "3.13", "--extra", "nats"]
+    shutil.copy(DEPLOY / "app.py", tmp_path)
+    written = enfold(*words, cwd=tmp_path)
+    again = enfold(*words, cwd=tmp_path)
+    assert written.returncode == 0
+    assert (tmp_path / "Containerfile").read_text() == (DEPLOY / "Containerfile").read_text()
+    assert (again.returncode, again.stderr) == (
+        2,
+        "VALIDATION_ERROR: Containerfile is there already: --force writes over it\n",
+    )
+
+
+def test_what_an_application_needs_stands_in_its_container_file(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("httpx\n")
+    (tmp_path / "enfold.toml").write_text(
+        '[sources.files]\ncommand = ["npx", "files"]\n[sources.shop]\nopenapi = "${SHOP_URL}"\n'
+    )
+    text = enfold("containerize", "enfold.toml", "--output", "-", cwd=tmp_path).stdout
+    assert 'The source "files" starts npx' in text
+    assert '"enfold[http,mcp,openapi]==' in text
+    assert "pip install -r requirements.txt" in text
+
+
+@pytest.mark.parametrize("target", ["../app.py", "none.py", "https://example.org/mcp", 'a".py'])
+def test_what_cannot_be_in_an_image_is_refused(tmp_path: Path, target: str) -> None:
+    done = enfold("containerize", target, "--output", "-", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.startswith("VALIDATION_ERROR: ")) == (2, "", True)
+
+
+def test_the_entry_and_the_checks_of_container_and_cluster_are_right(folder: Path) -> None:
+    port, text = free_port(), (folder / "Containerfile").read_text()
+    manifest, service = yaml.safe_load_all((folder / "kubernetes.yaml").read_text())
+    pod = manifest["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    entry = json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0].replace("8000", str(port)))
+    check = json.loads(PROBE.findall(text)[0].replace("8000", str(port)))
+    with running([*entry, *container["args"], "--allow-host", "127.0.0.1"], folder):
+        for probe in (container["livenessProbe"], container["readinessProbe"]):
+            host = {header["name"]: header["value"] for header in probe["httpGet"]["httpHeaders"]}
+            wait_for(f"http://127.0.0.1:{port}/healthz")
+            assert ask(f"http://127.0.0.1:{port}{probe['httpGet']['path']}", **host)[0] == 200
+        subprocess.run([sys.executable, *check[1:]], check=True, timeout=10)
+        assert ask(f"http://127.0.0.1:{port}/functions/shop.price?item=tea") == (200, {"result": 350})
+    assert f"USER {pod['securityContext']['runAsUser']}:" in text
+    assert service["spec"]["selector"] == manifest["spec"]["template"]["metadata"]["labels"]
+
+
+# --- compose ------------------------------------------------------------------------------------------------------
+
+
+def test_edge_workers_and_nats_work_together_with_the_permissions_of_the_operations(
+    folder: Path, tmp_path: Path, program: Callable[[str], str]
+) -> None:
+    made = enfold("nats", "permissions", "app.py", "--users", "users.json", cwd=folder)
+    assert made.stdout == (folder / "permissions.conf").read_text()
+    services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    broker, edge, monitor = free_port(), free_port(), free_port()
+    conf = folder / "nats.conf"
+    text = conf.read_text().replace("4222", str(broker)).replace("8222", str(monitor)).replace("/tmp", str(tmp_path))
+    conf.chmod(0o600)
+    conf.write_text(text)
+
+    def words(service: str) -> list[str]:
+        found: list[str] = services[service]["entrypoint"]
+        filled = [re.sub(r"\$\{(\w+)\}", lambda name: SECRETS[name[1]], word) for word in found]
+        return [word.replace("@nats:4222", f"@127.0.0.1:{broker}").replace("8000", str(edge)) for word in filled]
+
+    nats = [program("nats-server"), "-c", str(conf)]
+    with running(nats, folder) as server:
+        wait_for(f"http://127.0.0.1:{monitor}/healthz")
+        with running(words("worker"), folder), running(words("worker"), folder), running(words("edge"), folder):
+            base = f"http://127.0.0.1:{edge}"
+            assert wait_for(f"{base}/readyz")["status"] == "ready"
+            assert wait_for(f"{base}/functions/shop.price?item=tea") == {"result": 350}
+            assert ask(f"{base}/functions/shop.order", b'{"item": "cup", "count": 2}') == (200, {"result": 2400})
+            server.terminate()
+            missing = wait_for(f"{base}/readyz", 503)["missing"]
+            assert [(each["kind"], each["state"]) for each in missing] == [("calls", "down")]
+            assert "secret" not in json.dumps(missing)
+
+
+# --- systemd ------------------------------------------------------------------------------------------------------
+
+
+def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
+    unit = (DEPLOY / "enfold.service").read_text()
+    command = re.findall(r"^ExecStart=\S+/enfold (.*)$", unit, re.MULTILINE)[0].split()
+    assert enfold(command[0], "--help", cwd=DEPLOY).returncode == 0
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze")
+    path = tmp_path / "enfold.service"
+    path.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable} -m enfold", unit, flags=re.MULTILINE))
+    done = subprocess.run([analyze, "verify", str(path)], capture_output=True, text=True, check=False, timeout=60)
+    assert "enfold.service" not in done.stderr, done.stderr
