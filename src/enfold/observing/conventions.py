@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from enfold.observing.call_record import OK, CallRecord, SpanStart
 
-__all__ = ["cgi_span", "http_outcome", "http_span", "mcp_outcome", "mcp_span", "record_attributes"]
+__all__ = ["cgi_span", "http_outcome", "http_span", "mcp_outcome", "mcp_span", "outcome", "record_attributes"]
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 _LONGEST: Final = 200  # characters of what a stranger chose
@@ -62,7 +62,28 @@ def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[st
         attributes["http.request.body.size"] = record.request_bytes
     if record.response_bytes is not None:
         attributes["http.response.body.size"] = record.response_bytes
+    if record.code != OK and record.code not in _NOT_OUR_FAULT:
+        attributes["error.type"] = record.code
     return attributes
+
+
+# The caller was wrong, or gave up: by the conventions that is no error of a server.
+_NOT_OUR_FAULT: Final = frozenset(
+    {
+        "OPERATION_NOT_FOUND",
+        "INVALID_OPERATION_TYPE",
+        "VALIDATION_ERROR",
+        "ACCESS_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "PAYLOAD_TOO_LARGE",
+        "ABORTED",
+    }
+)
+
+
+def outcome(record: CallRecord) -> dict[str, Any]:
+    """What is known when a call has ended that came over no protocol with conventions of its own."""
+    return {} if record.code == OK else {"error.type": record.code}
 
 
 def mcp_span(
@@ -96,10 +117,17 @@ def mcp_span(
 _SUBJECTS: Final = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
 
 
-def mcp_outcome(record: CallRecord, method: str, subject: object) -> dict[str, Any]:
-    """What is known when the request has been answered; a name that is nobody's stays out of the span's own."""
+def mcp_outcome(record: CallRecord, method: str, subject: object, status: int | None) -> dict[str, Any]:
+    """What is known when the request has been answered: `status` is the code of an error of the protocol.
+
+    A name that is nobody's stays out of the span's own.
+    """
     is_named = record.operation and method in _SUBJECTS and isinstance(subject, str)
-    return {"name": f"{method} {subject}" if is_named else method}
+    attributes = {"name": f"{method} {subject}" if is_named else method}
+    if status is not None:
+        return attributes | {"error.type": str(status), "rpc.response.status_code": str(status)}
+    is_failed = record.code not in (OK, "INPUT_REQUIRED")
+    return attributes | {"error.type": "tool_error"} if is_failed else attributes
 
 
 def record_attributes(record: CallRecord) -> dict[str, Any]:
@@ -119,6 +147,5 @@ def record_attributes(record: CallRecord) -> dict[str, Any]:
         "enfold.request.size": record.request_bytes,
         "enfold.response.size": record.response_bytes,
         "enfold.items": record.items,
-        "error.type": None if record.code == OK else record.code,
     }
     return attributes | {name: value for name, value in named.items() if value is not None}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NOBODY", "OK", "CallRecord", "Observer", "Observers", "SpanStart", "Trace", "Tracer", "Watch", "code_of"]
 
-NOTHING: Final[Mapping[str, Any]] = {}
 NOBODY: Final = Origin("", "")  # of a call that found no operation
 
 
@@ -35,13 +34,16 @@ class Trace(Protocol):
 
     def leave(self) -> None: ...
 
-    def end(self, record: CallRecord, attributes: Mapping[str, Any]) -> None: ...
+    def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
+        """End it; `attributes` are what the conventions of a surface say of the outcome, and may hold another `name`."""
 
 
 class Tracer(Protocol):
     """Begins the span of a call, which it enters where it `is_current` until its end."""
 
     def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None: ...
+
+    def close(self) -> None: ...
 
 
 class Observers:
@@ -89,6 +91,8 @@ class Observers:
 
     def trace(self, provider: Any) -> None:
         """Begin a span for every call with an OpenTelemetry tracer provider; None ends that."""
+        if self.tracer is not None:
+            self.tracer.close()
         if provider is None:
             self.tracer = None
         else:
@@ -150,6 +154,9 @@ class _FirstLook:
         found = self._observers.tracer
         return None if found is None else found.begin(start, is_current=is_current)
 
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
 
 class Watch:
     """One call while it runs; `end` tells of it, once."""
@@ -195,10 +202,8 @@ class Watch:
         """What the result tells."""
         self.code, self.warnings = code_of(envelope), envelope.warnings
 
-    def end(
-        self, surface: str, operation: Operation, context: Context, attributes: Mapping[str, Any] = NOTHING
-    ) -> None:
-        """Tell of the call; `attributes` are for its span alone."""
+    def end(self, surface: str, operation: Operation, context: Context) -> None:
+        """Tell of the call."""
         observers = self._observers
         observers.running -= 1
         observers.streams -= self._is_stream
@@ -222,7 +227,7 @@ class Watch:
             self.items,
         )
         if self._trace is not None:
-            self._trace.end(record, attributes)
+            self._trace.end(record)
         if observers.end is not None:
             observers.end(record)
 

@@ -6,8 +6,11 @@ Sources read `inject` when they call; it is None for as long as nobody traces, s
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-__all__ = ["inject"]
+__all__ = ["NAMES", "inject"]
+
+NAMES: Final = ("traceparent", "tracestate", "baggage")
 
 # Gives `traceparent`, and `tracestate` and `baggage` where there are such, of the call that runs now.
 inject: Callable[[], dict[str, str]] | None = None

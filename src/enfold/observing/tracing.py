@@ -12,23 +12,13 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
 from enfold.observing import outgoing
-from enfold.observing.call_record import OK, CallRecord, SpanStart
-from enfold.observing.conventions import record_attributes
+from enfold.observing.call_record import CallRecord, SpanStart
+from enfold.observing.conventions import outcome, record_attributes
 
 __all__ = ["SpanTracer"]
 
+LONGEST: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
-# The caller was wrong, or gave up: our own span of it is no error. (The conventions for HTTP servers.)
-_NOT_OUR_FAULT: Final = frozenset(
-    {
-        "OPERATION_NOT_FOUND",
-        "INVALID_OPERATION_TYPE",
-        "VALIDATION_ERROR",
-        "ACCESS_DENIED",
-        "PAYLOAD_TOO_LARGE",
-        "ABORTED",
-    }
-)
 
 
 class SpanTracer:
@@ -36,7 +26,14 @@ class SpanTracer:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._tracer = provider.get_tracer("enfold")
+        _open.add(self)
         outgoing.inject = _inject
+
+    def close(self) -> None:
+        """Begin no spans any more; the last one to close ends the passing on of traces."""
+        _open.discard(self)
+        if not _open:
+            outgoing.inject = None
 
     def begin(self, start: SpanStart, *, is_current: bool = True) -> SpanTrace:
         parent = None if start.carrier is None else propagate.extract(start.carrier, getter=_CARRIER)
@@ -45,6 +42,9 @@ class SpanTracer:
         if is_current:
             trace.enter()
         return trace
+
+
+_open: Final[set[SpanTracer]] = set()
 
 
 class SpanTrace:
@@ -65,14 +65,14 @@ class SpanTrace:
             contexts.detach(self._token)
             self._token = None
 
-    def end(self, record: CallRecord, attributes: Mapping[str, Any]) -> None:
+    def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
         span = self._span
         if span.is_recording():
-            own = dict(attributes)
+            own = record_attributes(record) | (outcome(record) if attributes is None else dict(attributes))
             if "name" in own:
                 span.update_name(own.pop("name"))
-            span.set_attributes(record_attributes(record) | own)
-            if record.code != OK and record.code not in _NOT_OUR_FAULT:
+            span.set_attributes(own)
+            if "error.type" in own:
                 span.set_status(Status(StatusCode.ERROR, record.code))
         span.end()
         self.leave()
@@ -104,4 +104,4 @@ _CARRIER: Final = _Carrier()
 def _inject() -> dict[str, str]:
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return carrier
+    return {name: value for name, value in carrier.items() if len(value) <= LONGEST}

@@ -34,6 +34,7 @@ from enfold.calls.protocol.subjects import is_token, request_subject
 from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
+from enfold.observing import outgoing
 from enfold.operation import Context, new_request_id
 
 __all__ = ["PendingRequestMap"]
@@ -186,6 +187,8 @@ class PendingRequestMap:
                     waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
                 else:
                     headers = None if self._sign is None else self._signed(request, context)
+                    if outgoing.inject is not None and (trace := outgoing.inject()):
+                        headers = {**(headers or {}), **trace}
                     is_carried = self._in_process and request.provenance is None
                     data = carried(request, waiting) if is_carried else write_event(next(self._ids), request)
                     await self._transport.send(waiting.subject, data, reply=self._prefix + request_id, headers=headers)

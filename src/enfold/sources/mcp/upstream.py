@@ -14,6 +14,7 @@ from enfold.mcp.asking import Peer
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.task_extension import TASK_METHODS, with_tasks, without_tasks
+from enfold.observing import outgoing
 from enfold.operation import Context
 from enfold.sources.mcp.driving import drive_task
 from enfold.sources.mcp.held import Held
@@ -196,7 +197,7 @@ class Upstream:
         headers: dict[str, str] | None,
     ) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
-        meta = caller.meta
+        meta = caller.meta if outgoing.inject is None else _traced(caller.meta, outgoing.inject())
         params = {**params, "_meta": meta} if meta else params
         speaks_of_tasks = method == "tools/call" or method in TASK_METHODS
         capabilities = (with_tasks if speaks_of_tasks else without_tasks)(caller.capabilities)
@@ -319,6 +320,11 @@ class Upstream:
             raise protocol_failure(error) from None
         except LostError as lost:
             raise lost.for_caller(idempotent=True) from None
+
+
+def _traced(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
+    """The caller's own `_meta` with the trace of the call that we make in place of the caller's."""
+    return {name: value for name, value in meta.items() if name not in outgoing.NAMES} | trace if trace else meta
 
 
 def _ignore() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from enfold.errors import CallError
+from enfold.observing import outgoing
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse, read_retry_after
 from enfold.sources.openapi.server_urls import Reach
@@ -159,6 +160,8 @@ def _written(request: Outgoing) -> Request:
     headers = request.headers
     if request.cookies:
         headers = [*headers, ("Cookie", "; ".join(request.cookies))]
+    if outgoing.inject is not None:
+        headers = _added(headers, list(outgoing.inject().items()))
     return Request(request.method, request.origin, request.target, headers, request.content)
 
 

@@ -96,6 +96,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     context: Context | None = None
     envelope: ResponseEnvelope[Any] | None = None
     code: str = OK
+    status: int | None = None  # of an error of the protocol
     size: int | None = None  # of the request, in bytes
 
     @property

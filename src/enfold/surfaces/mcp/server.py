@@ -90,6 +90,7 @@ class MCPServer(Service):
             return self.ask(exchange, asking)
         except ProtocolError as error:
             exchange.code = _CODES.get(error.code, "VALIDATION_ERROR") if exchange.code == OK else exchange.code
+            exchange.status = error.code
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             exchange.code = "UNKNOWN_ERROR"
@@ -201,7 +202,7 @@ def _tell(observers: Observers, exchange: ClientExchange, began: float, trace: T
         exchange.size,
     )
     if trace is not None:
-        trace.end(record, mcp_outcome(record, exchange.method, exchange.params.get("name")))
+        trace.end(record, mcp_outcome(record, exchange.method, exchange.params.get("name"), exchange.status))
     if observers.end is not None:
         observers.end(record)
 
