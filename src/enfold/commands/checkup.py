@@ -1,4 +1,4 @@
-"""What `enfold doctor TARGET` looks at: sources, what they left out, schemas, credentials, names, and the broker."""
+"""What `enfold doctor TARGET` looks at: sources, what they left out, schemas, credentials, names, costs, and the broker."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = ["Finding", "check_up"]
 Level: TypeAlias = Literal["error", "warning", "note"]
 
 OLDEST_NATS: Final = (2, 10)
+BUDGET: Final = 10_000  # tokens that the list of tools may cost before it is worth a word
 _BROKERS: Final = ("nats://", "tls://")
 
 
@@ -32,7 +33,7 @@ class Finding(msgspec.Struct, frozen=True):
 async def check_up(target: Target) -> AsyncIterator[Finding]:
     """Open a target and look at all of it; what it finds comes as soon as it is found."""
     async with opened(target) as registry:
-        for look in (sources, schemas, names):
+        for look in (sources, schemas, names, costs):
             for finding in look(registry):
                 yield finding
     if target.kind == "peers" and target.text.startswith(_BROKERS):
@@ -69,6 +70,20 @@ def names(registry: Registry) -> Iterator[Finding]:
     for operation_id, tool in tool_names(registry).items():
         if tool != legal_name(operation_id):
             yield Finding("note", operation_id, f"is listed as the MCP tool {tool}: another would have the same name")
+
+
+def costs(registry: Registry) -> Iterator[Finding]:
+    """What the list of tools costs a model, and which tools cost the most."""
+    from enfold.commands.callers import LOCAL
+    from enfold.surfaces.mcp.tool_costs import tool_costs
+
+    found = tool_costs(registry, LOCAL)
+    total = sum(found.values())
+    dear = ", ".join(f"{name} {tokens:,}" for name, tokens in sorted(found.items(), key=lambda each: -each[1])[:3])
+    if total > BUDGET:
+        yield Finding("warning", "tools", f"about {total:,} tokens (most: {dear}): serve them with --expose search")
+    elif total:
+        yield Finding("note", "tools", f"about {total:,} tokens")
 
 
 async def broker(address: str) -> AsyncIterator[Finding]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import add_caller_options, find_verifiers
 from enfold.commands.command_options import TARGETS, parsed
-from enfold.commands.printing import print_json, version
+from enfold.commands.printing import painter, print_json, version
 from enfold.commands.targets import read_target, split_command
 from enfold.errors import CallError, code_row
 from enfold.registry import Registry
@@ -36,6 +36,7 @@ EXTRAS: Final = {
     "(models)": "pydantic",
 }
 MAX_SHOWN: Final = 200  # characters of a claim
+_LEVEL_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -76,12 +77,14 @@ def _check_up(options: Any) -> int:
     from enfold.commands.endings import run_in_loop
 
     found: list[Finding] = []
+    paint = painter(sys.stdout)
 
     async def look() -> None:
         async for each in check_up(options.target):
             found.append(each)
             if not options.json:
-                print(f"{each.level:<7}  {printable(each.where)}: {printable(each.what)}", flush=True)
+                level = paint(f"{each.level:<7}", _LEVEL_COLOURS[each.level])
+                print(f"{level}  {printable(each.where)}: {printable(each.what)}", flush=True)
 
     run_in_loop(look())
     errors = sum(each.level == "error" for each in found)
