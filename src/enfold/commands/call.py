@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import Any, Final, TextIO
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from enfold.commands.callers import local_caller
 from enfold.commands.recorder_options import make_recorder
@@ -16,6 +17,9 @@ from enfold.errors import CallError, code_row
 from enfold.log import silence
 from enfold.registry import Registry
 from enfold.surfaces.command_line import USAGE, Words, run_command_line, to_command_line
+
+if TYPE_CHECKING:
+    from enfold.tasks import Tasks
 
 __all__ = ["run"]
 
@@ -36,10 +40,18 @@ def run(words: list[str], registry: Registry | None) -> int:
         tokens, rest = _without_tokens(rest)
         options: dict[str, Any] = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
         options["identity"] = local_caller(tokens)
+        options["tasks"] = partial(_open_tasks, target)
         if target is None or target.kind == "program":
             return to_command_line(program(target, registry), rest, **options)
         named = next((word for word in rest[:1] if not word.startswith("-")), None)
         return in_loop(target, lambda found: run_command_line(found, rest, **options), named)
+
+
+def _open_tasks(target: Target | None, registry: Registry, store: str | None) -> Tasks | None:
+    """The tasks of a target, which are ordered here and run elsewhere."""
+    from enfold.commands.task_store import open_tasks, task_settings
+
+    return open_tasks(registry, task_settings(target, store), works=False)
 
 
 def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:

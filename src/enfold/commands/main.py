@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "search": "find operations by what they do",
     "openapi": "print the OpenAPI document",
     "inspect": "show one operation, or all, in full",
+    "tasks": "look at durable calls: get, wait, answer, cancel, list, clean",
     "work": "serve the operations to peers, over NATS or a hub",
     "peers": "list who serves what, with counts and latencies",
     "nats": "make the permissions of a NATS server",

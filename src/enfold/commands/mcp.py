@@ -11,6 +11,7 @@ from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.targets import Target, first_target, opened, program
+from enfold.commands.task_store import open_tasks, opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.formats import find_format
 from enfold.registry import Registry
@@ -39,7 +40,11 @@ def _serve(target: Target | None, registry: Registry | None, **settings: Any) ->
         return _serve_sources(target, settings)
     from enfold.surfaces.mcp import serve_stdio
 
-    serve_stdio(program(target, registry), **settings)
+    found = program(target, registry)
+    tasks = open_tasks(found, task_settings(target))
+    if tasks is not None:  # with the first call there is a loop that they can run on
+        found.lifetime.add(tasks.begin, tasks.close)
+    serve_stdio(found, tasks=tasks, **settings)
     return 0
 
 
@@ -80,8 +85,11 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
     from enfold.surfaces.mcp import run_stdio
 
     async def serve() -> None:
-        async with opened(target, rereads=True) as registry:
-            await run_stdio(registry, bounds=bounds_of(target), **settings)
+        async with (
+            opened(target, rereads=True) as registry,
+            opened_tasks(registry, task_settings(target)) as tasks,
+        ):
+            await run_stdio(registry, bounds=bounds_of(target), tasks=tasks, **settings)
 
     run_in_loop(serve())
     return 0

@@ -28,6 +28,7 @@ from enfold.commands.observing_options import add_log_options, metrics_mount, st
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.targets import opened, served_program, with_peers
+from enfold.commands.task_store import opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.operation import INHERIT, Policy
 from enfold.operation.limits import CallLimits
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
+    from enfold.tasks import Tasks
 
 __all__ = ["run"]
 
@@ -164,6 +166,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
+    parser.add_argument("--tasks", metavar="FILE", help="keep tasks in this SQLite file (default .enfold/tasks.db)")
     parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate, and those above it")
     parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, unless it is in the same file")
     parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
@@ -217,7 +220,9 @@ async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms
             print("\n".join(map(_how, registry.sources)), file=sys.stderr)
         write_calls(registry, terms.options)
         async with _with_peers(registry, terms.options) as everything:
-            await _Serving(everything, terms).serve(listening)
+            settings = task_settings(target, terms.options.tasks)
+            async with opened_tasks(everything, settings, terms.options.grace) as tasks:
+                await _Serving(everything, terms, tasks).serve(listening)
 
 
 def _how(source: SourceState) -> str:
@@ -248,11 +253,12 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: Terms) -> None:
+    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None) -> None:
         # Beyond this machine the words of an unexpected exception are for our log alone.
         policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False)
         self._registry = registry if policy == INHERIT else registry.with_policy(policy)
         self._terms = terms
+        self._tasks = tasks
         options = terms.options
         self._server = HTTPServer(
             self._app() if terms.worker is None else Passing(self._app(), terms.worker),
@@ -279,6 +285,7 @@ class _Serving:
             "max_body": options.max_body,
             "recorder": self._terms.recorder,
             "version": options.app_version,
+            "tasks": self._tasks,
         }
         worker = self._terms.worker
         self._mcp = to_mcp(

@@ -44,6 +44,7 @@ class Config(msgspec.Struct, frozen=True):
     app: dict[str, Any] = {}  # the title and the version of the application
     logins: Logins = Logins()
     bounds: dict[str, Any] = {}  # of the server, by their names
+    tasks: dict[str, Any] = {}  # where tasks are kept, and on what terms
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
     record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
 
@@ -96,6 +97,10 @@ def _is_limits(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -271,7 +276,14 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record")
+_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks")
+_TASKS: Final[dict[str, Rule]] = {
+    "store": _TEXT,
+    "secret": _TEXT,
+    "fsync": (lambda value: value in ("full", "normal"), "full or normal"),
+    **dict.fromkeys(("keep", "deadline"), (_is_number, "a number of seconds")),
+    **dict.fromkeys(("limit", "attempts", "at_once"), (_is_count, "a whole number above 0")),
+}
 _APP: Final[dict[str, Rule]] = {"title": _TEXT, "version": _TEXT}
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
@@ -305,6 +317,7 @@ class _Reader:
             config,
             app=self._app(document),
             bounds=self._bounds(document),
+            tasks=self._tasks(document),
             issuers=self._issuers(document),
             record=self._record(document),
         )
@@ -339,6 +352,12 @@ class _Reader:
         if record not in (None, "mutations", "all"):
             raise self._wrong(("record",), '"record" must be mutations or all')
         return record
+
+    def _tasks(self, document: Entry) -> Entry:
+        tasks: Entry = self._filled(self._table(document, "tasks"), ("tasks",))
+        for key in tasks:
+            self._check_key(tasks, key, _TASKS, ("tasks", key))
+        return tasks
 
     def _bounds(self, document: Entry) -> Entry:
         from enfold.surfaces.bounds import read_bounds

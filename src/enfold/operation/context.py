@@ -269,6 +269,10 @@ class Context:
                 carry(self._notify, message)
         return SENT
 
+    def hear(self, notify: Notify) -> None:
+        """Tell a listener of progress and log messages from now on."""
+        self._notify = notify
+
     @property
     def is_heard(self) -> bool:
         """Whether anybody listens to progress and log messages."""

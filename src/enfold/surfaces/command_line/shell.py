@@ -23,6 +23,7 @@ from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.introspection import introduce
 from enfold.observing import SpanStart, Watch
 from enfold.operation import Context, Identity, OperationSpec, OperationType, RecordedRun
+from enfold.operation.repeats import checked_key
 from enfold.registry import Registry
 from enfold.runtime import drive
 from enfold.surfaces.command_line.words import USAGE, Words, read_arguments, read_json, read_text, with_arrays, wrong
@@ -31,10 +32,14 @@ from enfold.surfaces.writing import encode_failure, encode_result
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
+    from enfold.surfaces.command_line.terminal import ProgressLine
+    from enfold.tasks import Tasks
 
 __all__ = ["run_command_line", "to_command_line"]
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
+# The tasks of a registry, of which this process runs none; `--tasks` names their store.
+OpenTasks = Callable[["Registry", str | None], "Tasks | None"]
 
 
 def to_command_line(
@@ -47,19 +52,22 @@ def to_command_line(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     caller: str = "call",
+    tasks: OpenTasks | None = None,
 ) -> int:
     """Run one call as a command and give its exit code; `arguments` are those after `call`.
 
     `recorder` makes, of the options `--store` and `--key`, what keeps provenance; without it none is recorded. `caller`
-    is what stands before the operation on the user's command line, for the help.
+    is what stands before the operation on the user's command line, for the help. `tasks` opens the store for `--detach`.
     """
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
+    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller, tasks)
     try:
         call = shell.prepare(arguments)
         if isinstance(call, int):
             return call
         call.context.inline = True  # A `def` runs in this thread, and without an event loop.
-        code: int = drive(registry.lifetime.during(shell.run(call)), registry.needs_loop(call.spec.id))
+        code: int = drive(
+            registry.lifetime.during(shell.run(call)), call.needs_loop or registry.needs_loop(call.spec.id)
+        )
     except (CallError, KeyboardInterrupt) as error:
         return shell.tell(error)
     return code
@@ -75,9 +83,10 @@ async def run_command_line(
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     caller: str = "call",
+    tasks: OpenTasks | None = None,
 ) -> int:
     """`to_command_line` for a program with an event loop of its own, such as one whose sources hold connections."""
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller)
+    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller, tasks)
     try:
         call = shell.prepare(arguments)
         return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
@@ -95,6 +104,12 @@ class PreparedCall(msgspec.Struct):
     write_error: Callable[[CallError], bytes] | None = None
     output: str | None = None  # the file that takes the result
     is_stored: bool = False  # whether a record of provenance outlives the command
+    detaches: bool = False  # whether it is only ordered, as a task
+    store: str | None = None  # where its task is kept
+
+    @property
+    def needs_loop(self) -> bool:
+        return self.detaches or self.context.unused_key is not None
 
 
 class Shell:
@@ -109,6 +124,7 @@ class Shell:
         stdout: TextIO | None,
         stderr: TextIO | None,
         caller: str,
+        tasks: OpenTasks | None = None,
     ) -> None:
         introduce(registry, {"command_line": "enfold call TARGET {id}"})
         self._registry = registry.guarded(has_identities=identity is not None, is_observed=False)
@@ -118,6 +134,8 @@ class Shell:
         self._out = stdout or sys.stdout
         self._messages = stderr or sys.stderr
         self._caller = caller
+        self._open_tasks = tasks
+        self._line: ProgressLine | None = None  # at a terminal
 
     def prepare(self, arguments: Sequence[str]) -> PreparedCall | int:
         """The call that the words describe; where they ask for help, it is printed, and the exit code given."""
@@ -145,7 +163,7 @@ class Shell:
 
     def _prepare_call(self, words: Words, spec: OperationSpec) -> PreparedCall:
         chosen = find_format(words.options.get("--format", DEFAULT_FORMAT))
-        context = Context(identity=self._identity, timeout=words.timeout)
+        context = self._context(words)
         context.select = words.options.get("--select")
         if "--provenance" in words.options and self._recorder is not None:
             context.recording = self._recording(words, self._recorder(words.options))
@@ -169,7 +187,26 @@ class Shell:
             write_error if "--format" in words.options else None,
             words.options.get("--output"),
             "--store" in words.options,
+            words.detach,
+            words.options.get("--tasks"),
         )
+
+    def _context(self, words: Words) -> Context:
+        """Who calls, within which time; at a terminal there is somebody to be asked, and to be shown how far it is."""
+        key = words.options.get("--idempotency-key")
+        context = Context(
+            identity=self._identity,
+            timeout=words.timeout,
+            idempotency_key=None if key is None else checked_key(key, self._identity, vouched=False),
+        )
+        if self._stdin.isatty() and self._messages.isatty():
+            from enfold.mcp.asking import META
+            from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
+
+            context.meta = {META: TerminalPeer(self._stdin, self._messages)}
+            self._line = ProgressLine(self._messages)
+            context.hear(self._line.hear)
+        return context
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -224,9 +261,12 @@ class Shell:
 
     async def _run(self, call: PreparedCall, watch: Watch | None) -> int:
         try:
+            if call.detaches:
+                return await self._detach(call)
             if call.spec.type is OperationType.SUBSCRIPTION:
                 return await self._follow(call, watch)
             envelope = await self._registry.execute(call.spec.id, call.input, call.context)
+            self._clear_line()
             if watch is not None:
                 watch.take(envelope)
             return self._write(call, envelope)
@@ -238,6 +278,26 @@ class Shell:
             if call.context.recording is not None and call.context.recording.is_kept:
                 kept = "" if call.is_stored else " (the record is kept nowhere: --store FILE keeps it)"
                 print(f"recorded as run {call.context.recording.run_id}{kept}", file=self._messages)
+
+    async def _detach(self, call: PreparedCall) -> int:
+        """Order a task, and print its id: somebody else runs it."""
+        tasks = None if self._open_tasks is None else self._open_tasks(self._registry, call.store)
+        if tasks is None:
+            raise wrong(f"{call.spec.id} cannot run as a task: declare it with durable=True")
+        try:
+            context = call.context
+            handle = await tasks.start(
+                call.spec.id, call.input, identity=context.identity, idempotency_key=context.unused_key
+            )
+        finally:
+            await tasks.close()
+        print(handle.id, file=self._out)
+        print("a server or a worker runs it: enfold serve TARGET; enfold tasks wait ID follows it", file=self._messages)
+        return 0
+
+    def _clear_line(self) -> None:
+        if self._line is not None:
+            self._line.clear()
 
     async def _follow(self, call: PreparedCall, watch: Watch | None) -> int:
         worst = 0
@@ -287,6 +347,7 @@ class Shell:
 
     def tell(self, error: CallError | KeyboardInterrupt) -> int:
         """Say what went wrong, and give its exit code."""
+        self._clear_line()
         told = error if isinstance(error, CallError) else CallError("ABORTED", "interrupted")
         print(f"{told.code}: {printable(told.message)}", file=self._messages)
         return told.row.exit_code

@@ -25,6 +25,9 @@ usage: call OPERATION [name=text] [name:=json] [@file] [--json JSON] [--format N
   --select TEXT only these fields of the result, as in items(id,user/login),total
   --output FILE write the result to a file: bytes, images and sounds as they are, everything else as JSON
   --request R   an mcp.request.v0.1: JSON, @file or @-; --artifact-root DIR lets it refer to files below DIR
+  --detach      order a durable operation as a task and print its id; `enfold tasks` does the rest
+  --idempotency-key KEY   run a mutation once for each key: a repeat prints the first result
+  --tasks FILE  where tasks and first results are kept (default .enfold/tasks.db beside the target)
   --provenance MODE   record the run (minimal or full); --store FILE keeps the record, --key FILE signs it
   --help        the operation's own arguments"""
 
@@ -39,6 +42,8 @@ _OPTIONS: Final = (
     "--key",
     "--request",
     "--artifact-root",
+    "--idempotency-key",
+    "--tasks",
 )
 
 
@@ -51,6 +56,7 @@ class Words:
         self.options: dict[str, str] = {}
         self.timeout: float | None = None
         self.help = False
+        self.detach = False
         rest = iter(words)
         for word in rest:
             self._take(word, rest)
@@ -59,6 +65,8 @@ class Words:
         name, equals, value = word.partition("=")
         if word in ("-h", "--help"):
             self.help = True
+        elif word == "--detach":
+            self.detach = True
         elif name in _OPTIONS:
             self._option(name, value if equals else next(rest, None))
         elif word.startswith("--"):
@@ -80,7 +88,7 @@ class Words:
 
 
 def _advice(name: str) -> str:
-    near = nearest(name, (*_OPTIONS, "--help"), 0.75)
+    near = nearest(name, (*_OPTIONS, "--detach", "--help"), 0.75)
     return f"did you mean {near}?" if near else f"write an argument of the operation as {name.lstrip('-')}=value"
 
 

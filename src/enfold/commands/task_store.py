@@ -1,0 +1,136 @@
+"""Where a command keeps tasks: as it is told, as the configuration says, or in `.enfold/tasks.db` below the target's folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from enfold.commands.targets import TOKEN, Target
+from enfold.errors import CallError
+
+if TYPE_CHECKING:
+    from enfold.registry import Registry
+    from enfold.tasks import Tasks, TaskStore
+
+__all__ = ["DEFAULT_STORE", "TaskSettings", "open_store", "open_tasks", "opened_tasks", "task_settings"]
+
+DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
+
+
+class TaskSettings(msgspec.Struct, frozen=True):
+    """The terms of tasks, and where they are kept; `folder` is that of the target."""
+
+    folder: Path
+    store: str | None = None  # None where nobody has said
+    terms: dict[str, Any] = {}
+
+
+def task_settings(target: Target | None, store: str | None = None) -> TaskSettings:
+    """What the command line and the configuration say of tasks."""
+    if target is None or target.kind != "configuration":
+        return TaskSettings(_folder(target), store)
+    from enfold.config import read_config
+
+    config = read_config(target.text, os.environ)
+    terms = dict(config.tasks)
+    named = terms.pop("store", None)
+    return TaskSettings(Path(config.folder), store or named, terms)
+
+
+def _folder(target: Target | None) -> Path:
+    if target is None:
+        return Path(sys.argv[0]).resolve().parent
+    file = Path(target.text.partition(":")[0])
+    return file.resolve().parent if target.kind == "program" and file.suffix == ".py" else Path.cwd()
+
+
+def open_tasks(registry: Registry, settings: TaskSettings, *, works: bool = True) -> Tasks | None:
+    """The tasks of a registry; None where nothing in it is durable and nobody has named a store.
+
+    With `works` this process also runs them.
+    """
+    is_durable = any(spec.durable != "never" for spec in registry.list())
+    if not is_durable and settings.store is None:
+        return None
+    from enfold.tasks import Tasks
+
+    terms = _terms(settings)
+    if not works:
+        terms["at_once"] = 0
+    return Tasks(registry, open_store(settings), **terms)
+
+
+@asynccontextmanager
+async def opened_tasks(registry: Registry, settings: TaskSettings, grace: float = 0.0) -> AsyncIterator[Tasks | None]:
+    """The same, for as long as a server runs; what was ordered before is taken up at once."""
+    async with _on_peers(registry, settings) as far:
+        tasks = far or open_tasks(registry, settings)
+        if tasks is None:
+            yield None
+            return
+        tasks.begin()
+        try:
+            yield tasks
+        finally:
+            await tasks.close(grace)
+
+
+@asynccontextmanager
+async def _on_peers(registry: Registry, settings: TaskSettings) -> AsyncIterator[Tasks | None]:
+    """The tasks that a NATS server keeps, where one is named."""
+    if settings.store is None or "://" not in settings.store:
+        yield None
+        return
+    from enfold.calls.transports.addresses import reached
+    from enfold.calls.transports.nats_peer import NATSTransport
+    from enfold.tasks import Tasks
+    from enfold.tasks.nats import NATSTasks
+
+    async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
+        if not isinstance(transport, NATSTransport):
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
+        yield Tasks(registry, NATSTasks(transport), **_terms(settings))
+
+
+def _terms(settings: TaskSettings) -> dict[str, Any]:
+    return {name: value for name, value in settings.terms.items() if name not in ("fsync", "secret")}
+
+
+def open_store(settings: TaskSettings) -> TaskStore:
+    """The store that was named, or the default one; where that cannot be written, memory, which is told."""
+    from enfold.tasks.sqlite import SQLiteTasks
+
+    fsync = settings.terms.get("fsync", "full")
+    if settings.store is not None:
+        if "://" in settings.store:
+            raise CallError(
+                "VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store} by this command: name a file"
+            )
+        path = settings.folder / settings.store
+        _make_folder(path.parent, settings.store)
+        return SQLiteTasks(path, fsync=fsync)
+    path = settings.folder / DEFAULT_STORE
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+    except OSError as error:
+        from enfold.tasks.memory import MemoryTasks
+
+        told = f"{path} cannot be written ({error.strerror}): tasks are kept in memory, and end with this program"
+        print(told, file=sys.stderr)
+        return MemoryTasks()
+    return SQLiteTasks(path, fsync=fsync)
+
+
+def _make_folder(folder: Path, named: str) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {named}: {error.strerror}") from None

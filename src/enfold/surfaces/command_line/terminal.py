@@ -1,0 +1,154 @@
+"""A person at a terminal: the questions of an operation put to them, and a line that shows how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TextIO
+
+from enfold.mcp.asking import MissingCapability, Question
+from enfold.operation import LogMessage, Progress
+
+__all__ = ["ProgressLine", "TerminalPeer", "is_terminal"]
+
+WIDTH: Final = 24  # characters of the bar
+_YES: Final = ("y", "yes", "true", "1")
+_NO: Final = ("n", "no", "false", "0")
+
+
+def is_terminal(*streams: TextIO) -> bool:
+    return all(stream.isatty() for stream in streams)
+
+
+class TerminalPeer:
+    """The caller of an operation, who is asked at the terminal what it asks."""
+
+    def __init__(self, stdin: TextIO, messages: TextIO) -> None:
+        self._stdin = stdin
+        self._messages = messages
+        self.capabilities: Mapping[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+        self.client: object = self
+        self.meta: Mapping[str, Any] = {}
+        self.memory: dict[str, Any] = {}
+        self._asked = 0
+
+    def new_key(self) -> str:
+        self._asked += 1
+        return f"question{self._asked}"
+
+    async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        return {key: self.answer(question.method, question.params) for key, question in questions.items()}
+
+    def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """What the person says: a form filled in, or that they do not want to (the end of the input)."""
+        if method != "elicitation/create":
+            raise MissingCapability((method.partition("/")[0],))
+        self._say(f"{_plain(params.get('message', ''))}\n")
+        if params.get("mode") == "url":
+            self._say(f"  {_plain(params.get('url', ''))}\n")
+            agreed = self._field("done", {"type": "boolean"}, is_required=True)
+            return {"action": "accept" if agreed else "decline"}
+        return self._form(params.get("requestedSchema"))
+
+    def _form(self, schema: Any) -> dict[str, Any]:
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        if not isinstance(properties, Mapping) or not properties:
+            agreed = self._field("ok", {"type": "boolean"}, is_required=True)
+            return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
+        required = schema.get("required", ())
+        try:
+            content = {name: self._field(name, part, is_required=name in required) for name, part in properties.items()}
+        except EOFError:
+            return {"action": "cancel"}
+        return {"action": "accept", "content": {name: value for name, value in content.items() if value is not None}}
+
+    def _field(self, name: str, part: Any, *, is_required: bool) -> Any:
+        """The value of one field; what does not fit is asked for again."""
+        part = part if isinstance(part, Mapping) else {}
+        while True:
+            self._say(f"  {_plain(part.get('title') or name)}{_hint(part)}: ")
+            line = self._stdin.readline()
+            if not line:
+                raise EOFError
+            text = line.strip()
+            if not text and "default" in part:
+                return part["default"]
+            if not text and not is_required:
+                return None
+            try:
+                return _read(text, part)
+            except ValueError as error:
+                self._say(f"  {error}\n")
+
+    def _say(self, text: str) -> None:
+        self._messages.write(text)
+        self._messages.flush()
+
+    def resource_updated(self, uri: str) -> None:
+        """Nobody follows resources from a shell."""
+
+    def close_stream(self) -> None:
+        """There is no connection to let go of."""
+
+
+def _hint(part: Mapping[str, Any]) -> str:
+    kinds = part.get("enum") or ("y/n" if part.get("type") == "boolean" else part.get("type"))
+    shown = "/".join(map(str, kinds)) if isinstance(kinds, list) else kinds
+    default = f", {part['default']}" if "default" in part else ""
+    return f" ({_plain(shown)}{_plain(default)})" if shown else ""
+
+
+def _read(text: str, part: Mapping[str, Any]) -> Any:
+    kind = part.get("type")
+    if kind == "boolean":
+        if text.lower() not in (*_YES, *_NO):
+            raise ValueError("answer y or n")
+        return text.lower() in _YES
+    if kind in ("integer", "number"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            raise ValueError(f"a {kind} is expected") from None
+    if isinstance(part.get("enum"), list) and text not in part["enum"]:
+        raise ValueError(f"choose one of {', '.join(map(str, part['enum']))}")
+    if not text:
+        raise ValueError("an answer is needed")
+    return text
+
+
+def _plain(text: Any) -> str:
+    """A stranger's words without what a terminal would obey."""
+    return "".join(character if character.isprintable() else " " for character in str(text))
+
+
+class ProgressLine:
+    """One line at a terminal that is written over and over; elsewhere nothing is shown."""
+
+    def __init__(self, messages: TextIO) -> None:
+        self._messages = messages
+        self._is_shown = messages.isatty()
+        self._length = 0
+
+    def hear(self, told: Progress | LogMessage) -> None:
+        if isinstance(told, Progress):
+            self.show(told)
+
+    def show(self, told: Progress) -> None:
+        if not self._is_shown:
+            return
+        words = _plain(told.message or "")
+        if told.total:
+            done = min(max(told.progress / told.total, 0.0), 1.0)
+            bar = "#" * round(done * WIDTH)
+            words = f"[{bar:.<{WIDTH}}] {done:4.0%} {words}"
+        self._write(words[:100])
+
+    def clear(self) -> None:
+        if self._length:
+            self._write("")
+            self._messages.write("\r")
+            self._messages.flush()
+
+    def _write(self, words: str) -> None:
+        self._messages.write(f"\r{words:<{self._length}}")
+        self._messages.flush()
+        self._length = len(words)
