@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -122,13 +123,23 @@ def _uses(node: ast.AST, name: str, module: str) -> bool:
     return isinstance(node, ast.Import) and not name and module in [alias.name for alias in node.names]
 
 
+def test_every_room_has_its_line_on_the_page_about_them() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| room |")[2].partition("\n\n")[0]
+    named = {
+        name.partition(".")[0] for line in table.splitlines() for name in re.findall(r"`([\w.]+)`", line.split("|")[1])
+    }
+    rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert named == rooms - {"__init__", "__main__"}
+
+
 @pytest.mark.parametrize("name", ["environ", "getenv"])
 def test_the_environment_is_read_by_commands_and_sources_alone(name: str) -> None:
     assert [file for file in names_used(name, "os") if not file.startswith(MAY_READ_THE_ENVIRONMENT)] == []
 
 
 def test_there_is_one_way_to_log() -> None:
-    assert names_used("", "logging") == ["log.py"]
+    assert names_used("", "logging") == ["commands/log_setup.py", "log.py"]  # the first says how lines are written
 
 
 @pytest.mark.parametrize("name", COMMANDS)

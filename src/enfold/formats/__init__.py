@@ -51,6 +51,7 @@ class Format(msgspec.Struct, frozen=True):
     takes_structs: bool = False  # `write` does not look into the data, which may then be a struct
     is_content: bool = False  # `write` gives the blocks of an MCP result: `{"content": [...], "isError": bool}`
     has_prefixes: bool = False  # surfaces put words such as `Function error: ` before what a handler said
+    is_wrapper: bool = False  # lists of MCP tools name it, so that another Enfold takes its wrapper off the data
 
     @property
     def has_structure(self) -> bool:
@@ -66,6 +67,7 @@ _FACTS: Final = {
     "takes_structs": "TAKES_STRUCTS",
     "is_content": "IS_CONTENT",
     "has_prefixes": "HAS_PREFIXES",
+    "is_wrapper": "IS_WRAPPER",
 }
 
 

@@ -21,6 +21,7 @@ ERROR_SCHEMA: Final[dict[str, Any]] = {
 HOLDS_ERRORS: Final = False
 TAKES_STRUCTS: Final = True
 HAS_PREFIXES: Final = True
+IS_WRAPPER: Final = True
 
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def keep_calls(registry: Registry) -> None:
     registry.reserved.offer("calls", lambda: operations)
 
 
-# What follows is imported when somebody asks for it: starting a program does not need it.
+# Imports inside functions: what somebody asks for; starting a program does not need it.
 
 
 def _operations(registry: Registry) -> Iterable[Operation]:

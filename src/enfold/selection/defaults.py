@@ -35,6 +35,6 @@ def narrowed(spec: OperationSpec) -> OperationSpec:
     chosen = default_selection(spec) if DEFAULT in spec.meta else None
     if chosen is None:
         return spec
-    from enfold.selection.narrowing import narrowed_schema
+    from enfold.selection.narrowing import narrowed_schema  # for the few operations with a default selection
 
     return spec.replace(output_schema=narrowed_schema(spec.output_schema, chosen.fields))

@@ -54,7 +54,7 @@ def _check(scope: Scope, *, has_identities: bool) -> None:
 
 def _text(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
     try:
-        from enfold.observing.exposition import written
+        from enfold.observing.exposition import written  # which needs prometheus-client
     except ModuleNotFoundError:
         raise CallError(
             "UNAVAILABLE", "/metrics needs prometheus-client: pip install 'enfold[metrics]'", retryable=False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.calls.protocol.transport import TransportError
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import Progress
@@ -458,8 +459,6 @@ class NATSTasks:
     async def _reached(self) -> AsyncIterator[None]:
         """What the connection and the servers say against it is UNAVAILABLE."""
         from nats.errors import Error
-
-        from enfold.calls.protocol.transport import TransportError
 
         try:
             yield

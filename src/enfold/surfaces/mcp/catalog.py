@@ -276,9 +276,9 @@ class Tool:
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
-        if not self.is_imported and self.format_name == "result" and not self._gives_content:
+        if not self.is_imported and self.format.is_wrapper and not self._gives_content:
             # By this another Enfold knows what our results are wrapped in.
-            listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: "result"}
+            listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: self.format.name}
         return listed
 
 
