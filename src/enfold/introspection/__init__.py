@@ -10,18 +10,23 @@ from enfold.registry import Registry
 
 if TYPE_CHECKING:
     from enfold.provenance import Recorder, RecordStore
+    from enfold.tasks import Tasks
 
 __all__ = ["introduce", "keep_calls"]
 
 
-def introduce(registry: Registry, surfaces: Mapping[str, str], recorder: Recorder | None = None) -> None:
-    """Let a registry tell about itself; `surfaces` serve it, each at its address, and `recorder` keeps its runs."""
+def introduce(
+    registry: Registry, surfaces: Mapping[str, str], recorder: Recorder | None = None, tasks: Tasks | None = None
+) -> None:
+    """Let a registry tell about itself; `surfaces` serve it, each at its address; `recorder` keeps runs, `tasks` tasks."""
     reserved = registry.reserved
     reserved.surfaces.update(surfaces)
     reserved.offer("about", lambda: _operations(registry))
     if recorder is not None and recorder.store is not None:
         store = recorder.store
         reserved.offer("runs", lambda: _run_operations(store))
+    if tasks is not None:
+        reserved.offer("tasks", lambda: _task_operations(tasks))
     if not reserved.has("calls"):  # which are kept from the first time that somebody asks for them
         reserved.offer("calls", lambda: _call_operations(registry))
 
@@ -46,6 +51,12 @@ def _call_operations(registry: Registry) -> Iterable[Operation]:
     from enfold.introspection.calls import CallLog, call_operations
 
     return call_operations(CallLog(registry))
+
+
+def _task_operations(tasks: Tasks) -> Iterable[Operation]:
+    from enfold.introspection.tasks import task_operations
+
+    return task_operations(tasks)
 
 
 def _run_operations(store: RecordStore) -> Iterable[Operation]:

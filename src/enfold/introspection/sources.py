@@ -70,7 +70,15 @@ def _summaries(registry: Registry) -> list[SourceSummary]:
         return [SourceSummary("functions", "functions", "up", None, "", len(operations), [], True, tokens)]
     if len(states) == 1:
         return [_summary(states[0], operations)]
-    return [_summary(state, [each for each in operations if each.origin.name == state.name]) for state in states]
+    by_source: dict[str, list[Operation]] = {}
+    for each in operations:
+        by_source.setdefault(each.origin.name or _unnamed(each.origin.kind, states), []).append(each)
+    return [_summary(state, by_source.get(state.name, [])) for state in states]
+
+
+def _unnamed(kind: str, states: list[SourceState]) -> str:
+    """The source of operations that name none: the first of their kind."""
+    return next((state.name for state in states if state.kind == kind), "")
 
 
 def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:

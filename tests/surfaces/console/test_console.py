@@ -19,12 +19,15 @@ from starlette.routing import Mount
 from tests.conftest import ROOT, not_run
 from tests.surfaces.console.app import HOSTILE, many, ops
 
-from enfold import Identity, OperationRegistry
+from enfold import Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
 from enfold.introspection import keep_calls
+from enfold.mcp.asking import elicit
 from enfold.provenance import Recorder, RecordStore
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
 
 in_full = pytest.mark.skipif(not os.environ.get("ENFOLD_CONSOLE"), reason="runs with `make console`")
 
@@ -162,8 +165,13 @@ def test_what_strangers_write_is_shown_as_text(visit: Page, place: str) -> None:
     go(visit, place, "operations/shop.strange")
     visit.keyboard.press("Control+Enter")
     for text in HOSTILE:
-        expect(visit.locator(".tree")).to_contain_text(text.replace("\\", "\\\\").replace('"', '\\"'))
+        expect(visit.locator(".tree")).to_contain_text(_as_json(text))
     assert visit.locator("main script, main iframe, main base, main meta, main form, main style, main img").count() == 0
+
+
+def _as_json(text: str) -> str:
+    """As the tree shows it; what turns the direction of writing is written out."""
+    return text.replace('"', '\\"').replace("\u202e", "\\u202e")
 
 
 # --- everything ---------------------------------------------------------------------------------------------------
@@ -179,7 +187,7 @@ def test_every_hostile_name_is_text_on_its_page(visit: Page, place: str, number:
     visit.locator(".field input, .field textarea").first.fill(text)
     visit.keyboard.press("Control+Enter")
     expect(visit.locator(".summary .good")).to_have_text("OK")
-    expect(visit.locator(".tree .string").first).to_contain_text(text[:10].replace('"', '\\"'))
+    expect(visit.locator(".tree .string").first).to_contain_text(_as_json(text[:10]))
     assert visit.evaluate("({}).polluted") is None
 
 
@@ -277,6 +285,42 @@ def test_a_token_is_asked_for_given_and_kept_for_the_tab(browser: Browser) -> No
         page.reload()
         expect(page.get_by_role("link", name=re.compile("shop.secret"))).to_be_visible()
         assert page.evaluate("localStorage.length + document.cookie.length") == 0
+        opened.close(address)
+
+
+@in_full
+def test_tasks_show_how_far_they_are_take_answers_and_are_cancelled(browser: Browser) -> None:
+    shop = OperationRegistry("shop")
+
+    @shop.mutation(durable=True)
+    async def greet(context: Context) -> str:
+        answer = await elicit(
+            context, "Your <b>name</b>?", {"type": "object", "properties": {"name": {"type": "string"}}}
+        )
+        return f"Hello {answer.content['name']}"
+
+    @shop.mutation(durable=True)
+    async def endless(context: Context) -> None:
+        context.progress(1, 2, "half way")
+        await asyncio.sleep(3600)
+
+    tokens = Tokens({"good": Identity("ann", frozenset({"enfold:read"}))})
+    with served(to_http(shop, tokens=tokens, tasks=Tasks(shop, MemoryTasks()))) as address:
+        opened = Visit(browser)
+        page = opened.page
+        page.add_init_script("sessionStorage.setItem('enfold-token', 'good')")
+        for name in ("greet", "endless"):
+            asked = {"authorization": "Bearer good", "prefer": "respond-async"}
+            assert page.request.post(f"{address}functions/shop.{name}", data={}, headers=asked).status == 202
+        go(page, address, "tasks")
+        cards = {name: page.locator(".card", has_text=f"shop.{name}") for name in ("greet", "endless")}
+        expect(cards["endless"]).to_contain_text("1 of 2: half way")
+        expect(cards["greet"]).to_contain_text("Your <b>name</b>?")
+        cards["greet"].get_by_label("name").fill("Ann")
+        cards["greet"].get_by_role("button", name="Answer").click()
+        expect(cards["greet"].locator(".state")).to_have_text("completed")
+        cards["endless"].get_by_role("button", name="Cancel").click()
+        expect(cards["endless"].locator(".state")).to_have_text("cancelled")
         opened.close(address)
 
 

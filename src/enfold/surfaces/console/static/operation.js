@@ -3,7 +3,7 @@
 import { base, call, documentOf, stream, token } from "./api.js";
 import { announce, copyButton, count, empty, h, show, tabs } from "./dom.js";
 import { NotJSON, read, schemaForm } from "./form.js";
-import { answerView, dataView, failureView, from } from "./result.js";
+import { answerView, briefly, failureView, from } from "./result.js";
 
 const MOST_ITEMS = 200;
 
@@ -91,7 +91,7 @@ export async function operationPage(place, [id], state) {
           number += 1;
           if (eventId) lastId = eventId;
           many.textContent = count(number, "item");
-          list.prepend(h("li", { value: String(number) }, h("p", { class: "dim small" }, `${new Date().toLocaleTimeString()} · ${from(wire.meta)}`, wire.warnings?.length ? ` · ${count(wire.warnings.length, "warning")}` : ""), dataView(wire.data, wire.meta).element));
+          list.prepend(h("li", { value: String(number) }, h("p", { class: "dim small" }, `${new Date().toLocaleTimeString()} · ${from(wire.meta)}`, wire.warnings?.length ? ` · ${count(wire.warnings.length, "warning")}` : ""), briefly(wire.data, wire.meta)));
           while (list.children.length > MOST_ITEMS) list.lastChild.remove();
         } });
         state("complete", "good");
@@ -119,7 +119,7 @@ export async function operationPage(place, [id], state) {
     h("div", { class: "heading" }, h("h1", { class: "id" }, id), h("span", { class: `kind ${item["x-enfold-type"]}` }, item["x-enfold-type"]), item["x-enfold-destructive"] && h("span", { class: "kind bad" }, "destructive")),
     item.summary && h("p", { class: "lead", dir: "auto" }, item.summary),
     item.description && h("p", { class: "description", dir: "auto" }, item.description),
-    h("p", { class: "dim small" }, [`from ${[item["x-enfold-source"], item["x-enfold-kind"]].filter(Boolean).join(", ")}`, item["x-mcp-tool"] && `MCP tool ${item["x-mcp-tool"]}`, item.tags?.length && `tags ${item.tags.join(", ")}`, item.security && `needs ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ") || "an identity"}`].filter(Boolean).join(" · ")),
+    h("p", { class: "dim small" }, [`from ${[item["x-enfold-source"], item["x-enfold-kind"]].filter(Boolean).join(", ")}`, item["x-mcp-tool"] && `MCP tool ${item["x-mcp-tool"]}`, item.tags?.some((each) => !id.startsWith(`${each}.`)) && `tags ${item.tags.join(", ")}`, item.security && `needs ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ") || "an identity"}`].filter(Boolean).join(" · ")),
     h("div", { class: "columns" },
       h("section", { class: "call", "aria-label": "Input" }, h("div", { class: "bar" }, h("h2", {}, "Input"), h("label", { class: "switch" }, asJSON, "JSON")), area, fault,
         h("div", { class: "row" }, run, record && h("label", { class: "switch" }, record, "Record this run")), details),

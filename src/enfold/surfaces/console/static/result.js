@@ -3,7 +3,8 @@
 import { bytes, copyButton, count, h, show, tabs, took } from "./dom.js";
 
 const ROWS = 100;
-const LONG = 2000;
+const LONG = 600;
+const SHORT = 110;
 const IMAGES = /^image\/(png|jpeg|gif|webp|avif|bmp|svg\+xml)$/;
 
 export function answerView(outcome) {
@@ -51,8 +52,8 @@ function summary(parts) {
 function warningsView(warnings, go) {
   if (!warnings.length) return h("p", { class: "dim" }, "The result is what was promised: nothing was changed.");
   return h("ul", { class: "warnings" }, warnings.map((each) => h("li", {},
-    h("code", {}, each.code), " ", h("span", { dir: "auto" }, each.message || ""), each.count > 1 && h("span", { class: "dim" }, ` ${each.count} times`), " ",
-    h("button", { type: "button", class: "quiet", onclick: () => go(each.path) }, `Show ${each.path || "/"}`))));
+    h("code", {}, each.code), h("span", { dir: "auto" }, each.message || "", each.count > 1 && h("span", { class: "dim" }, `, ${each.count} times`)),
+    h("button", { type: "button", class: "quiet", "aria-label": `Show ${each.path || "/"}`, onclick: () => go(each.path) }, "Show"))));
 }
 
 function headersView(headers, meta) {
@@ -134,6 +135,12 @@ function cell(value) {
 
 const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
 
+// A small value on one line, as for an item of a stream; any other as a tree.
+export function briefly(data, meta) {
+  const text = JSON.stringify(data);
+  return text.length > SHORT || (data && typeof data === "object" && imagesIn(data, meta).length) ? dataView(data, meta).element : h("p", { class: "tree" }, h("span", { dir: "auto", class: typeof data }, plainly(text)));
+}
+
 // A tree that is made as far as it is opened; `reveal` opens the way to a JSON pointer.
 export function tree(value) {
   const root = node(null, value, 0);
@@ -155,7 +162,7 @@ export function tree(value) {
 }
 
 function node(key, value, depth) {
-  const name = key === null ? null : h("span", { class: "key", dir: "auto" }, String(key), h("span", { class: "dim" }, ": "));
+  const name = key === null ? null : h("span", { class: "key", dir: "auto" }, plainly(String(key)), h("span", { class: "dim" }, ": "));
   if (value === null || typeof value !== "object") return { element: h("div", { class: "leaf" }, name, leaf(value)) };
   const entries = Array.isArray(value) ? value.map((each, place) => [place, each]) : Object.entries(value);
   const size = Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`;
@@ -185,11 +192,15 @@ function node(key, value, depth) {
   };
 }
 
+// Characters that turn the direction of what follows would let a text look like another: they are written out.
+const plainly = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (each) => `\\u${each.charCodeAt(0).toString(16)}`);
+
 function leaf(value) {
   if (typeof value !== "string") return h("span", { class: value === null ? "null" : typeof value }, String(value));
-  if (value.length <= LONG) return h("span", { class: "string", dir: "auto" }, JSON.stringify(value));
-  const place = h("span", { class: "string", dir: "auto" }, JSON.stringify(value.slice(0, LONG)), "…");
-  const all = h("button", { type: "button", class: "quiet", onclick() { show(place, JSON.stringify(value)); } }, `Show all ${value.length.toLocaleString("en")} characters`);
+  const quoted = (text) => plainly(JSON.stringify(text));
+  if (value.length <= LONG) return h("span", { class: "string", dir: "auto" }, quoted(value));
+  const place = h("span", { class: "string", dir: "auto" }, quoted(value.slice(0, LONG)), "…");
+  const all = h("button", { type: "button", class: "quiet", onclick() { show(place, quoted(value)); } }, `Show all ${value.length.toLocaleString("en")} characters`);
   place.append(" ", all);
   return place;
 }

@@ -25,7 +25,7 @@ function card(source, opened) {
     h("dl", { class: "facts" },
       h("dt", {}, "Kind"), h("dd", {}, source.kind, source.required && " · required"),
       h("dt", {}, "Operations"), h("dd", {}, source.operations.toLocaleString("en")),
-      h("dt", {}, "Cost for a model"), h("dd", {}, `≈ ${source.tokens.toLocaleString("en")} tokens`),
+      source.tokens > 0 && [h("dt", {}, "Cost for a model"), h("dd", {}, `≈ ${source.tokens.toLocaleString("en")} tokens`)],
       source.since && [h("dt", {}, `${source.state === "up" ? "Up" : source.state === "down" ? "Down" : "Starting"} since`), h("dd", {}, when(source.since))]),
     skipped);
 }
