@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from datetime import date, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -859,3 +861,25 @@ async def test_a_shortage_of_threads_passes(monkeypatch: pytest.MonkeyPatch) -> 
         for _ in range(5):
             assert await code_of(ops, "t.work", {}) == "RESOURCE_EXHAUSTED"
     assert (await ops.execute("t.work")).data == 1
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ({"moment": "2020-01-01"}, 'Argument "moment" must be a date and time such as 2020-01-01T00:00:00Z'),
+        ({"day": "tomorrow"}, 'Argument "day" must be a date such as 2020-01-01'),
+        ({"id": "12"}, 'Argument "id" must be a UUID such as 123e4567-e89b-12d3-a456-426614174000'),
+    ],
+)
+async def test_a_text_of_the_wrong_format_is_told_with_what_would_be_right(
+    argument: dict[str, str], words: str
+) -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    def at(moment: datetime | None = None, day: date | None = None, id: UUID | None = None) -> None: ...
+
+    with pytest.raises(CallError) as refused:
+        await ops.execute("at", argument)
+    assert refused.value.message == words
+    assert refused.value.details["argument"] in argument

@@ -599,8 +599,10 @@ def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
 
 def _refused_by_type(refused: DecodeError) -> CallError:
     """The schema finds no fault, but the type does: a validator of the user's own, a date that is none."""
+    from enfold.schema.wording import refusal  # few inputs are refused
+
     details = {"argument": refused.path, "reason": refused.reason, "expected": refused.expected}
-    return CallError("VALIDATION_ERROR", f'Argument "{refused.path}" is refused: {refused.expected}', details)
+    return CallError("VALIDATION_ERROR", f'Argument "{refused.path}" {refusal(refused.expected)}', details)
 
 
 # --- driving coroutines -------------------------------------------------------------------------------------------

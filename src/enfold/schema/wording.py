@@ -22,6 +22,19 @@ _TYPE_NAMES: Final[dict[type, str]] = {
     list: "array",
     float: "number",
 }
+# The formats of texts as people call them, each with an example.
+FORMATS: Final = {
+    "date-time": ("a date and time", "2020-01-01T00:00:00Z"),
+    "date": ("a date", "2020-01-01"),
+    "time": ("a time", "12:00:00Z"),
+    "duration": ("a duration", "PT1H"),
+    "email": ("an address for mail", "ann@example.org"),
+    "uri": ("an address", "https://example.org"),
+    "uuid": ("a UUID", "123e4567-e89b-12d3-a456-426614174000"),
+    "ipv4": ("an IPv4 address", "192.0.2.1"),
+    "ipv6": ("an IPv6 address", "2001:db8::1"),
+    "hostname": ("the name of a host", "example.org"),
+}
 _HARD_TO_READ: Final = frozenset('.[]"\\ \t\r\n')
 
 
@@ -41,6 +54,14 @@ def _step(key: str | int, *, is_first: bool) -> str:
     if is_first:
         return key
     return f".{key}" if key and _HARD_TO_READ.isdisjoint(key) else f"[{json_text(key)}]"
+
+
+def refusal(expected: str) -> str:
+    """What to say of an argument that its type refuses: what would be right, where that is a format we know."""
+    if expected not in FORMATS:
+        return f"is refused: {expected}"
+    name, example = FORMATS[expected]
+    return f"must be {name} such as {example}"
 
 
 def types(names: Iterable[str]) -> str:

@@ -6,24 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.schema.wording import FORMATS
 from enfold.surfaces.command_line.schema_words import fields_of, opened
 
 __all__ = ["example_words"]
 
 _MOST_STEPS: Final = 500
-
-_TEXTS: Final = {
-    "date-time": "2020-01-01T00:00:00Z",
-    "date": "2020-01-01",
-    "time": "12:00:00Z",
-    "duration": "PT1H",
-    "email": "ann@example.org",
-    "uri": "https://example.org",
-    "uuid": "123e4567-e89b-12d3-a456-426614174000",
-    "ipv4": "192.0.2.1",
-    "ipv6": "2001:db8::1",
-    "hostname": "example.org",
-}
 
 
 def example_words(schema: dict[str, Any]) -> list[str]:
@@ -99,6 +87,6 @@ def _number(part: dict[str, Any]) -> int:
 
 
 def _text(part: dict[str, Any]) -> str:
-    text = _TEXTS.get(str(part.get("format")), "text")
+    text = FORMATS.get(str(part.get("format")), ("", "text"))[1]
     shortest, longest = part.get("minLength", 0), part.get("maxLength", len(text))
     return (text + "x" * (shortest - len(text)))[: max(longest, shortest)] if shortest < 1_000 else text
