@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from enfold.operation import OPEN, Operation, OperationType, ReservedAccess, operation_from_function
 from enfold.runtime import PreparedOperation
 
-__all__ = ["ADMIN", "READ", "RESERVED", "Reserved", "check_namespace", "is_reserved", "reserved_operation"]
+__all__ = ["ADMIN", "READ", "RESERVED", "Elsewhere", "Reserved", "check_namespace", "is_reserved", "reserved_operation"]
 
 RESERVED: Final = "enfold"
 READ: Final = "enfold:read"  # the scope of whoever may look at this program
@@ -41,6 +41,16 @@ def reserved_operation(
     return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
 
 
+class Elsewhere(Protocol):
+    """The other processes that serve the same: they are asked by the name of what is wanted, and tell plain data."""
+
+    async def ask(self, name: str) -> list[Any]:
+        """What each of them says; one that is away or slow is left out."""
+
+    async def listen(self, name: str, hear: Callable[[Any], None]) -> None:
+        """Be called with the news of them all, until this is cancelled."""
+
+
 class Reserved:
     """The reserved operations of one registry: parts of the program offer them, and they are made when first asked for."""
 
@@ -49,6 +59,7 @@ class Reserved:
         self._changed = changed
         self._offers: dict[str, Make] = {}
         self._made: dict[str, PreparedOperation] | None = None
+        self.elsewhere: Elsewhere | None = None
         self.surfaces: dict[str, str] = {}  # by name, the address of each below that of the program
 
     def offer(self, part: str, make: Make) -> None:

@@ -291,7 +291,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, P
     folder = tmp_path_factory.mktemp("workers")
     (folder / "app.py").write_text(WORKED)
     with serving("app.py", "--workers", "2", cwd=folder) as served:
-        wait_for(lambda: len(workers_of(served)) == 2)
+        two_sessions(served)  # both are there
         yield served, folder
 
 
@@ -325,6 +325,32 @@ def test_a_session_and_an_idempotency_key_find_their_worker_from_every_connectio
             with urlopen(Request(f"{served.base}/functions/order", b"{}", headers), timeout=30) as reply:  # noqa: S310
                 assert reply.status == 200
     assert (folder / "orders").read_text() == "xxx"
+
+
+def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]) -> None:
+    served, _ = worked
+    pids: set[int] = set()
+    asked = 0
+    while len(pids) < 2 or asked < 20:
+        pids.add(served.get("/functions/shop.who")["result"])
+        asked += 1
+    with urlopen(f"{served.base}/metrics", timeout=30) as reply:  # noqa: S310  # our own server
+        lines = reply.read().decode().splitlines()
+    (counted,) = [line for line in lines if re.match(r'enfold_calls_total\{.*operation="shop.who"', line)]
+    assert float(counted.split()[-1]) >= asked
+    with urlopen(f"{served.base}/functions/enfold.calls?follow=false", timeout=30) as reply:  # noqa: S310
+        kept = reply.read().decode().count('"shop.who"')
+    assert kept >= min(asked, 200)
+    with urlopen(f"{served.base}/functions/enfold.calls", timeout=30) as stream:  # noqa: S310
+        marks = {f"mark-{number}" for number in range(12)}
+        for mark in marks:  # each on a connection of its own, and so now here, now there
+            request = Request(f"{served.base}/functions/shop.who", headers={"X-Request-Id": mark})  # noqa: S310
+            urlopen(request, timeout=30).close()  # noqa: S310
+        while marks:
+            line = stream.readline().decode()
+            marks -= {mark for mark in marks if f'"{mark}"' in line}
+    (source,) = served.get("/functions/enfold.sources")["result"]
+    assert (source["name"], source["state"]) == ("app.py", "up")
 
 
 def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_back(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from enfold.observing.counting import CallCounts
     from enfold.surfaces.asgi.messages import ASGIApp
 
 __all__ = ["add_log_options", "metrics_mount", "start_logging", "write_calls"]
@@ -46,15 +49,19 @@ def write_calls(registry: Registry, options: Namespace) -> None:
         registry.observers.add(access_observer())
 
 
-def metrics_mount(registry: Registry, *, has_identities: bool) -> dict[str, ASGIApp]:
-    """The app at `/metrics`; calls are counted only where the package that writes them is installed."""
+def metrics_mount(registry: Registry, counts: CallCounts, *, has_identities: bool) -> dict[str, ASGIApp]:
+    """The app at `/metrics`, for all processes that serve the registry; calls are counted only where the package that writes them is installed."""
     from importlib.util import find_spec
 
-    from enfold.observing.counting import CallCounts
+    from enfold.observing.counting import CountsSnapshot
     from enfold.surfaces.metrics import to_metrics
 
-    counts = CallCounts(registry.observers, registry.sources)
     if find_spec("prometheus_client") is not None:
         registry.observers.add(counts.count)
-    mount: Any = to_metrics(counts, has_identities=has_identities)
+    elsewhere = registry.reserved.elsewhere
+
+    async def others() -> list[CountsSnapshot]:
+        return [] if elsewhere is None else msgspec.convert(await elsewhere.ask("counts"), list[CountsSnapshot])
+
+    mount: Any = to_metrics(counts, has_identities=has_identities, others=others)
     return {"/metrics": mount}

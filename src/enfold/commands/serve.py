@@ -34,7 +34,16 @@ from enfold.operation import INHERIT, Policy
 from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds, divided
-from enfold.workers import Passing, Worker, listen_to_siblings, run_workers, session_prefix, without_parent
+from enfold.workers import (
+    Passing,
+    Siblings,
+    Told,
+    Worker,
+    listen_to_siblings,
+    run_workers,
+    session_prefix,
+    without_parent,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -272,6 +281,8 @@ class _Serving:
 
     def _app(self) -> HTTPApp:
         from enfold.introspection import keep_calls
+        from enfold.introspection.sources import source_summaries
+        from enfold.observing.counting import CallCounts
         from enfold.surfaces.http import to_http
         from enfold.surfaces.mcp import to_mcp
 
@@ -300,8 +311,19 @@ class _Serving:
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
         self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
-        mounts |= metrics_mount(self._registry, has_identities=tokens is not None)
-        keep_calls(self._registry)
+        counts = CallCounts(self._registry.observers, self._registry.sources)
+        if worker is not None:
+            self._registry.reserved.elsewhere = Siblings(worker)
+        mounts |= metrics_mount(self._registry, counts, has_identities=tokens is not None)
+        log = keep_calls(self._registry)
+        self._told = Told(
+            {
+                "counts": lambda: msgspec.to_builtins(counts.snapshot()),
+                "sources": lambda: source_summaries(self._registry),
+                "calls": log.kept,
+            },
+            {"calls": log.watch},
+        )
         self._http = to_http(
             self._registry, mounts=mounts, console=not options.no_console, title=options.title, **shared
         )
@@ -324,7 +346,7 @@ class _Serving:
                 await self._serve_as_worker(worker, listening)
 
     async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
-        async with listen_to_siblings(worker, self._http, {}), without_parent(worker, self._server.end):
+        async with listen_to_siblings(worker, self._http, self._told), without_parent(worker, self._server.end):
             if worker.is_loud:
                 say_where(self._registry, self._terms, listening.getsockname()[1])
                 worker.say_ready()

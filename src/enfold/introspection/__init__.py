@@ -9,6 +9,7 @@ from enfold.operation import Operation
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
+    from enfold.introspection.calls import CallLog
     from enfold.provenance import Recorder, RecordStore
     from enfold.tasks import Tasks
 
@@ -31,10 +32,14 @@ def introduce(
         reserved.offer("calls", lambda: _call_operations(registry))
 
 
-def keep_calls(registry: Registry) -> None:
+def keep_calls(registry: Registry) -> CallLog:
     """Keep the last calls of a registry from now on, for whoever asks for them later."""
-    operations = list(_call_operations(registry))
+    from enfold.introspection.calls import CallLog, call_operations  # as below
+
+    log = CallLog(registry)
+    operations = list(call_operations(log))
     registry.reserved.offer("calls", lambda: operations)
+    return log
 
 
 # Imports inside functions: what somebody asks for; starting a program does not need it.

@@ -46,6 +46,7 @@ class CallLog:
     def __init__(self, registry: Registry) -> None:
         self._kept: deque[CallRecord] = deque(maxlen=KEPT)
         self._listeners: list[Callable[[CallRecord], None]] = []
+        self._reserved = registry.reserved
         registry.observers.add(self._take)
 
     def _take(self, record: CallRecord) -> None:
@@ -65,7 +66,16 @@ class CallLog:
             loop.call_soon_threadsafe(arrived.set)
 
         self._listeners.append(listen)
+        elsewhere = self._reserved.elsewhere
+        listening = None
+        if elsewhere is not None and is_endless:
+            listening = asyncio.ensure_future(elsewhere.listen("calls", lambda wire: listen(_read(wire))))
         try:
+            if elsewhere is not None:
+                others = [_read(wire) for kept in await elsewhere.ask("calls") for wire in kept]
+                known = {(record.time, record.request_id): record for record in (*others, *waiting)}
+                waiting.clear()
+                waiting.extend(sorted(known.values(), key=lambda record: record.time))
             while True:
                 while waiting:
                     record = waiting.popleft()
@@ -78,6 +88,26 @@ class CallLog:
                     await arrived.wait()
         finally:
             self._listeners.remove(listen)
+            if listening is not None:
+                listening.cancel()
+
+    def kept(self) -> list[object]:
+        """What another process is told that asks for the last calls of this one."""
+        told: list[object] = msgspec.to_builtins(list(self._kept))
+        return told
+
+    def watch(self, hear: Callable[[object], None]) -> Callable[[], None]:
+        """Call back with each call that ends, as another process reads it; the answer ends the watching."""
+
+        def listen(record: CallRecord) -> None:
+            hear(msgspec.to_builtins(record))
+
+        self._listeners.append(listen)
+        return lambda: self._listeners.remove(listen)
+
+
+def _read(wire: object) -> CallRecord:
+    return msgspec.convert(wire, CallRecord)
 
 
 def call_operations(log: CallLog) -> Iterable[Operation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -12,8 +13,10 @@ from enfold.registry import Registry
 from enfold.reserved import reserved_operation
 from enfold.source_states import SourceState
 
-__all__ = ["SkippedPlace", "SourceSummary", "source_operations"]
+__all__ = ["SkippedPlace", "SourceSummary", "source_operations", "source_summaries"]
 
+LOOK = 1.0  # seconds between two questions to other processes
+_WORSE = ("up", "starting", "down")
 BYTES_OF_A_TOKEN = 4  # which makes every count an estimate
 
 
@@ -41,7 +44,7 @@ class SourceSummary(msgspec.Struct, frozen=True):
 def source_operations(registry: Registry) -> Iterable[Operation]:
     async def sources() -> list[SourceSummary]:
         """List the sources: their states, why they are down, what was skipped, and what their tools cost a model."""
-        return _summaries(registry)
+        return await _everywhere(registry)
 
     async def watch() -> AsyncIterator[list[SourceSummary]]:
         """List the sources now, and again after every change."""
@@ -51,16 +54,40 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
             loop.call_soon_threadsafe(changed.set)
 
         stop = registry.sources.watch(tell)
+        before: list[SourceSummary] | None = None
         try:
             while True:
                 changed.clear()
-                yield _summaries(registry)
-                await changed.wait()
+                found = await _everywhere(registry)
+                if found != before:
+                    before = found
+                    yield found
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), None if registry.reserved.elsewhere is None else LOOK)
         finally:
             stop()
 
     yield reserved_operation(sources, "enfold.sources")
     yield reserved_operation(watch, "enfold.sources.watch", type=OperationType.SUBSCRIPTION)
+
+
+async def _everywhere(registry: Registry) -> list[SourceSummary]:
+    """The sources as they are in all processes that serve them: one that is down anywhere is down."""
+    own, elsewhere = _summaries(registry), registry.reserved.elsewhere
+    if elsewhere is None:
+        return own
+    others = msgspec.convert(await elsewhere.ask("sources"), list[list[SourceSummary]])
+    worst = {each.name: each for each in own}
+    for each in (source for found in others for source in found):
+        if each.name not in worst or _WORSE.index(each.state) > _WORSE.index(worst[each.name].state):
+            worst[each.name] = each
+    return list(worst.values())
+
+
+def source_summaries(registry: Registry) -> list[dict[str, object]]:
+    """What another process is told that asks for the sources of this one."""
+    told: list[dict[str, object]] = msgspec.to_builtins(_summaries(registry))
+    return told
 
 
 def _summaries(registry: Registry) -> list[SourceSummary]:

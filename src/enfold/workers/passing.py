@@ -10,18 +10,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from zlib import crc32
 
 from enfold.surfaces.asgi.messages import ASGIApp, Receive, Scope, Send
 from enfold.workers.frames import read_frame, write_frame
 from enfold.workers.processes import Worker
+from enfold.workers.siblings import News, Told
 
-__all__ = ["Answer", "Passing", "ask_siblings", "listen_to_siblings", "session_prefix", "without_parent"]
-
-Answer: TypeAlias = Callable[[], Any]  # what a worker tells its siblings of itself, as plain data
-
-PATIENCE: Final = 2.0  # seconds that a sibling may take to say something of itself
+__all__ = ["Passing", "listen_to_siblings", "session_prefix", "without_parent"]
 
 _CARRIED: Final = (
     "type",
@@ -117,12 +114,12 @@ class _Passage:
 
 
 @asynccontextmanager
-async def listen_to_siblings(worker: Worker, app: ASGIApp, answers: dict[str, Answer]) -> AsyncIterator[None]:
-    """Answer what siblings pass on and ask, while the block runs; `answers` by the names that they ask for."""
+async def listen_to_siblings(worker: Worker, app: ASGIApp, told: Told) -> AsyncIterator[None]:
+    """Answer what siblings pass on and ask, while the block runs."""
     path = worker.socket_of(worker.number)
     with suppress(OSError):
         await asyncio.to_thread(_remove, path)  # of the one before us, which died
-    server = await asyncio.start_unix_server(_Sibling(app, answers).hear, path)
+    server = await asyncio.start_unix_server(_Sibling(app, told).hear, path)
     try:
         yield
     finally:
@@ -152,17 +149,19 @@ def _remove(path: str) -> None:
 class _Sibling:
     """What a worker does for its siblings."""
 
-    def __init__(self, app: ASGIApp, answers: dict[str, Answer]) -> None:
+    def __init__(self, app: ASGIApp, told: Told) -> None:
         self._app = app
-        self._answers = answers
+        self._told = told
 
     async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(EOFError, ConnectionError):
             wish = await read_frame(reader)
             if "scope" in wish:
                 await self._serve(wish["scope"], reader, writer)
+            elif "listen" in wish:
+                await News(self._told.news[wish["listen"]], reader, writer).run()
             else:
-                await write_frame(writer, self._answers[wish["ask"]]())
+                await write_frame(writer, self._told.answers[wish["ask"]]())
         writer.close()
 
     async def _serve(self, wire: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -181,20 +180,3 @@ class _Sibling:
 
         await self._app(scope, receive, send)
         await write_frame(writer, None)
-
-
-async def ask_siblings(worker: Worker, name: str) -> list[Any]:
-    """What all other workers tell of themselves; one that is away or slow is left out."""
-    others = [number for number in range(worker.count) if number != worker.number]
-    told = await asyncio.gather(*(_ask(worker.socket_of(number), name) for number in others), return_exceptions=True)
-    return [each for each in told if not isinstance(each, BaseException)]
-
-
-async def _ask(path: str, name: str) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        reader, writer = await asyncio.open_unix_connection(path)
-        try:
-            await write_frame(writer, {"ask": name})
-            return await read_frame(reader)
-        finally:
-            writer.close()
