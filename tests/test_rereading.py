@@ -152,8 +152,11 @@ async def test_another_policy_holds_for_all_sources_and_what_needs_a_start_is_to
     shop = '[sources.shop]\nfunctions = "shop.py:ops"\n'
     async with served(tmp_path, shop) as (registry, write):
         write(f"[policy]\nstrict_output = true\n[bounds]\nheaders = 50\n{shop}")
-        await until_told(caplog, "needs a new start")
-        assert (registry.policy.strict_output, caplog.messages[-1]) == (True, "A change of bounds needs a new start")
+        await until_told(caplog, "Start the program anew")
+        assert (registry.policy.strict_output, caplog.messages[-1]) == (
+            True,
+            "Start the program anew: a change of bounds is only taken up then",
+        )
 
 
 async def until_told(caplog: pytest.LogCaptureFixture, words: str) -> None:

@@ -142,7 +142,7 @@ def test_a_server_is_shown_the_token_of_the_environment(tmp_path: Path) -> None:
         refused = enfold(*words, HOME=str(tmp_path))
     assert (let_in.returncode, let_in.stderr) == (0, "")
     assert (refused.returncode, refused.stdout) == (4, "")
-    assert refused.stderr.endswith("ENFOLD_TOKEN holds the token that commands show\n")
+    assert refused.stderr.endswith("Set ENFOLD_TOKEN to a token that is accepted there\n")
 
 
 WRONG = [

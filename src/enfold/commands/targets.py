@@ -287,7 +287,7 @@ def _explained(target: Target) -> Iterator[None]:
     except CallError as error:
         if error.code != "ACCESS_DENIED" or os.environ.get(TOKEN):
             raise
-        raise CallError(error.code, f"{error.message}. {TOKEN} holds the token that commands show") from None
+        raise CallError(error.code, f"{error.message}. Set {TOKEN} to a token that is accepted there") from None
     except ModuleNotFoundError as error:
         extra = _EXTRAS[target.kind]
         raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: pip install 'enfold[{extra}]'") from None

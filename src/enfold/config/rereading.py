@@ -72,7 +72,7 @@ class Rereading:
         difference = self._registry.take(msgspec.structs.replace(found, logins=before.logins))
         log.warning("%s was read again: %s", self._path, difference)
         if difference.untaken:
-            log.warning("A change of %s needs a new start", ", ".join(difference.untaken))
+            log.warning("Start the program anew: a change of %s is only taken up then", ", ".join(difference.untaken))
 
 
 def _stamp(path: str) -> Stamp:

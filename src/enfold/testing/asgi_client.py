@@ -17,7 +17,7 @@ from enfold.sources.sse import EventDecoder, ServerSentEvent
 from enfold.surfaces.asgi.messages import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.testing.named_callers import NamedCallers
-from enfold.testing.replies import WRITTEN, Envelopes, Input, Reply, read_answer
+from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient, read_answer
 
 __all__ = ["Conversation", "HTTPClient", "Headers", "http", "ids_in", "living"]
 
@@ -164,7 +164,7 @@ def _scope(method: str, path: str, headers: Headers) -> dict[str, Any]:
     }
 
 
-class HTTPClient:
+class HTTPClient(SurfaceClient):
     """Calls an app of `to_http`."""
 
     def __init__(self, app: ASGIApp, callers: NamedCallers) -> None:
@@ -186,30 +186,20 @@ class HTTPClient:
             self.app, method, path, {**_USUAL, **self._callers.header(identity), **(headers or {})}, sent
         )
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        chosen = find_format(format or WRITTEN)
+    async def _call(self, asked: Asked) -> Reply:
+        chosen = find_format(asked.format or WRITTEN)
         headers = {"enfold-format": chosen.name, "accept": "application/json"}
-        answer = self.request("POST", f"/functions/{operation}", dict(input or {}), identity=identity, headers=headers)
+        answer = self.request(
+            "POST", f"/functions/{asked.operation}", asked.input, identity=asked.identity, headers=headers
+        )
         return await _reply(answer, chosen)
 
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        chosen = find_format(format or WRITTEN)
+    async def _subscribe(self, asked: Asked) -> Envelopes:
+        chosen = find_format(asked.format or WRITTEN)
         headers = {"enfold-format": chosen.name, "accept": "text/event-stream"}
-        answer = self.request("POST", f"/functions/{operation}", dict(input or {}), identity=identity, headers=headers)
+        answer = self.request(
+            "POST", f"/functions/{asked.operation}", asked.input, identity=asked.identity, headers=headers
+        )
         try:
             if (await answer.began()).headers.get("content-type") == "application/json":
                 _ = (await _reply(answer, chosen)).data  # raises: only a failure comes as JSON

@@ -17,7 +17,7 @@ from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.cgi import to_cgi
 from enfold.testing.asgi_client import ids_in
-from enfold.testing.replies import WRITTEN, Envelopes, Input, Reply, items_of, read_answer
+from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient, read_answer
 
 __all__ = ["CGIClient", "cgi"]
 
@@ -28,38 +28,20 @@ async def cgi(registry: Registry, **options: Any) -> AsyncIterator[CGIClient]:
     yield CGIClient(registry, options)
 
 
-class CGIClient:
+class CGIClient(SurfaceClient):
     """Runs a CGI program once for each call."""
 
     def __init__(self, registry: Registry, options: dict[str, Any]) -> None:
         self._registry = registry
         self._options = options
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        chosen = find_format(format or WRITTEN)
+    async def _call(self, asked: Asked) -> Reply:
+        chosen = find_format(asked.format or WRITTEN)
         variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "HTTP_ENFOLD_FORMAT": chosen.name}
         answer = await self.request(
-            f"/functions/{operation}", msgspec.json.encode(dict(input or {})), identity=identity, **variables
+            f"/functions/{asked.operation}", msgspec.json.encode(asked.input), identity=asked.identity, **variables
         )
         return read_answer(*answer, chosen)
-
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        async for item in items_of(await self.call(operation, input, identity=identity, format=format), operation):
-            yield item
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         _, _, document = await self.request("/openapi.json", identity=identity, REQUEST_METHOD="GET")

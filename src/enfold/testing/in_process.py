@@ -17,7 +17,7 @@ from enfold.operation import Context, Identity
 from enfold.registry import Registry
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
-from enfold.testing.replies import Envelopes, Input, Reply, through
+from enfold.testing.replies import Asked, Envelopes, Reply, SurfaceClient, through
 
 __all__ = ["CallsClient", "DirectClient", "calls", "direct"]
 
@@ -34,7 +34,7 @@ async def direct(registry: Registry) -> AsyncIterator[DirectClient]:
         await registry.lifetime.stop()
 
 
-class DirectClient:
+class DirectClient(SurfaceClient):
     """Calls a registry in this process."""
 
     def __init__(self, registry: Registry) -> None:
@@ -42,32 +42,20 @@ class DirectClient:
         self._registry = registry
         self._guarded = registry.guarded()
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
+    async def _call(self, asked: Asked) -> Reply:
         try:
-            envelope = await self._guarded.execute(operation, input or {}, Context(identity=identity))
-            return Reply(through(format)(envelope, self._registry.get_spec(operation)))
+            envelope = await self._guarded.execute(asked.operation, asked.input, Context(identity=asked.identity))
+            return Reply(through(asked.format)(envelope, self._registry.get_spec(asked.operation)))
         except CallError as error:
             return Reply(error=error)
 
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        read = through(format)
-        async with aclosing(self._guarded.subscribe(operation, input or {}, Context(identity=identity))) as items:
+    async def _subscribe(self, asked: Asked) -> Envelopes:
+        read = through(asked.format)
+        async with aclosing(
+            self._guarded.subscribe(asked.operation, asked.input, Context(identity=asked.identity))
+        ) as items:
             async for envelope in items:
-                yield read(envelope, self._registry.get_spec(operation))
+                yield read(envelope, self._registry.get_spec(asked.operation))
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         return [spec.id for spec in self._registry.visible(identity)]
@@ -96,7 +84,7 @@ def _join(bus: MemoryTransport, identity: Identity | None) -> Transport:
     return bus.join(peer_name("stranger" if identity is None else identity.id), identity)
 
 
-class CallsClient:
+class CallsClient(SurfaceClient):
     """Calls a worker over a transport; each identity is a peer of its own."""
 
     def __init__(self, registry: Registry, join: Join, opened: AsyncExitStack) -> None:
@@ -105,34 +93,20 @@ class CallsClient:
         self._opened = opened
         self._peers: list[tuple[Identity | None, Transport, PendingRequestMap]] = []
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        _, pending = self._peer(identity)
+    async def _call(self, asked: Asked) -> Reply:
+        _, pending = self._peer(asked.identity)
         try:
-            envelope = await pending.call(operation, dict(input or {}))
-            return Reply(through(format)(envelope, self._registry.get_spec(operation)))
+            envelope = await pending.call(asked.operation, asked.input)
+            return Reply(through(asked.format)(envelope, self._registry.get_spec(asked.operation)))
         except CallError as error:
             return Reply(error=error)
 
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        read = through(format)
-        _, pending = self._peer(identity)
-        async with aclosing(pending.subscribe(operation, dict(input or {}))) as items:
+    async def _subscribe(self, asked: Asked) -> Envelopes:
+        read = through(asked.format)
+        _, pending = self._peer(asked.identity)
+        async with aclosing(pending.subscribe(asked.operation, asked.input)) as items:
             async for envelope in items:
-                yield read(envelope, self._registry.get_spec(operation))
+                yield read(envelope, self._registry.get_spec(asked.operation))
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         transport, _ = self._peer(identity)

@@ -22,7 +22,7 @@ from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.mcp.tool_results import ERROR_KEY
 from enfold.testing.asgi_client import Conversation, living
 from enfold.testing.named_callers import NamedCallers
-from enfold.testing.replies import WRITTEN, Envelopes, Input, Reply, items_of
+from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient
 
 __all__ = ["HANDSHAKE", "MCPClient", "mcp"]
 
@@ -50,7 +50,7 @@ async def mcp(registry: Registry, *, revision: str = LATEST.name, **options: Any
         yield MCPClient(app, revision, callers)
 
 
-class MCPClient:
+class MCPClient(SurfaceClient):
     """Calls the tools of an MCP server; in a revision with a handshake each identity has a session of its own."""
 
     def __init__(self, app: ASGIApp, revision: str, callers: NamedCallers) -> None:
@@ -60,29 +60,11 @@ class MCPClient:
         self._sessions: dict[str, str] = {}
         self._ids = count(1)
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        chosen = find_format(format or WRITTEN)
-        params = {"name": operation, "arguments": dict(input or {}), "_meta": {FORMAT_KEY: chosen.name}}
-        answer = await self._post("tools/call", params, identity)
+    async def _call(self, asked: Asked) -> Reply:
+        chosen = find_format(asked.format or WRITTEN)
+        params = {"name": asked.operation, "arguments": asked.input, "_meta": {FORMAT_KEY: chosen.name}}
+        answer = await self._post("tools/call", params, asked.identity)
         return _read(await _last(answer), answer, chosen)
-
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        async for item in items_of(await self.call(operation, input, identity=identity, format=format), operation):
-            yield item
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         found: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -12,7 +13,7 @@ from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.operation import Identity, OperationSpec
 
-__all__ = ["WRITTEN", "Client", "Envelopes", "Input", "Reply", "items_of", "read_answer", "through"]
+__all__ = ["WRITTEN", "Asked", "Client", "Envelopes", "Input", "Reply", "SurfaceClient", "read_answer", "through"]
 
 Input: TypeAlias = Mapping[str, Any]
 Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
@@ -51,6 +52,15 @@ class Reply(msgspec.Struct, frozen=True):
         return {} if self.error is None else self.error.details
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """One call as a test asks for it."""
+
+    operation: str
+    input: dict[str, Any]
+    identity: Identity | None
+    format: str | None
+
+
 class Client(Protocol):
     """The verbs of every client. `format` is the one to answer in; `identity` is who calls, None for a stranger."""
 
@@ -78,6 +88,38 @@ class Client(Protocol):
         """The ids of the operations that this caller is shown."""
 
 
+class SurfaceClient(ABC):
+    """The verbs of our own clients, which say what becomes of one call, and of a stream where their surface has them."""
+
+    async def call(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Reply:
+        return await self._call(Asked(operation, dict(input or {}), identity, format))
+
+    def subscribe(
+        self,
+        operation: str,
+        input: Input | None = None,
+        *,
+        identity: Identity | None = None,
+        format: str | None = None,
+    ) -> Envelopes:
+        return self._subscribe(Asked(operation, dict(input or {}), identity, format))
+
+    @abstractmethod
+    async def _call(self, asked: Asked) -> Reply: ...
+
+    async def _subscribe(self, asked: Asked) -> Envelopes:
+        """The items as they come collected, in one list."""
+        for item in (await self._call(asked)).data:
+            yield local_envelope(item, asked.operation)
+
+
 def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
     """The reply in an answer of HTTP or CGI; a failure whose body reads as a success fails the test."""
     try:
@@ -97,9 +139,3 @@ def through(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpe
         return lambda envelope, _: envelope
     found = find_format(format)
     return lambda envelope, spec: found.read(msgspec.json.decode(msgspec.json.encode(found.write(envelope, spec))))
-
-
-async def items_of(reply: Reply, operation: str) -> Envelopes:
-    """The items of a subscription that came collected, as one list."""
-    for item in reply.data:
-        yield local_envelope(item, operation)

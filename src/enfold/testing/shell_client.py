@@ -15,7 +15,7 @@ from enfold.formats import find_format
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.command_line import run_command_line
-from enfold.testing.replies import WRITTEN, Envelopes, Input, Reply
+from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient
 
 __all__ = ["ShellClient", "command_line"]
 
@@ -26,23 +26,16 @@ async def command_line(registry: Registry, **options: Any) -> AsyncIterator[Shel
     yield ShellClient(registry, options)
 
 
-class ShellClient:
+class ShellClient(SurfaceClient):
     """Gives words to the command line, and reads what it prints."""
 
     def __init__(self, registry: Registry, options: dict[str, Any]) -> None:
         self._registry = registry
         self._options = options
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        chosen = find_format(format or WRITTEN)
-        status, lines, messages = await self._call(operation, input, identity, chosen.name)
+    async def _call(self, asked: Asked) -> Reply:
+        chosen = find_format(asked.format or WRITTEN)
+        status, lines, messages = await self._printed(asked, chosen.name)
         if not lines:
             return Reply(None, _error_in(messages), status)
         try:
@@ -50,16 +43,9 @@ class ShellClient:
         except CallError as error:
             return Reply(None, _with_code(error, messages), status, wire=lines[-1])
 
-    async def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        chosen = find_format(format or WRITTEN)
-        status, lines, messages = await self._call(operation, input, identity, chosen.name)
+    async def _subscribe(self, asked: Asked) -> Envelopes:
+        chosen = find_format(asked.format or WRITTEN)
+        status, lines, messages = await self._printed(asked, chosen.name)
         try:
             for line in lines:
                 yield chosen.read(line)
@@ -72,11 +58,10 @@ class ShellClient:
         """As `enfold list` prints them, which is a command beside this surface."""
         return [spec.id for spec in self._registry.visible(identity)]
 
-    async def _call(
-        self, operation: str, input: Input | None, identity: Identity | None, format: str
-    ) -> tuple[int, Sequence[Any], str]:
-        given = msgspec.json.encode(dict(input or {})).decode()
-        status, out, messages = await self.run(operation, "@-", "--format", format, stdin=given, identity=identity)
+    async def _printed(self, asked: Asked, format: str) -> tuple[int, Sequence[Any], str]:
+        """The exit code, the lines on stdout as JSON, and the text on stderr."""
+        words, given = (asked.operation, "@-", "--format", format), msgspec.json.encode(asked.input).decode()
+        status, out, messages = await self.run(*words, stdin=given, identity=asked.identity)
         return status, [json.loads(line) for line in out.split("\n") if line], messages
 
     async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:

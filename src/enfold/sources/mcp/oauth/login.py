@@ -99,7 +99,7 @@ class OAuthLogin:
                     needed = found
                 await self._renew(needed.challenge, msgspec.structs.replace(needed.refusal, before=before))
                 before = needed.refusal.sent
-            raise denied(f"{self._name} refuses us again and again")
+            raise denied(f"{self._name} refuses every token that its login gives: check the scopes and the account")
         finally:
             self._is_opening = False
 
