@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from enfold.commands.agent_options import add_agent_options, agent_settings
 from enfold.commands.callers import LOCAL, local_caller
 from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
@@ -60,11 +61,12 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
             "--tool-names", choices=["safe", "id"], help="list tools as shop_add (safe) or as shop.add (id)"
         )
         parser.add_argument("--name", help="what clients call this server, and its entry in an editor's configuration")
+        add_agent_options(parser)
         add_recording_options(parser)
 
     options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
     if not options.install_json:
-        settings = _chosen(options)
+        settings = {**_chosen(options), **agent_settings(options, options.target)}
         caller = local_caller(options.tokens)
         return _serve(options.target, registry, identity=caller, recorder=recorder_of(options), **settings)
     print_json(_editor_entry(options.target, options.name) if registry is None else _entry_of_script(options.name))

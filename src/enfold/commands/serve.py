@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from enfold.commands.agent_options import add_agent_options, agent_settings
 from enfold.commands.bound_options import bounds_of
 from enfold.commands.callers import add_caller_options, who_may_come_in
 from enfold.commands.command_options import parse
@@ -170,6 +171,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         help="another bound than the default: docs/bounds.md",
     )
     parser.add_argument("--no-console", action="store_true", help="leave out the page for people at /")
+    add_agent_options(parser)
     add_recording_options(parser)
     add_log_options(parser)
     place = parser.add_mutually_exclusive_group()
@@ -305,6 +307,7 @@ class _Serving:
             name=options.title,
             secret=self._terms.secret,
             session_prefix="" if worker is None else session_prefix(worker),
+            **agent_settings(options, options.target),
             **shared,
         )
         mounts: dict[str, Any] = {"/mcp": self._mcp}

@@ -47,6 +47,13 @@ class Config(msgspec.Struct, frozen=True):
     tasks: dict[str, Any] = {}  # where tasks are kept, and on what terms
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
     record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
+    agents: dict[str, Any] = {}  # what models are shown, by the names of an MCP server's settings
+
+    @property
+    def exposed(self) -> dict[str, str]:
+        """What is listed of each namespace: as a source says, else as the file says."""
+        by_source = {source.namespace: source.entry["expose"] for source in self.sources if "expose" in source.entry}
+        return {"": self.agents.get("expose", "all"), **by_source}
 
     def with_only(self, operation: str) -> Config:
         """The file with the sources that may have an operation; a program's functions have namespaces of their own."""
@@ -93,6 +100,21 @@ def _is_limits(value: Any) -> bool:
 
     is_table = isinstance(value, dict)
     return is_table and all(name in MCPLimits.__struct_fields__ and _is_number(each) for name, each in value.items())
+
+
+def _is_selection(value: Any) -> bool:
+    from enfold.errors import CallError
+    from enfold.selection.grammar import read_fields
+
+    texts = list(value.values()) if isinstance(value, dict) else [value]
+    try:
+        return all(isinstance(text, str) and bool(read_fields(text)) for text in texts)
+    except CallError:
+        return False
+
+
+def _is_forms(value: Any) -> bool:
+    return isinstance(value, dict) and all(form in ("text", "both") for form in value.values())
 
 
 def _is_number(value: Any) -> bool:
@@ -163,6 +185,8 @@ _SECONDS: Final[Rule] = (_is_number, "a number of seconds")
 _PATTERNS: Final[Rule] = (_is_pattern, "a pattern or a list of patterns")
 _TEXT_TABLE: Final[Rule] = (_is_text_table, "a table of texts")
 
+_FIXED: Final[Rule] = (lambda value: isinstance(value, dict), "a table of arguments, such as {token = ...}")
+
 _COMMON: Final[dict[str, Rule]] = {
     "namespace": (_is_namespace, "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between"),
     "include": _PATTERNS,
@@ -175,6 +199,9 @@ _COMMON: Final[dict[str, Rule]] = {
     "detect": (_is_one_of("all", "instances"), "all or instances"),
     "timeout": _SECONDS,
     "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
+    "expose": (_is_one_of("all", "search", "auto"), "all, search or auto"),
+    "describe": (_is_one_of("short", "full"), "short or full"),
+    "select": (_is_selection, "fields such as id,name, or a table of such texts by operation"),
     "required": _FLAG,
     "disabled": _FLAG,
     "enabled": _FLAG,
@@ -198,10 +225,12 @@ _BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
         "connect_timeout": _SECONDS,
         "max_bytes": (_is_number, "a number of bytes"),
         "inherit_env": _FLAG,
+        "fix": _FIXED,
         "limits": (_is_limits, "a table of numbers, such as {list_items = 10000}: see the page on MCP servers"),
     },
     "openapi": {
         "openapi": _TEXT,
+        "fix": _FIXED,
         "base_url": _TEXT,
         "credentials": (
             _is_credentials_by_scheme,
@@ -276,7 +305,6 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks")
 _TASKS: Final[dict[str, Rule]] = {
     "store": _TEXT,
     "secret": _TEXT,
@@ -284,6 +312,14 @@ _TASKS: Final[dict[str, Rule]] = {
     **dict.fromkeys(("keep", "deadline"), (_is_number, "a number of seconds")),
     **dict.fromkeys(("limit", "attempts", "at_once"), (_is_count, "a whole number above 0")),
 }
+_AGENTS: Final[dict[str, Rule]] = {
+    "expose": _COMMON["expose"],
+    "pinned": _PATTERNS,
+    "budget": (_is_number, "a number of tokens"),
+    "max_result_tokens": (_is_number, "a number of tokens"),
+    "clients": (_is_forms, "a table of clients, to each text or both"),
+}
+_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks", "agents")
 _APP: Final[dict[str, Rule]] = {"title": _TEXT, "version": _TEXT}
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
@@ -316,6 +352,7 @@ class _Reader:
         return msgspec.structs.replace(
             config,
             app=self._app(document),
+            agents=self._agents(document),
             bounds=self._bounds(document),
             tasks=self._tasks(document),
             issuers=self._issuers(document),
@@ -327,6 +364,12 @@ class _Reader:
         for key in app:
             self._check_key(app, key, _APP, ("app", key))
         return app
+
+    def _agents(self, document: Entry) -> Entry:
+        agents: Entry = self._filled(self._table(document, "agents"), ("agents",))
+        for key in agents:
+            self._check_key(agents, key, _AGENTS, ("agents", key))
+        return agents
 
     def _issuers(self, document: Entry) -> tuple[Entry, ...]:
         """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""

@@ -395,6 +395,7 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
         advertise_output=entry.get("advertise_output", True),
         log_level=entry.get("log_level", "info"),
         protocol=entry.get("protocol", "auto"),
+        **_shape(entry),
     ) as operations:
         yield _Opened(operations, lambda: operations.is_busy)
 
@@ -419,6 +420,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
         private_headers=tuple(patterns(entry.get("private_headers"))),
         limits=limits,
         **options,
+        **_shape(entry),
     )
     async with imported:
         running = RunningCalls()
@@ -473,7 +475,7 @@ def _governed(operation: Operation, source: SourceEntry) -> Operation:
         spec = spec.replace(access_control=access_of(entry))
     if "timeout" in entry:
         spec = spec.replace(timeout=entry["timeout"])
-    return Operation(
+    governed = Operation(
         spec,
         operation.handler,
         signature=operation.signature,
@@ -481,6 +483,16 @@ def _governed(operation: Operation, source: SourceEntry) -> Operation:
         inline=operation.inline,
         origin=Origin(source.kind, source.name),
     )
+    if source.kind != "functions" or not _shape(entry):
+        return governed
+    from enfold.sources.shaping import shaping
+
+    return shaping(**_shape(entry)).of(governed)
+
+
+def _shape(entry: dict[str, Any]) -> dict[str, Any]:
+    """What the file changes about the operations themselves."""
+    return {name: entry[name] for name in ("fix", "describe", "select") if name in entry}
 
 
 def _located(target: str, config: Config) -> str:

@@ -72,6 +72,13 @@ async def test_what_is_listed_follows_what_the_operator_chose(
         make_client(board, expose="some")
 
 
+async def test_a_client_is_told_that_calling_may_destroy(make_client: MakeClient, board: OperationRegistry) -> None:
+    tools = (await make_client(board, expose="search").result("tools/list"))["tools"]
+    hints = [tool["annotations"] for tool in tools]
+    assert [each["readOnlyHint"] for each in hints] == [True, True, False]
+    assert hints[2]["destructiveHint"] is True
+
+
 async def test_an_operation_is_found_described_and_called(make_client: MakeClient, board: OperationRegistry) -> None:
     client = make_client(board, expose="search")
     found = (await client.call("search_operations", {"query": "read cards", "limit": 1}))["structuredContent"]["result"]

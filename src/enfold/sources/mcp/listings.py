@@ -33,6 +33,7 @@ from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
 from enfold.sources.mcp.upstream import ListedItems, Upstream
 from enfold.sources.report import Problem
+from enfold.sources.shaping import Shaping, shaping
 
 __all__ = ["KINDS", "Imported", "Kind", "Options", "import_operations"]
 
@@ -56,6 +57,7 @@ class Options(msgspec.Struct, frozen=True):
     namespace: str = ""
     kinds: tuple[Kind, ...] = KINDS
     choice: Choice = choosing(None, None)
+    shape: Shaping = shaping()
     policy: Policy = Policy()
     timeout: float | Literal["default"] | None = "default"
     reads: Reads = None
@@ -346,7 +348,7 @@ class _Maker:
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")
             return
-        self._made[spec.id] = self._operation(spec, handler)
+        self._made[spec.id] = self._options.shape.of(self._operation(spec, handler))
 
     def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
         options = self._options

@@ -24,6 +24,7 @@ from enfold.sources.mcp.session import Dialect, ServerSettings
 from enfold.sources.mcp.upstream import Upstream
 from enfold.sources.mcp.web_requests import GivenHeaders, given_headers
 from enfold.sources.report import ImportReport, Problem
+from enfold.sources.shaping import Describe, shaping
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
@@ -63,6 +64,9 @@ def from_mcp(
     answers: Answers | None = None,
     log_level: str = "info",
     protocol: Dialect = "auto",
+    fix: Mapping[str, Any] | None = None,
+    describe: Describe | None = None,
+    select: str | Mapping[str, str] | None = None,
 ) -> MCPOperations:
     """The operations of an MCP server, as `async with from_mcp(target) as operations`.
 
@@ -71,7 +75,8 @@ def from_mcp(
     predicate; `rename` maps a server's name for something to ours. `answers` are the source's own answers to what
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
     `name` is what messages and `registry.sources` call it. `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
-    wrapped as `{"result": …}`. `protocol` pins a revision.
+    wrapped as `{"result": …}`. `protocol` pins a revision. `fix` fills arguments and hides them, `describe="short"` shows one
+    sentence of each description, `select` names the fields of results that are given unasked.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -79,6 +84,7 @@ def from_mcp(
         namespace=namespace,
         kinds=tuple(kinds),
         choice=choosing(include, exclude, rename),
+        shape=shaping(fix, describe, select),
         policy=chosen if normalize is None else Policy(normalize=normalize).over(chosen),
         timeout=timeout,
         reads=reads,

@@ -30,6 +30,7 @@ from enfold.sources.openapi.security import (
 from enfold.sources.openapi.server_urls import Servers
 from enfold.sources.openapi.service_client import IDEMPOTENT, OpenAPILimits, ServiceClient
 from enfold.sources.report import ImportReport, Problem
+from enfold.sources.shaping import Describe, Shaping, shaping
 
 _log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
@@ -88,6 +89,9 @@ def from_openapi(
     limits: OpenAPILimits | None = None,
     server_variables: Mapping[str, str] | None = None,
     private_headers: Iterable[str] = (),
+    fix: Mapping[str, Any] | None = None,
+    describe: Describe | None = None,
+    select: str | Mapping[str, str] | None = None,
 ) -> ImportedOperations:
     """The operations of an OpenAPI document: data, a path, an address, or its text.
 
@@ -95,7 +99,8 @@ def from_openapi(
     that gives one; `${NAME}` in it is read from the environment, and so is `ENFOLD_<NAMESPACE>_<SCHEME>` for a scheme
     it does not name. `headers` go with every request to the user's own server. A document that is behind a login is
     fetched with the same client, headers or credentials, if it is on that server. `include` and `exclude` take patterns of names, of `METHOD /path` or of `#tag`, or a predicate.
-    `rename` maps a name, an operationId or `METHOD /path` to the new name.
+    `rename` maps a name, an operationId or `METHOD /path` to the new name. `fix` fills arguments and hides them,
+    `describe="short"` shows one sentence of each description, `select` names the fields of results that are given unasked.
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or OpenAPILimits()
@@ -124,7 +129,7 @@ def from_openapi(
     shared = SharedByEndpoints(library, version, servers, http, security, tokens, tuple(private_headers), extras)
     shared.problems += problems
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
-    return importer.run(choosing(include, exclude, rename))
+    return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select))
 
 
 def _title(root: Any) -> str:
@@ -146,7 +151,7 @@ class _Importer:
         self._timeout = timeout
         self._skipped: list[Problem] = []
 
-    def run(self, choice: Choice) -> ImportedOperations:
+    def run(self, choice: Choice, shape: Shaping) -> ImportedOperations:
         found = find_operations(self._shared.library, self._skipped)
         blueprints = [each for each in map(self._read, found) if each is not None]
         self._assume_security([each.requirements for each in blueprints])
@@ -158,7 +163,7 @@ class _Importer:
             new = choice.name(name, original.original, blueprint.found.title)
             operation = self._operation(blueprint, new, original.original, streams=streams)
             if choice.takes(operation.spec):
-                operations.append(operation)
+                operations.append(shape.of(operation))
         _check_unique(operations)
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()

@@ -19,7 +19,7 @@ from enfold.surfaces.mcp.exposure import PREFIX
 __all__ = ["INSTRUCTIONS", "CallArguments", "SearchTools"]
 
 INSTRUCTIONS: Final = (
-    "This server has {count} operations, most of which are not listed as tools. Find one with search_operations,"
+    "Most operations of this server (there are {count}) are not listed as tools. Find one with search_operations,"
     " then run it with call_operation."
 )
 
@@ -39,9 +39,11 @@ class SearchTools:
         self._registry = registry
         self._finder = Finder(registry, lambda spec: kind_of(spec) == "tool")
         self._own = OperationRegistry(coerce=True)
-        for function in (self.search_operations, self.describe_operation, self.call_operation):
-            facts = {"advertise_output": False, **({RELAY: True} if function == self.call_operation else {})}
-            self._own.register(function, type="query", meta=facts)
+        facts = {"advertise_output": False}
+        self._own.register(self.search_operations, type="query", meta=facts)
+        self._own.register(self.describe_operation, type="query", meta=facts)
+        # What it calls may change or destroy something: clients that ask their users before such a tool have to ask here.
+        self._own.register(self.call_operation, type="mutation", destructive=True, meta={**facts, RELAY: True})
         self._format = format
         self._shown = Shown()
 

@@ -1,0 +1,124 @@
+"""What a user changes about operations they import: arguments that are fixed, shorter words, and what is selected unasked.
+
+An argument that is fixed is not in the schema any more: callers neither see nor send it, and what is recorded of them has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+from enfold.operation import Context, Operation, OperationSpec, OperationType
+from enfold.schema.arguments import coerce
+
+__all__ = ["Describe", "Shaping", "shaping"]
+
+Describe: TypeAlias = Literal["short", "full"]
+
+
+def shaping(
+    fix: Mapping[str, Any] | None = None,
+    describe: Describe | None = None,
+    select: str | Mapping[str, str] | None = None,
+) -> Shaping:
+    """The changes of a user.
+
+    `fix` maps arguments to the values that every operation gets which has them; `describe="short"` shows a sentence of each
+    description; `select` maps names of operations to the fields of their results that are given unasked, or is one for all.
+    """
+    if describe not in (None, "short", "full"):
+        raise ValueError(f"Operations are described short or full, not {describe!r}")
+    return Shaping(dict(fix or {}), describe, select or {})
+
+
+class Shaping:
+    """Changes operations one by one; those that are not concerned stay as they are."""
+
+    def __init__(self, fix: dict[str, Any], describe: Describe | None, select: str | Mapping[str, str]) -> None:
+        self.fix = fix
+        self._describe = describe
+        self._select = select
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not self.fix and self._describe != "short" and not self._select
+
+    def of(self, operation: Operation) -> Operation:
+        if self.changes_nothing:
+            return operation
+        operation = self._described(operation)
+        if self.fix and operation.signature is None and operation.handler is not None:
+            return _fixed(operation, self.fix)
+        return operation
+
+    def _described(self, operation: Operation) -> Operation:
+        spec = operation.spec
+        said = {"describe": "short"} if self._describe == "short" else {}
+        select = self._selection(spec)
+        said |= {} if select is None else {"select": select}
+        return operation.with_spec(spec.replace(meta={**spec.meta, **said})) if said else operation
+
+    def _selection(self, spec: OperationSpec) -> str | None:
+        if isinstance(self._select, str):
+            return self._select
+        names = (spec.name, spec.id, str(spec.meta.get("original_name", spec.name)))
+        return next((self._select[name] for name in names if name in self._select), None)
+
+
+def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
+    """The operation with some of its arguments filled; which it has is found out when somebody reads its schema."""
+    filled = _Filled(operation.spec, fix)
+    spec = operation.spec.replace(input_schema=lambda: filled.schema)
+    handler: Callable[..., Any] = operation.handler or _nothing
+
+    async def call(input: dict[str, Any], context: Context) -> Any:
+        return await handler(filled.input(input), context)
+
+    def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        items: AsyncIterator[Any] = handler(filled.input(input), context)
+        return items
+
+    is_stream = operation.spec.type is OperationType.SUBSCRIPTION
+    return operation.with_spec(spec).with_handler(stream if is_stream else call)
+
+
+def _nothing(*_: Any) -> Any:
+    raise RuntimeError("the registry runs no operation without a handler")
+
+
+class _Filled:
+    """The arguments of one operation that are fixed, and its schema without them."""
+
+    def __init__(self, spec: OperationSpec, fix: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._fix = fix
+
+    def input(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The input with what is fixed: whoever sends it nevertheless does not change it."""
+        return {**given, **self._values}
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        """What is fixed, of those arguments that there are; a text from the environment may stand for a number."""
+        properties = _properties(self._spec.input_schema)
+        values = {name: value for name, value in self._fix.items() if name in properties}
+        made: dict[str, Any] = coerce({"type": "object", "properties": properties}, values)
+        return made
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        schema = self._spec.input_schema
+        properties = _properties(schema)
+        hidden = [name for name in self._fix if name in properties]
+        if not hidden:
+            return schema
+        kept = {name: each for name, each in properties.items() if name not in hidden}
+        required = [name for name in schema.get("required", ()) if name not in hidden]
+        rest = {key: value for key, value in schema.items() if key not in ("properties", "required", "examples")}
+        return {**rest, "properties": kept, **({"required": required} if required else {})}
+
+
+def _properties(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, dict) else {}
