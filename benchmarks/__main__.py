@@ -22,6 +22,7 @@ NAMES: Final = (
     "mcp_client",
     "gateway",
     "openapi",
+    "agents",
     "web",
     "calls",
     "provenance",

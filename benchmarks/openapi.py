@@ -133,9 +133,11 @@ async def _enfold(document: Path) -> int:
 async def _enfold_written(document: Path) -> int:
     # By name: the surface is asked for where it is raced only.
     app = import_module("enfold.surfaces.mcp").to_mcp(_registry(document))
-    count, cursor = 0, None
+    count = 0
+    cursor: str | None = None
     while count == 0 or cursor is not None:
-        result = msgspec.json.decode(await _ask(app, _tools_list(cursor)), type=_Listed).result
+        params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+        result = msgspec.json.decode(await ask_mcp(app, "tools/list", params), type=_Listed).result
         count, cursor = count + len(result.tools), result.nextCursor
     return count
 
@@ -155,25 +157,22 @@ def _registry(document: Path) -> OperationRegistry:
     return registry
 
 
-def _tools_list(cursor: str | None) -> bytes:
+async def ask_mcp(app: Any, method: str, params: dict[str, Any]) -> bytes:
+    """The answer of an ASGI app to a request of the stateless revision."""
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     }
-    params = {"_meta": meta} if cursor is None else {"cursor": cursor, "_meta": meta}
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params}).encode()
-
-
-async def _ask(app: Any, body: bytes) -> bytes:
-    """The answer of an ASGI app to a request of the stateless revision."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}).encode()
     headers = {
         "host": "127.0.0.1",
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",
-        "mcp-method": "tools/list",
+        "mcp-method": method,
         "content-length": str(len(body)),
+        **({"mcp-name": params["name"]} if "name" in params else {}),
     }
     scope = {
         "type": "http",
