@@ -38,7 +38,8 @@ bench: setup
 	$(BIN)/python -m benchmarks
 
 demo: $(VENV)/ready
-	@echo "Two demo tokens: demo-customer may order, demo-keeper may restock too. Try in another shell:"
+	@echo "Two demo tokens: demo-customer may order, demo-keeper may restock and see everything. Open http://localhost:8000/,"
+	@echo "or try in another shell:"
 	@echo "  curl -s localhost:8000/functions/shop.items"
 	@echo "  curl -s localhost:8000/functions/shop.order -H 'Authorization: Bearer demo-customer' \\"
 	@echo "       -H 'Content-Type: application/json' -d '{\"item\": \"tea\", \"quantity\": 2}'"

@@ -1,6 +1,8 @@
 """What a program says about itself: its sources as they change, its calls as they end, its runs and their lineage."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +98,8 @@ async def test_runs_and_their_lineage_are_those_of_who_asks(tmp_path: Path) -> N
             assert isinstance(refused.error, CallError)
             assert refused.error.message == f"There is no record of run {run_id}"
         assert (await client.call("enfold.runs", {"caller": "ben"}, identity=ANN)).data == []
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as file, file:  # somebody changes a record behind our back
+            file.execute("UPDATE records SET body = ? WHERE run_id = ?", (b"{}", runs[0]["run_id"]))
+        changed = (await client.call("enfold.lineage", {"run_id": runs[0]["run_id"]}, identity=ANN)).data
+        assert (changed["verified"], changed["nodes"]) == (False, [])
+        assert "was changed after it was stored" in changed["faults"][0]

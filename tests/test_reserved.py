@@ -93,6 +93,15 @@ async def test_where_there_are_identities_strangers_learn_nothing(anonymous: boo
         assert (status, about["result"]["caller"]["id"]) == (200, "reader")
 
 
+async def test_an_mcp_app_without_tokens_is_not_open_below_a_server_that_has_some() -> None:
+    ops = shop()
+    app = to_http(ops, tokens=Tokens({"r": READER}), allow_anonymous=True, mounts={"/mcp": to_mcp(ops)})
+    async with living(app):
+        asked = {"enfold/namespace": "enfold"}
+        assert [tool["name"] for tool in await _tools(app, asked, "/mcp")] == ["enfold_about"]
+        assert len(await _tools(app, asked, "/mcp", "r")) > 2
+
+
 async def test_the_document_and_the_tools_show_it_to_who_asks() -> None:
     app = to_http(shop(), tokens=Tokens({"r": READER, "a": ANN}))
     async with living(app):
@@ -141,7 +150,7 @@ async def _get(app: Any, path: str, token: str | None = None) -> tuple[int, Any]
     return (await conversation.began()).status, await conversation.json()
 
 
-async def _tools(app: Any, meta: dict[str, Any]) -> list[dict[str, Any]]:
+async def _tools(app: Any, meta: dict[str, Any], path: str = "/", token: str | None = None) -> list[dict[str, Any]]:
     version = "io.modelcontextprotocol/"
     own = {f"{version}protocolVersion": "2026-07-28", f"{version}clientCapabilities": {}, **meta}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": own}}
@@ -152,6 +161,8 @@ async def _tools(app: Any, meta: dict[str, Any]) -> list[dict[str, Any]]:
         "mcp-protocol-version": "2026-07-28",
         "mcp-method": "tools/list",
     }
-    conversation = Conversation(app, "POST", "/", headers, json.dumps(message).encode())
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    conversation = Conversation(app, "POST", path, headers, json.dumps(message).encode())
     tools: list[dict[str, Any]] = (await conversation.json())["result"]["tools"]
     return tools

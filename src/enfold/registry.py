@@ -221,13 +221,15 @@ class Registry:
 
     # live views
 
-    def guarded(self, *, has_identities: bool = True, is_observed: bool = True) -> Registry:
+    def guarded(
+        self, *, has_identities: bool = True, may_be_mounted: bool = False, is_observed: bool = True
+    ) -> Registry:
         """The same operations for callers from outside: `execute` and `subscribe` check access first.
 
-        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them. A
-        surface that tells the observers of its calls itself, with those that it refuses, says `is_observed=False`.
+        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them, unless
+        the surface `may_be_mounted` below one whose callers can. A surface that tells the observers of its calls itself, with those that it refuses, says `is_observed=False`.
         """
-        return View(self, lambda spec: spec, guard=Guard(has_identities), is_observed=is_observed)
+        return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted), is_observed=is_observed)
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
@@ -503,6 +505,7 @@ class Guard(msgspec.Struct, frozen=True):
     """That a view is for callers from outside, and whether they can prove who they are."""
 
     has_identities: bool
+    may_be_mounted: bool = False  # below a surface whose callers have identities
 
 
 class View(Registry):
@@ -562,7 +565,8 @@ class View(Registry):
         """A reserved operation is the same in every view, but for who may call it."""
         spec, access = prepared.spec, prepared.spec.access_control
         if self._guard is not None and isinstance(access, ReservedAccess):
-            spec = spec.replace(access_control=replace(access, has_identities=self._guard.has_identities))
+            guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.reserved.has_identities)
+            spec = spec.replace(access_control=replace(access, has_identities=guarded))
         guard = None if self._guard is None else True
         return prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
 

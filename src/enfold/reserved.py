@@ -61,6 +61,7 @@ class Reserved:
         self._made: dict[str, PreparedOperation] | None = None
         self.elsewhere: Elsewhere | None = None
         self.surfaces: dict[str, str] = {}  # by name, the address of each below that of the program
+        self.has_identities = False  # whether callers of some surface can prove who they are
 
     def offer(self, part: str, make: Make) -> None:
         """Add the operations that a part of the program has; what the same part offered before is replaced."""
@@ -68,6 +69,10 @@ class Reserved:
         if self._made is not None:
             self._made = None
             self._changed()
+
+    def close_to_strangers(self) -> None:
+        """Callers of a surface have identities now: one that is mounted below it and knows none of its own must not be open."""
+        self.has_identities, self._made = True, None
 
     def has(self, part: str) -> bool:
         """Whether a part of the program has offered anything."""

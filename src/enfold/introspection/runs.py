@@ -15,7 +15,7 @@ from enfold.operation import Context, Identity, Operation
 from enfold.provenance.artifacts import caller_of
 from enfold.provenance.lineage import verify_run
 from enfold.provenance.records import read_record
-from enfold.provenance.store import RecordStore
+from enfold.provenance.store import RecordStore, StoredRecordError
 from enfold.provenance.verification import Verdict
 from enfold.reserved import ADMIN, reserved_operation
 
@@ -101,14 +101,18 @@ def _only_caller(identity: Identity | None) -> str | None:
 
 
 def _lineage(store: RecordStore, run_id: str, own: str | None) -> Lineage:
-    record = store.get(run_id)
-    if record is None or (own is not None and store.identity_of(run_id) != own):
+    kept_for = store.identity_of(run_id)
+    if kept_for is None or own not in (None, kept_for):
         raise CallError("VALIDATION_ERROR", f"There is no record of run {run_id[:100]}", _fault(run_id))
+    try:
+        record = store.get(run_id) or {}
+        found = store.lineage(run_id)
+    except StoredRecordError as error:  # which verification would say, too, without more to show
+        return Lineage(run_id, False, [str(error)], [], [], {})
     verdicts = {verdict.run_id: verdict for verdict in verify_run(run_id, store)}
-    nodes = [
-        _node(each, verdicts) for each in store.lineage(run_id) if own in (None, store.identity_of(each["run_id"]))
-    ]
-    whole = [verdict for key, verdict in verdicts.items() if key not in {node.run.run_id for node in nodes}]
+    nodes = [_node(each, verdicts) for each in found if own in (None, store.identity_of(each["run_id"]))]
+    known = {each["run_id"] for each in found}  # of which some may be another's
+    whole = [verdict for key, verdict in verdicts.items() if key not in known]
     faults = [fault for verdict in whole for fault in verdict.faults]
     is_verified = not faults and all(node.verified for node in nodes)
     notes = [note for verdict in whole for note in verdict.notes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -63,6 +64,7 @@ def wants_page(accept: bytes | None) -> bool:
     return accept is not None and b"text/html" in accept.lower()
 
 
+@cache
 def _names() -> frozenset[str]:
     """The files that there are: a path cannot leave the folder, because it is compared and never joined."""
     return frozenset(file.name for file in FOLDER.iterdir() if file.suffix in _TYPES)

@@ -93,6 +93,8 @@ def to_http(
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
     settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
+    if tokens is not None:
+        registry.reserved.close_to_strangers()
     functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
     is_closed = tokens is not None and not allow_anonymous
     public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if is_closed else None

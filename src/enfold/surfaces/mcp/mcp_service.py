@@ -94,7 +94,9 @@ class Service:
 
     def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool) -> None:
         find_format(settings.format)  # one that is not there is told here
-        self.registry = registry = registry.guarded(has_identities=has_identities, is_observed=False)
+        self.registry = registry = registry.guarded(
+            has_identities=has_identities, may_be_mounted=True, is_observed=False
+        )
         self.settings = settings
         self.knows_callers = has_identities
         self.info = {

@@ -120,7 +120,8 @@ async function start() {
 
 who.addEventListener("click", async () => { if (await askForToken()) await start(); });
 addEventListener("caller", () => isReady && learn().then(() => links(location.hash.split("/")[1] || "operations")).catch(() => {}));
-addEventListener("hashchange", () => { if (location.hash === "#main") main.focus(); else route(); });
+addEventListener("hashchange", route);
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("keydown", (event) => {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
   if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {

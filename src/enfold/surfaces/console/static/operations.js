@@ -2,7 +2,7 @@
 
 import { count, empty, h, show } from "./dom.js";
 
-const AT_ONCE = 60;
+const AT_ONCE = 24;
 
 export function operationsPage(place, rest, state) {
   const saved = new URLSearchParams(sessionStorage.getItem("enfold-filter") || "");
@@ -29,6 +29,8 @@ export function operationsPage(place, rest, state) {
     shown = 0;
     list.replaceChildren();
     grow(AT_ONCE);
+    const now = found;
+    requestAnimationFrame(() => { if (now === found && shown === AT_ONCE) grow(60); });
     told.textContent = found.length === entries.length ? count(entries.length, "operation") : `${found.length.toLocaleString("en")} of ${count(entries.length, "operation")}`;
     sessionStorage.setItem("enfold-filter", new URLSearchParams({ q: search.value, source: source.value, kind: kind.value }));
   }

@@ -37,13 +37,13 @@ function table(runs) {
 
 async function oneRun(place, runId) {
   const lineage = await value("enfold.lineage", { run_id: runId });
-  const own = lineage.nodes.find((each) => each.run.run_id === runId);
+  const own = lineage.nodes.find((each) => each.run.run_id === runId) || { run: { operation: "Run" }, faults: [], notes: [] };
   show(place, h("p", { class: "crumbs" }, h("a", { href: "#/runs" }, "Runs")),
     h("div", { class: "heading" }, h("h1", { class: "id" }, own.run.operation), h("span", { class: `state ${lineage.verified ? "up" : "down"}` }, lineage.verified ? "verified" : "not verified")),
     h("p", { class: "dim small id" }, runId),
     [...lineage.faults, ...own.faults].map((each) => h("p", { class: "why", dir: "auto" }, each)),
     [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p", { class: "dim small", dir: "auto" }, each)),
-    graph(lineage, runId), h("h2", {}, "Record"), tree(lineage.record).element);
+    lineage.nodes.length > 0 && [graph(lineage, runId), h("h2", {}, "Record"), tree(lineage.record).element]);
 }
 
 // Parents stand above their children; a run that the store lacks is drawn as missing.
