@@ -11,8 +11,6 @@ import types
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-import msgspec
-
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, DecodeError, error_from
@@ -80,8 +78,6 @@ class PreparedOperation:
         "_selects",
         "_takes_input",
         "_threads",
-        "_unlimited",
-        "_unobserved",
         "id",
         "is_open",
         "is_stream",
@@ -120,10 +116,8 @@ class PreparedOperation:
         self._lifetime = lifetime
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
-        self._limits = policy.limits
+        self._limits = policy.limits if is_guarded else None
         self._observers = observers
-        self._unlimited: PreparedOperation | None = None
-        self._unobserved: PreparedOperation | None = None
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
@@ -167,18 +161,30 @@ class PreparedOperation:
                 self._limits.leave(self._limits.enter(identity))
         self._read(input)
 
-    async def execute(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
+    def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run it: observed, counted and once for a key where that is asked for, and then through the funnel."""
+        observers = self._observers
+        if observers is not None and observers.is_on:
+            return self._execute_observed(observers, input, context or Context())
+        if self._limits is None and (context is None or context.unused_key is None):
+            return self._run(input, context)
+        return self._execute_counted(input, context)
+
+    def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        """The same for a stream."""
+        observers = self._observers
+        if observers is not None and observers.is_on:
+            return self._subscribe_observed(observers, input, context or Context())
+        if self._limits is not None:
+            return self._subscribe_counted(self._limits, input, context)
+        return self._follow(input, context)
+
+    async def _run(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
-        if self._observers is not None and self._observers.is_on:
-            return await self._execute_observed(self._observers, input, context or Context())
         if self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
         if self._is_guarded and not self.is_open:
             check_access(self.spec, None if context is None else context.identity, input)
-            if self._limits is not None:
-                return await self._execute_counted(self._limits, input, context)
-        if context is not None and context.unused_key is not None:
-            return await self._execute_once(input, context, context.unused_key)
         try:
             arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
@@ -220,28 +226,12 @@ class PreparedOperation:
             raise await self._recorded(self._failure_of(error, context, has_passed), input, context) from error
         return await context.recording.keep_success(self.spec, input, envelope, inline=context.inline)
 
-    async def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
+    async def _follow(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
-        if self._observers is not None and self._observers.is_on:
-            observed = self._subscribe_observed(self._observers, input, context or Context())
-            try:
-                async for each in observed:
-                    yield each
-            finally:
-                await observed.aclose()
-            return
         if not self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
         if self._is_guarded and not self.is_open:
             check_access(self.spec, None if context is None else context.identity, input)
-            if self._limits is not None:
-                counted = self._subscribe_counted(self._limits, input, context)
-                try:
-                    async for each in counted:
-                        yield each
-                finally:
-                    await counted.aclose()
-                return
         arguments = self._read(input)
         context = context or Context()
         selection = self._selection(context) if self._selects or context.select is not None else None
@@ -270,7 +260,7 @@ class PreparedOperation:
     async def _execute_observed(self, observers: Observers, input: Any, context: Context) -> ResponseEnvelope[Any]:
         watch = observers.begin(self._span)
         try:
-            envelope = await self._without_observers().execute(input, context)
+            envelope = await self._execute_counted(input, context)
             watch.take(envelope)
         except BaseException as error:
             watch.fail(error)
@@ -283,7 +273,9 @@ class PreparedOperation:
         self, observers: Observers, input: Any, context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
         watch = observers.begin(self._span, is_stream=True)
-        items = self._without_observers().subscribe(input, context)
+        items = self._follow(input, context)
+        if self._limits is not None:
+            items = self._subscribe_counted(self._limits, input, context)
         try:
             while True:
                 with watch:  # only while the handler works: what its consumer does is no part of the span
@@ -306,25 +298,33 @@ class PreparedOperation:
         is_remote = self.operation.origin.kind not in ("functions", "")
         return SpanStart(self.id, "client" if is_remote else "internal")
 
-    def _without_observers(self) -> PreparedOperation:
-        """The same operation, of whose calls nobody is told but by us."""
-        if self._unobserved is None:
-            self._unobserved = self.variant(is_observed=False)
-        return self._unobserved
+    def _execute_counted(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run it as one of its caller's calls, where those are limited."""
+        if self._limits is not None:
+            return self._execute_limited(self._limits, input, context)
+        if context is not None and context.unused_key is not None:
+            return self._execute_once(input, context, context.unused_key)
+        return self._run(input, context)
 
-    async def _execute_counted(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
-        caller = limits.enter(None if context is None else context.identity)
+    async def _execute_limited(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
+        identity = None if context is None else context.identity
+        check_access(self.spec, identity, input)  # who may not call is not counted
+        caller = limits.enter(identity)
         try:
-            return await self._counted().execute(input, context)
+            if context is not None and context.unused_key is not None:
+                return await self._execute_once(input, context, context.unused_key)
+            return await self._run(input, context)
         finally:
             limits.leave(caller)
 
     async def _execute_once(self, input: Any, context: Context, key: str) -> ResponseEnvelope[Any]:
         """The result of the first call with this key of this caller, which may be this one; queries just run."""
         context.unused_key = None
-        prepared = self._counted()._looked_into()
+        prepared = self._looked_into()
         if self.spec.type is not OperationType.MUTATION:
-            return await prepared.execute(input, context)
+            return await prepared._run(input, context)
+        if self._is_guarded:
+            check_access(self.spec, context.identity, input)  # a result that is kept is no less guarded
         from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
 
         entry = EntryKey(owned_by(context.identity), self.id, key)
@@ -334,7 +334,7 @@ class PreparedOperation:
         asked = input if context.select is None else [input, context.select]  # what is kept is what was selected
         try:
             return await self._first_results().once(
-                entry, input_digest(asked), wait, lambda: prepared.execute(input, context)
+                entry, input_digest(asked), wait, lambda: prepared._run(input, context)
             )
         except CallError as error:
             raise self._as_told(error, context) from error.__cause__
@@ -351,28 +351,16 @@ class PreparedOperation:
     async def _subscribe_counted(
         self, limits: CallLimits, input: Any, context: Context | None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        caller = limits.enter(None if context is None else context.identity)
-        stream = self._counted().subscribe(input, context)
+        identity = None if context is None else context.identity
+        check_access(self.spec, identity, input)
+        caller = limits.enter(identity)
+        stream = self._follow(input, context)
         try:
             async for each in stream:
                 yield each
         finally:
             limits.leave(caller)
             await stream.aclose()
-
-    def _counted(self) -> PreparedOperation:
-        """The same operation for a caller who has been checked and counted."""
-        if self._unlimited is None:
-            policy = msgspec.structs.replace(self._policy, limits=None)
-            self._unlimited = PreparedOperation(
-                self.operation,
-                policy,
-                self._threads,
-                self._make_env,
-                self._lifetime,
-                for_writing=self._for_writing,
-            )
-        return self._unlimited
 
     # reading the input
 
