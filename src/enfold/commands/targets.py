@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -179,13 +187,29 @@ def in_loop(
     from enfold.commands.endings import run_in_loop
 
     async def run() -> int:
-        async with opened(target, operation=operation, login_patience=LOGIN_PATIENCE) as registry:
+        async with AsyncExitStack() as stack:
+            with _shown_opening(target):
+                way_in = opened(target, operation=operation, login_patience=LOGIN_PATIENCE)
+                registry = await stack.enter_async_context(way_in)
             if len(registry.sources) and all(source.state != "up" for source in registry.sources):
                 raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
             return await command(registry)
 
     code = run_in_loop(run())
     return code_row("ABORTED").exit_code if code is None else code
+
+
+@contextmanager
+def _shown_opening(target: Target) -> Iterator[None]:
+    """Show a person at a terminal that sources are being opened; what is said meanwhile stands above that line."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from enfold.surfaces.command_line.terminal import ProgressLine
+
+    line = ProgressLine(sys.stderr)
+    with redirect_stderr(line.above()), line.waiting(f"opening {target.text}"):
+        yield
 
 
 def opened(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +18,7 @@ from enfold.envelope import (
     ResponseEnvelope,
     ResultWarning,
     error_of,
+    to_wire,
 )
 from enfold.errors import CallError, code_row
 from enfold.formats import DEFAULT_FORMAT, find_format
@@ -103,6 +105,7 @@ class PreparedCall(msgspec.Struct):
     write: Callable[[ResponseEnvelope[Any]], bytes]
     write_error: Callable[[CallError], bytes] | None = None
     output: str | None = None  # the file that takes the result
+    is_verbose: bool = False  # whether the envelope's meta is shown, too
     is_stored: bool = False  # whether a record of provenance outlives the command
     detaches: bool = False  # whether it is only ordered, as a task
     store: str | None = None  # where its task is kept
@@ -185,10 +188,11 @@ class Shell:
             context,
             lambda envelope: encode_result(chosen.write(envelope, spec)),
             write_error if "--format" in words.options else None,
-            words.options.get("--output"),
-            "--store" in words.options,
-            words.detach,
-            words.options.get("--tasks"),
+            output=words.options.get("--output"),
+            detaches=words.detach,
+            store=words.options.get("--tasks"),
+            is_stored="--store" in words.options,
+            is_verbose=words.is_verbose,
         )
 
     def _context(self, words: Words) -> Context:
@@ -199,13 +203,14 @@ class Shell:
             timeout=words.timeout,
             idempotency_key=None if key is None else checked_key(key, self._identity, vouched=False),
         )
-        if self._stdin.isatty() and self._messages.isatty():
+        if self._messages.isatty():
             from enfold.mcp.asking import META
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
-            context.meta = {META: TerminalPeer(self._stdin, self._messages)}
             self._line = ProgressLine(self._messages)
             context.hear(self._line.hear)
+            if self._stdin.isatty():
+                context.meta = {META: TerminalPeer(self._stdin, self._messages)}
         return context
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
@@ -265,8 +270,8 @@ class Shell:
                 return await self._detach(call)
             if call.spec.type is OperationType.SUBSCRIPTION:
                 return await self._follow(call, watch)
-            envelope = await self._registry.execute(call.spec.id, call.input, call.context)
-            self._clear_line()
+            with nullcontext() if self._line is None else self._line.waiting(call.spec.id):
+                envelope = await self._registry.execute(call.spec.id, call.input, call.context)
             if watch is not None:
                 watch.take(envelope)
             return self._write(call, envelope)
@@ -317,6 +322,8 @@ class Shell:
             self._save(call, envelope, Path(call.output))
         if envelope.warnings:
             self._warn(envelope.warnings)
+        if call.is_verbose:
+            print(f"meta: {printable(encode_result(to_wire(envelope)['meta']).decode())}", file=self._messages)
         if not envelope.is_error:
             return 0
         self.tell(error_of(envelope))

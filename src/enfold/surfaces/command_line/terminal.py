@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import cycle
+from shutil import get_terminal_size
+from threading import Event, Lock, Thread
+from time import monotonic
 from typing import Any, Final, TextIO
 
 from enfold.mcp.asking import MissingCapability, Question
@@ -11,6 +16,8 @@ from enfold.operation import LogMessage, Progress
 __all__ = ["ProgressLine", "TerminalPeer", "is_terminal"]
 
 WIDTH: Final = 24  # characters of the bar
+PATIENCE: Final = 0.5  # seconds in which nobody wonders whether something happens
+TICK: Final = 0.1
 _YES: Final = ("y", "yes", "true", "1")
 _NO: Final = ("n", "no", "false", "0")
 
@@ -121,34 +128,94 @@ def _plain(text: Any) -> str:
 
 
 class ProgressLine:
-    """One line at a terminal that is written over and over; elsewhere nothing is shown."""
+    """One line at a terminal that is written over and over, and lines above it that stay; elsewhere nothing is shown."""
 
     def __init__(self, messages: TextIO) -> None:
         self._messages = messages
         self._is_shown = messages.isatty()
-        self._length = 0
+        self._lock = Lock()  # a thread shows that time goes by, whatever the call does
+        self._shown = ""
+        self._is_told = False  # how far it is, by the call itself
 
     def hear(self, told: Progress | LogMessage) -> None:
         if isinstance(told, Progress):
             self.show(told)
+        else:
+            self.say(f"{told.level}: {told.message}")
 
     def show(self, told: Progress) -> None:
-        if not self._is_shown:
-            return
+        """Draw how far a call is: a bar, where it says how far there is to go."""
         words = _plain(told.message or "")
         if told.total:
             done = min(max(told.progress / told.total, 0.0), 1.0)
             bar = "#" * round(done * WIDTH)
             words = f"[{bar:.<{WIDTH}}] {done:4.0%} {words}"
-        self._write(words[:100])
+        with self._lock:
+            self._is_told = True
+            self._draw(words)
+
+    def say(self, text: str) -> None:
+        """Write a line that stays, above the one that changes."""
+        if self._is_shown:
+            with self._lock:
+                shown = self._shown
+                self._draw("")
+                self._messages.write(f"{_plain(text)}\n")
+                self._draw(shown)
 
     def clear(self) -> None:
-        if self._length:
-            self._write("")
-            self._messages.write("\r")
-            self._messages.flush()
+        with self._lock:
+            self._draw("")
 
-    def _write(self, words: str) -> None:
-        self._messages.write(f"\r{words:<{self._length}}")
+    def above(self) -> Any:
+        """The stream of messages for others who write to it meanwhile: the line goes away before they do."""
+        return _Above(self, self._messages)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Show that time goes by, as long as nobody says how far it is."""
+        if not self._is_shown:
+            yield
+            return
+        is_over = Event()
+        clock = Thread(target=self._tick, args=(what, is_over), daemon=True)
+        clock.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            clock.join()
+            self.clear()
+
+    def _tick(self, what: str, is_over: Event) -> None:
+        start = monotonic()
+        for sign in cycle("|/-\\"):
+            if is_over.wait(PATIENCE if monotonic() - start < PATIENCE else TICK):
+                return
+            with self._lock:
+                if not self._is_told:
+                    self._draw(f"{sign} {_plain(what)}  {monotonic() - start:.0f} s")
+
+    def _draw(self, words: str) -> None:
+        """Put the words in the place of those that are there; a line that is too long would not go away again."""
+        if not self._is_shown or words == self._shown:
+            return
+        words = words[: get_terminal_size().columns - 1]
+        self._messages.write(f"\r{words:<{len(self._shown)}}" if words else f"\r{' ' * len(self._shown)}\r")
         self._messages.flush()
-        self._length = len(words)
+        self._shown = words
+
+
+class _Above:
+    """A stream whose line that changes is taken away before something is written."""
+
+    def __init__(self, line: ProgressLine, messages: TextIO) -> None:
+        self._line = line
+        self._messages = messages
+
+    def write(self, text: str) -> int:
+        self._line.clear()
+        return self._messages.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)

@@ -29,6 +29,7 @@ usage: call OPERATION [name=text] [name:=json] [@file] [--json JSON] [--format N
   --idempotency-key KEY   run a mutation once for each key: a repeat prints the first result
   --tasks FILE  where tasks and first results are kept (default .enfold/tasks.db beside the target)
   --provenance MODE   record the run (minimal or full); --store FILE keeps the record, --key FILE signs it
+  --verbose     show the envelope's meta on standard error: where the result came from, when, with which headers
   --help        the operation's own arguments"""
 
 _OPTIONS: Final = (
@@ -57,6 +58,7 @@ class Words:
         self.timeout: float | None = None
         self.help = False
         self.detach = False
+        self.is_verbose = False
         rest = iter(words)
         for word in rest:
             self._take(word, rest)
@@ -67,6 +69,8 @@ class Words:
             self.help = True
         elif word == "--detach":
             self.detach = True
+        elif word == "--verbose":
+            self.is_verbose = True
         elif name in _OPTIONS:
             self._option(name, value if equals else next(rest, None))
         elif word.startswith("--"):
@@ -88,7 +92,7 @@ class Words:
 
 
 def _advice(name: str) -> str:
-    near = nearest(name, (*_OPTIONS, "--detach", "--help"), 0.75)
+    near = nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
     return f"did you mean {near}?" if near else f"write an argument of the operation as {name.lstrip('-')}=value"
 
 
