@@ -63,23 +63,50 @@ class CountedSource(Protocol):
     def state(self) -> str: ...
 
 
+class BoundedRows:
+    """Rows by operation, source and code: as many as their text may be long, and beyond that those of `other`."""
+
+    def __init__(self) -> None:
+        self._operations: set[str] = set()
+        self._sources: set[str] = set()
+        self._codes: set[str] = set()
+        self._room = MAX_TEXT
+        self.rows: dict[tuple[str, str, str], Row] = {}
+
+    def find(self, operation: str, source: str, code: str) -> Row:
+        """The row of these three, or of as many of them as there is room for."""
+        operation = _known(operation, self._operations, MAX_OPERATIONS)
+        source = _known(source, self._sources, MAX_SOURCES)
+        code = _known(code, self._codes, MAX_CODES)
+        return (
+            self._labelled((operation, source, code))
+            or self._labelled((OTHER, source, code))
+            or self.rows.setdefault((OTHER, OTHER, code), _new_row())
+        )
+
+    def _labelled(self, labels: tuple[str, str, str]) -> Row | None:
+        """The row with these labels; None where there is no room for another one."""
+        row = self.rows.get(labels)
+        cost = 0 if row is not None else LINES * (_LINE + sum(map(_length, labels)))
+        if cost > self._room:
+            return None
+        self._room -= cost
+        return self.rows.setdefault(labels, row or _new_row())
+
+
 class CallCounts:
     """An observer that counts; `snapshot` gives what has been counted so far."""
 
     def __init__(self, observers: Observers, sources: Iterable[CountedSource]) -> None:
         self._observers = observers
         self._sources = sources
-        self._rows: dict[tuple[str, str], Row] = {}
-        self._labels: dict[tuple[str, str, str], Row] = {}
-        self._operations: set[str] = set()
-        self._codes: set[str] = set()
-        self._names: set[str] = set()
-        self._room = MAX_TEXT
+        self._found: dict[tuple[str, str], Row] = {}  # by operation and code, as they come
+        self._rows = BoundedRows()
         self._refusals: dict[tuple[str, str], int] = {}
 
     def count(self, record: CallRecord) -> None:
         """Count one call."""
-        row = self._rows.get((record.operation, record.code))
+        row = self._found.get((record.operation, record.code))
         if row is None:
             row = self._row(record)
         row[bisect_left(BOUNDS, record.duration)] += 1
@@ -90,26 +117,10 @@ class CallCounts:
 
     def _row(self, record: CallRecord) -> Row:
         """The row of an operation and a code that come together for the first time."""
-        code = _known(record.code, self._codes, MAX_CODES)
-        source = _known(_name(record.origin), self._names, MAX_SOURCES)
-        operation = _known(record.operation, self._operations, MAX_OPERATIONS)
-        row = (
-            self._labelled((operation, source, code))
-            or self._labelled((OTHER, source, code))
-            or self._labels.setdefault((OTHER, OTHER, code), _new_row())
-        )
-        if len(self._rows) < MAX_KEYS:
-            self._rows[record.operation, record.code] = row
+        row = self._rows.find(record.operation, _name(record.origin), record.code)
+        if len(self._found) < MAX_KEYS:
+            self._found[record.operation, record.code] = row
         return row
-
-    def _labelled(self, labels: tuple[str, str, str]) -> Row | None:
-        """The row with these labels; None where there is no room for another one."""
-        row = self._labels.get(labels)
-        cost = 0 if row is not None else LINES * (_LINE + sum(map(_length, labels)))
-        if cost > self._room:
-            return None
-        self._room -= cost
-        return self._labels.setdefault(labels, row or _new_row())
 
     def snapshot(self) -> CountsSnapshot:
         observers = self._observers
@@ -119,7 +130,7 @@ class CallCounts:
         }
         gauges = own | {name: gauge() for name, gauge in observers.gauges.items()}
         return CountsSnapshot(
-            [(*labels, list(row)) for labels, row in self._labels.items()],
+            [(*labels, list(row)) for labels, row in self._rows.rows.items()],
             [(*key, number) for key, number in self._refusals.items()],
             [(name, word, float(number)) for name, found in gauges.items() for word, number in found.items()],
             [(each.name, each.kind, each.state == "up") for each in list(self._sources)[:MAX_SOURCES]],
@@ -149,15 +160,15 @@ def _known(word: str, known: set[str], most: int) -> str:
 
 
 def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
-    """The counts of several processes as one; a source is up where it is up in all of them."""
-    rows: dict[tuple[str, str, str], Row] = {}
+    """The counts of several processes as one, within the same bounds; a source is up where it is up in all of them."""
+    bounded = BoundedRows()
     refusals: dict[tuple[str, str], int] = {}
     gauges: dict[tuple[str, str], float] = {}
     sources: dict[tuple[str, str], bool] = {}
     for each in snapshots:
         for operation, source, code, row in each.rows:
-            known = rows.get((operation, source, code))
-            rows[operation, source, code] = row if known is None else [a + b for a, b in zip(known, row, strict=True)]
+            known = bounded.find(operation, source, code)
+            known[:] = [a + b for a, b in zip(known, row, strict=True)]
         for surface, code, number in each.refusals:
             refusals[surface, code] = refusals.get((surface, code), 0) + number
         for name, word, value in each.gauges:
@@ -165,7 +176,7 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
         for name, kind, is_up in each.sources:
             sources[name, kind] = sources.get((name, kind), True) and is_up
     return CountsSnapshot(
-        [(*labels, row) for labels, row in rows.items()],
+        [(*labels, row) for labels, row in bounded.rows.items()],
         [(*key, number) for key, number in refusals.items()],
         [(*key, value) for key, value in gauges.items()],
         [(*key, is_up) for key, is_up in sources.items()],

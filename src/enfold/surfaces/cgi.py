@@ -68,6 +68,8 @@ def to_cgi(
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
         _send(answer, request, out)
+    if trace is not None:
+        trace.leave()
     if observers.is_on and (request.operation is not None or request.code != OK):
         record = record_of(request, "cgi", began, len(answer.body))
         if trace is not None:
