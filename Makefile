@@ -58,6 +58,7 @@ faults: setup
 		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
 		tests/calls/test_attacks.py tests/calls/test_nats_store.py tests/tasks/test_faults.py
 	$(BIN)/python -m tests.running.changes_under_load --changes 100
+	$(BIN)/python -m tests.running.faults_under_load --seconds 600
 
 # Chromium is Debian's: root installs it with its libraries (tests/parts/debian.sh); otherwise: sudo apt-get install chromium
 console: setup

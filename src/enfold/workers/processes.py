@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -22,6 +24,7 @@ __all__ = ["Worker", "run_workers"]
 
 HEALTHY: Final = 1.0  # seconds after which a worker that dies is not said to fail at its start
 LONGEST_PAUSE: Final = 30.0
+PR_SET_CHILD_SUBREAPER: Final = 36  # of Linux
 HEARD: Final = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD"))
 
 _log: Final = Log("enfold.workers")
@@ -55,7 +58,15 @@ def run_workers(count: int, work: Callable[[Worker], int]) -> int:
     if not hasattr(os, "fork"):
         raise CallError("VALIDATION_ERROR", "--workers needs a system that can fork: run several servers instead")
     with TemporaryDirectory(prefix="enfold-") as folder, _heard_signals() as news:
+        _adopt_orphans()
         return _Parent(count, work, folder, news).run()
+
+
+def _adopt_orphans() -> None:
+    """Have what a worker started come to us when the worker is killed, where the system can do that: we end it."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
@@ -79,6 +90,14 @@ def _noted(*_: object) -> None:
     """The descriptor tells of it."""
 
 
+def _children() -> set[int]:
+    """The processes that are ours, where the system says so."""
+    with suppress(OSError):
+        found = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+        return {int(each) for each in found}
+    return set()
+
+
 class _Parent:
     """Who starts the workers, and waits for them and for signals."""
 
@@ -95,6 +114,7 @@ class _Parent:
         self._is_ending = False
         self._exit_code = 0
         self._shares = Shares(count)
+        self._own = _children()  # what our program has started before: none of our business
 
     def run(self) -> int:
         ready, told = os.pipe()
@@ -109,6 +129,7 @@ class _Parent:
         self._is_ending = self._is_ending or not is_ready
         while self._running or not self._is_ending:
             self._wait()
+        self._end_orphans(signal.SIGKILL)
         return self._exit_code
 
     def _wait_for(self, ready: int) -> bool:
@@ -151,6 +172,13 @@ class _Parent:
                 return
             if process in self._running:
                 self._bury(*self._running.pop(process), os.waitstatus_to_exitcode(status))
+                self._end_orphans()
+
+    def _end_orphans(self, number: int = signal.SIGTERM) -> None:
+        """End what a worker that was killed had started."""
+        for process in _children() - self._running.keys() - self._own:
+            with suppress(OSError):  # it has ended meanwhile, or is no leader of a group
+                os.killpg(process, number)
 
     def _bury(self, number: int, started: float, code: int) -> None:
         if self._is_ending or not self._is_serving:
