@@ -73,9 +73,13 @@ def _in_memory(name: str, title: str, limit: float | None = None) -> Race:
     pending = PendingRequestMap(bus.join("caller"))
     serving = serve_calls(ops, bus)
 
+    is_served = False
+
     async def call() -> Any:
-        if serving.handler.offered == []:
+        nonlocal is_served
+        if not is_served:
             await serving.start()
+            is_served = True
         return (await pending.call(operation_id, work.ADD_INPUT)).data
 
     async def execute() -> Any:
