@@ -12,6 +12,7 @@ from enfold.calls import CallHandler, PendingRequestMap
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Message
+from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.calls.transports.router import Listener, Router
 
 
@@ -143,6 +144,23 @@ async def test_caller_and_callee_share_no_data_in_one_process() -> None:
         mine[1].append(3)  # type: ignore[attr-defined]  # a list in a list
         answer.append(4)
         assert kept == [[1, [2]]]
+    await handler.close()
+
+
+async def test_what_a_worker_says_meets_the_faults_of_its_own_transport() -> None:
+    bus, ops = MemoryTransport("caller"), OperationRegistry("shop")
+
+    @ops.query
+    async def add(x: int) -> int:
+        return x
+
+    faulty = FaultyTransport(bus.join("worker"), Faults(drop=1.0), 1)
+    handler = CallHandler(ops, faulty)
+    await handler.offer("shop.add")
+    async with PendingRequestMap(bus) as pending:
+        with pytest.raises(CallError) as raised:
+            await pending.call("shop.add", {"x": 1}, timeout=0.1)
+    assert (raised.value.code, faulty.lost) == ("TIMEOUT", 1)
     await handler.close()
 
 

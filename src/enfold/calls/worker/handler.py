@@ -90,6 +90,7 @@ class CallHandler:
         self._offers: dict[str, Subscription] = {}
         self._served: dict[str, Served] = {}  # by the subject of a request
         self._stop_watching: Callable[[], None] | None = None
+        self._in_process = transport.capabilities.in_process
         self._calls: dict[str, ServedCall] = {}
         self._running = 0
         self._queue: deque[ServedCall] = deque()
@@ -177,8 +178,10 @@ class CallHandler:
             return
         if type(request) is not Requested:
             self.counts.refused += 1
-        elif back is not None or self._gate.takes(message, request):
+        elif back is not None and self._in_process:
             self._admit(message, request, back)
+        elif self._gate.takes(message, request):
+            self._admit(message, request, None)
 
     def _admit(self, message: Message, request: Requested, back: Back | None) -> None:
         now, gate, request_id = monotonic(), self._gate, request.request_id
