@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ from enfold.commands.main import main
 from enfold.commands.targets import Target
 from enfold.commands.task_store import open_tasks, task_settings
 from enfold.config import read_config
+from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
+from enfold.idempotency.sqlite_results import SQLiteOnceStore
 from enfold.mcp.asking import elicitation
 from enfold.operation import Progress
+from enfold.operation.repeats import EntryKey
 from enfold.sources.functions import load_target
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
@@ -35,6 +39,8 @@ async def clean(context: Context) -> str:
 
 @ops.mutation
 async def plain() -> str:
+    with open("effects", "a") as file:
+        file.write("x")
     return "plain"
 """
 
@@ -114,6 +120,45 @@ def test_a_configuration_says_where_and_on_what_terms(folder: Path) -> None:
         (folder / "enfold.toml").write_text(f"[tasks]\n{wrong}\n")
         with pytest.raises(CallError, match="line 2"):
             read_config("enfold.toml", {})
+
+
+def test_a_key_works_from_one_command_to_the_next(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for key in ("k", "k", "other"):
+        assert main(["call", "app.py", "shop.plain", "--idempotency-key", key]) == 0
+    assert (folder / "effects").read_text() == "xx"
+    assert main(["call", "app.py", "shop.plain", "--idempotency-key", ""]) == 2
+
+
+async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
+    ran, go_on = 0, asyncio.Event()
+    one, two = (SQLiteOnceStore(tmp_path / "results.db", per_identity=2) for _ in range(2))
+
+    async def run() -> ResponseEnvelope[Any]:
+        nonlocal ran
+        ran += 1
+        await go_on.wait()
+        return local_envelope(ran, "shop.pay")
+
+    def key(owner: str, name: str) -> EntryKey:
+        return EntryKey((owner, None), "shop.pay", name)
+
+    first = asyncio.create_task(one.once(key("ann", "k"), "digest", 30, run))
+    while not ran:  # noqa: ASYNC110  # until it runs
+        await asyncio.sleep(0.01)
+    first.cancel()  # its caller has gone; the call goes on
+    with pytest.raises(CallError, match="has not ended yet"):
+        await two.once(key("ann", "k"), "digest", 0.1, run)
+    with pytest.raises(CallError, match="another input"):
+        await two.once(key("ann", "k"), "other", 1, run)
+    again = asyncio.create_task(two.once(key("ann", "k"), "digest", 30, run))
+    go_on.set()
+    assert ((await again).data, ran) == (1, 1)
+    assert (await two.once(key("bob", "k"), "digest", 1, run)).data == 2
+    await two.once(key("ann", "k2"), "digest", 1, run)
+    with pytest.raises(CallError) as full:
+        await one.once(key("ann", "k3"), "digest", 1, run)
+    assert (full.value.code, ran) == ("RESOURCE_EXHAUSTED", 3)
+    assert (await one.once(key("bob", "k"), "digest", 1, run)).data == 2
 
 
 def test_a_person_is_asked_until_the_answer_fits() -> None:

@@ -42,9 +42,20 @@ def run(words: list[str], registry: Registry | None) -> int:
         options["identity"] = local_caller(tokens)
         options["tasks"] = partial(_open_tasks, target)
         if target is None or target.kind == "program":
-            return to_command_line(program(target, registry), rest, **options)
+            return to_command_line(_keeping(program(target, registry), target, rest), rest, **options)
         named = next((word for word in rest[:1] if not word.startswith("-")), None)
-        return in_loop(target, lambda found: run_command_line(found, rest, **options), named)
+        return in_loop(target, lambda found: run_command_line(_keeping(found, target, rest), rest, **options), named)
+
+
+def _keeping(registry: Registry, target: Target | None, words: list[str]) -> Registry:
+    """The registry with a place for first results, where the words have a key for one."""
+    asked = Words(words).options
+    if "--idempotency-key" not in asked:
+        return registry
+    from enfold.commands.task_store import first_results, task_settings
+    from enfold.operation import Policy
+
+    return registry.with_policy(Policy(once=first_results(task_settings(target, asked.get("--tasks")), in_file=True)))
 
 
 def _open_tasks(target: Target | None, registry: Registry, store: str | None) -> Tasks | None:

@@ -29,9 +29,9 @@ from enfold.commands.observing_options import add_log_options, metrics_mount, st
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.targets import opened, served_program, with_peers
-from enfold.commands.task_store import opened_tasks, task_settings
+from enfold.commands.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
-from enfold.operation import INHERIT, Policy
+from enfold.operation import Policy
 from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds, divided
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
+    from enfold.operation.repeats import OnceStore
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
     from enfold.tasks import Tasks
@@ -233,7 +234,8 @@ async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms
         async with _with_peers(registry, terms.options) as everything:
             settings = task_settings(target, terms.options.tasks)
             async with opened_tasks(everything, settings, terms.options.grace) as tasks:
-                await _Serving(everything, terms, tasks).serve(listening)
+                once = first_results(settings, in_file=_is_file(tasks))
+                await _Serving(everything, terms, tasks, once).serve(listening)
 
 
 def _how(source: SourceState) -> str:
@@ -264,10 +266,10 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None) -> None:
+    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, once: OnceStore) -> None:
         # Beyond this machine the words of an unexpected exception are for our log alone.
-        policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False)
-        self._registry = registry if policy == INHERIT else registry.with_policy(policy)
+        policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False, once=once)
+        self._registry = registry.with_policy(policy)
         self._terms = terms
         self._tasks = tasks
         options = terms.options
@@ -354,6 +356,11 @@ class _Serving:
                 say_where(self._registry, self._terms, listening.getsockname()[1])
                 worker.say_ready()
             await self._server.serve([listening])
+
+
+def _is_file(tasks: Tasks | None) -> bool:
+    """Whether there is a folder that tasks are kept in."""
+    return tasks is not None and hasattr(tasks.store, "path")
 
 
 def _limits(bounds: Bounds) -> CallLimits | None:

@@ -15,10 +15,19 @@ from enfold.commands.targets import TOKEN, Target
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
+    from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
     from enfold.tasks import Tasks, TaskStore
 
-__all__ = ["DEFAULT_STORE", "TaskSettings", "open_store", "open_tasks", "opened_tasks", "task_settings"]
+__all__ = [
+    "DEFAULT_STORE",
+    "TaskSettings",
+    "first_results",
+    "open_store",
+    "open_tasks",
+    "opened_tasks",
+    "task_settings",
+]
 
 DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
 
@@ -29,6 +38,7 @@ class TaskSettings(msgspec.Struct, frozen=True):
     folder: Path
     store: str | None = None  # None where nobody has said
     terms: dict[str, Any] = {}
+    keep_results: float | None = None  # seconds that first results are kept for idempotency keys
 
 
 def task_settings(target: Target | None, store: str | None = None) -> TaskSettings:
@@ -40,7 +50,7 @@ def task_settings(target: Target | None, store: str | None = None) -> TaskSettin
     config = read_config(target.text, os.environ)
     terms = dict(config.tasks)
     named = terms.pop("store", None)
-    return TaskSettings(Path(config.folder), store or named, terms)
+    return TaskSettings(Path(config.folder), store or named, terms, config.idempotency.get("keep"))
 
 
 def _folder(target: Target | None) -> Path:
@@ -96,6 +106,20 @@ async def _on_peers(registry: Registry, settings: TaskSettings) -> AsyncIterator
         if not isinstance(transport, NATSTransport):
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
         yield Tasks(registry, NATSTasks(transport), **_terms(settings))
+
+
+def first_results(settings: TaskSettings, *, in_file: bool) -> OnceStore:
+    """Where first results are kept for idempotency keys: in a file beside the tasks, or in memory."""
+    terms: dict[str, Any] = {} if settings.keep_results is None else {"keep": settings.keep_results}
+    if not in_file or (settings.store is not None and "://" in settings.store):
+        from enfold.idempotency.first_results import MemoryOnceStore
+
+        return MemoryOnceStore(**terms)
+    from enfold.idempotency.sqlite_results import SQLiteOnceStore
+
+    path = settings.folder / (settings.store or DEFAULT_STORE)
+    _make_folder(path.parent, str(path.parent))
+    return SQLiteOnceStore(path.with_name(f"{path.stem}-first-results.db"), **terms)
 
 
 def _terms(settings: TaskSettings) -> dict[str, Any]:

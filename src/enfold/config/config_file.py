@@ -44,6 +44,7 @@ class Config(msgspec.Struct, frozen=True):
     app: dict[str, Any] = {}  # the title and the version of the application
     logins: Logins = Logins()
     bounds: dict[str, Any] = {}  # of the server, by their names
+    idempotency: dict[str, Any] = {}  # how long first results are kept
     tasks: dict[str, Any] = {}  # where tasks are kept, and on what terms
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
     record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
@@ -319,7 +320,7 @@ _AGENTS: Final[dict[str, Rule]] = {
     "max_result_tokens": (_is_number, "a number of tokens"),
     "clients": (_is_forms, "a table of clients, to each text or both"),
 }
-_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks", "agents")
+_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks", "idempotency", "agents")
 _APP: Final[dict[str, Rule]] = {"title": _TEXT, "version": _TEXT}
 _POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
@@ -355,6 +356,7 @@ class _Reader:
             agents=self._agents(document),
             bounds=self._bounds(document),
             tasks=self._tasks(document),
+            idempotency=self._idempotency(document),
             issuers=self._issuers(document),
             record=self._record(document),
         )
@@ -395,6 +397,12 @@ class _Reader:
         if record not in (None, "mutations", "all"):
             raise self._wrong(("record",), '"record" must be mutations or all')
         return record
+
+    def _idempotency(self, document: Entry) -> Entry:
+        table: Entry = self._filled(self._table(document, "idempotency"), ("idempotency",))
+        for key in table:
+            self._check_key(table, key, {"keep": _SECONDS}, ("idempotency", key))
+        return table
 
     def _tasks(self, document: Entry) -> Entry:
         tasks: Entry = self._filled(self._table(document, "tasks"), ("tasks",))
