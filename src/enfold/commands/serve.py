@@ -316,6 +316,8 @@ class _Serving:
         if tokens is not None:  # where an MCP client asks who gives the tokens
             mounts["/.well-known/oauth-protected-resource"] = self._mcp
         self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
+        if (tasks := self._tasks) is not None:
+            self._registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
         counts = CallCounts(self._registry.observers, self._registry.sources)
         if worker is not None:
             self._registry.reserved.elsewhere = Siblings(worker)

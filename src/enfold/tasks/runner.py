@@ -99,6 +99,11 @@ class Runner:
         claiming = self._claiming
         return claiming is not None and not claiming.done() and claiming.get_loop() is asyncio.get_running_loop()
 
+    @property
+    def working(self) -> int:
+        """How many tasks run here now."""
+        return len(self._attempts)
+
     async def stop(self, grace: float = 0.0) -> None:
         """Take no more work, let what runs end within `grace` seconds, and give up the rest as if the worker had died."""
         await end_all((self._claiming, self._expiring))

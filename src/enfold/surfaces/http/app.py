@@ -201,7 +201,16 @@ class HTTPApp:
                 await send(body)
         finally:
             if began:
-                self._tell(request, answer, began, trace)
+                observers.running -= 1
+                # A page is no call; a request that was refused is told of.
+                if (request.operation is not None or request.code != OK) and request.method != "OPTIONS":
+                    record = record_of(request, "http", began, request.sent if answer is None else len(answer.body))
+                    if trace is not None:
+                        trace.end(
+                            record, http_outcome(request.method, record, None if answer is None else answer.status)
+                        )
+                    if observers.end is not None:
+                        observers.end(record)
         if failed is not None and not isinstance(failed, Exception) and ended is None:
             raise failed  # the client has its answer; whoever runs us has to know
         failed = None  # it knows this frame: together they would keep the input until the collector comes
@@ -286,18 +295,6 @@ class HTTPApp:
             raise error
         answer = self._functions.failure(request, error)
         return answer if answer.status != 401 or self._door is None else self._with_challenge(answer, exchange, request)
-
-    def _tell(self, request: FunctionRequest, answer: FunctionAnswer | None, began: float, trace: Trace | None) -> None:
-        """Tell the observers of a call that has ended, or of a request that was refused; a page is no call."""
-        observers = self._observers
-        observers.running -= 1
-        if (request.operation is None and request.code == OK) or request.method == "OPTIONS":
-            return
-        record = record_of(request, "http", began, request.sent if answer is None else len(answer.body))
-        if trace is not None:
-            trace.end(record, http_outcome(request.method, record, None if answer is None else answer.status))
-        if observers.end is not None:
-            observers.end(record)
 
     # streams
 
