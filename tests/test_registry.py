@@ -218,3 +218,15 @@ def test_an_operation_that_is_replaced_keeps_its_place() -> None:
     assert list(ops) == [made_anew, *others]
     with pytest.raises(LookupError, match=r"There is no operation shop\.nothing to replace"):
         ops.replace(first.with_spec(first.spec.replace(name="nothing")))
+
+
+def test_a_short_name_never_moves_to_another_source_while_one_is_down() -> None:
+    ops = OperationRegistry()
+    ops.query(namespace="b", name="search")(lambda: 1)
+    assert ops.find("search").id == "b.search"
+    ops.sources.away["a"] = frozenset({"search"})
+    with pytest.raises(CallError, match="use an id"):
+        ops.guarded().find("search")
+    assert ops.find("b.search").id == "b.search"
+    ops.sources.remove("a")
+    assert ops.find("search").id == "b.search"

@@ -138,11 +138,16 @@ class Registry:
         named = [spec for spec in self.list() if spec.name == name]
         seen = [spec for spec in named if may_list(spec.access_control, identity)]
         found = seen or (named if identity is None else [])
-        if len(found) == 1:
+        if len(found) == 1 and not self._is_away(name):
             return found[0]
         if found:
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
         raise self.unknown(name, identity)
+
+    def _is_away(self, name: str) -> bool:
+        """Whether an operation of a source that is down has this short name, which must not come to mean another one."""
+        away = self.sources.away
+        return bool(away) and any(name in names for names in away.values())
 
     def unknown(self, name: str, identity: Identity | None) -> CallError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same."""

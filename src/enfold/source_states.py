@@ -63,12 +63,14 @@ class Watched(Protocol):
 class SourceTable:
     """The sources of one registry by their names, in the order in which they came."""
 
-    __slots__ = ("_followed", "_states", "_watchers")
+    __slots__ = ("_followed", "_states", "_watchers", "away")
 
     def __init__(self) -> None:
         self._states: dict[str, SourceState] = {}
         self._followed: dict[str, Watched] = {}
         self._watchers: dict[int, SourceWatcher] = {}
+        # The names of operations whose source is down: until it is back, no other source's operation answers to them.
+        self.away: dict[str, frozenset[str]] = {}
 
     def __iter__(self) -> Iterator[SourceState]:
         return iter(list(self._states.values()))
@@ -157,6 +159,7 @@ class SourceTable:
     def remove(self, name: str) -> None:
         """Forget a source that is no longer wanted."""
         self._followed.pop(name, None)
+        self.away.pop(name, None)
         before = self._states.pop(name, None)
         if before is not None:
             self._tell(before, None)

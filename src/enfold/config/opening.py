@@ -259,6 +259,7 @@ class _Keeper:
         gone = [] if self._before is None else self._before.stop_offering()
         self._enter("starting")
         self._registry.register_all(opened.operations, instead_of=gone)
+        self._registry.sources.away.pop(self.name, None)
         self._opened = opened
         if not hasattr(opened.operations, "is_up"):  # else it says itself how it is
             self._enter("up", operations=len(opened.operations), skipped=opened.skipped, needs=opened.needs)
@@ -279,7 +280,10 @@ class _Keeper:
         return list(self._opened.operations)
 
     def _withdraw(self) -> None:
-        self._registry.unregister_all(self.stop_offering())
+        gone = self.stop_offering()
+        if gone and not self._retired.is_set():  # it comes back
+            self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in gone)
+        self._registry.unregister_all(gone)
 
     def _enter(self, state: Any, **more: Any) -> None:
         source = self._source

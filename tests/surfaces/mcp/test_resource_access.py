@@ -175,6 +175,27 @@ async def test_what_two_servers_list_is_listed_with_its_server_and_reported(
     ]
 
 
+async def test_pages_of_two_servers_keep_their_scheme_and_each_tool_names_its_own(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+    for name in ("a", "b"):
+        server = OperationRegistry(f"{name}.resources")
+        resource(server, "ui://app/main", name="main")(lambda name=name: f"page of {name}")
+        ops.register_all(server)
+        links = {"ui": {"resourceUri": "ui://app/main"}, "ui/resourceUri": "ui://app/main"}
+        ops.query(namespace=name, name="show", meta={"mcp": {"kind": "tool", "_meta": links}})(lambda: 1)
+    client = make_client(ops)
+    listed = [each["uri"] for each in (await client.result("resources/list"))["resources"]]
+    assert listed == ["ui://a+app/main", "ui://b+app/main"]
+    tools = (await client.result("tools/list"))["tools"]
+    assert [tool["_meta"]["ui"]["resourceUri"] for tool in tools] == listed
+    assert [tool["_meta"]["ui/resourceUri"] for tool in tools] == listed
+    assert [(each["uri"], each["text"]) for each in [await read(client, uri) for uri in listed]] == [
+        ("ui://a+app/main", "page of a"),
+        ("ui://b+app/main", "page of b"),
+    ]
+    assert "use ui://a+app/main or ui://b+app/main" in await read(client, "ui://app/main")
+
+
 async def test_what_is_hidden_from_a_caller_is_not_taken_over_by_another_servers_template(
     make_client: MakeClient, servers: OperationRegistry
 ) -> None:

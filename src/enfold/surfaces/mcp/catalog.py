@@ -34,6 +34,7 @@ Listed: TypeAlias = dict[str, Any]
 # Fields of a listing that older clients do not know; most ignore them, and some refuse them.
 _SINCE_STRUCTURE: Final = ("title", "outputSchema", "_meta")
 _BLOCKS: Final = get_args(ContentBlock)
+_PAGE_KEYS: Final = ("ui/resourceUri", "openai/outputTemplate")  # where tools name the page that shows their results
 RELAY: Final = "enfold/relay"
 LARGEST_KEPT: Final = 32_000  # bytes of a listed tool whose text is kept
 LARGEST_DEFINITIONS: Final = 16_000  # bytes of the definitions that are shown of an upstream's answers
@@ -53,7 +54,8 @@ class Catalog:
         self._operations = operations
         # An operation without a handler is not there for a caller.
         tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
-        self._tool = partial(Tool, format=format, registry=registry, shown=Shown())
+        shown = Shown()
+        self._tool = partial(Tool, format=format, registry=registry, shown=shown)
         self.tools = [self._tool(operation, names[operation.spec.id]) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
@@ -63,7 +65,7 @@ class Catalog:
         self._updates = {spec.namespace: spec.id for spec in specs if kind_of(spec) == "updates"}
         self._tools = _by_name_and_id(self.tools)
         self._prompts = _by_name_and_id(self.prompts)
-        self.addresses = Addresses(found)
+        self.addresses = shown.addresses = Addresses(found)
 
     def tool(self, name: object) -> Tool | None:
         """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
@@ -136,6 +138,7 @@ class Shown:
         self._useful = Packing(lambda schema: portable(useful(schema)))
         self._short = Packing(lambda schema: portable(useful(schema, short=True)))
         self._loose = Packing(loosened)
+        self.addresses: Addresses | None = None  # of the pages that tools name
         self._loose_in_short = Packing(lambda schema: useful(loosened(schema), short=True))
 
     def input(self, spec: OperationSpec) -> dict[str, Any]:
@@ -276,10 +279,23 @@ class Tool:
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
+        if "_meta" in facts and self._shown.addresses is not None:
+            listed["_meta"] = _with_listed_pages(facts["_meta"], spec.namespace, self._shown.addresses)
         if not self.is_imported and self.format.is_wrapper and not self._gives_content:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: self.format.name}
         return listed
+
+
+def _with_listed_pages(meta: Any, namespace: str, addresses: Addresses) -> Any:
+    """The `_meta` of another server's tool, whose page may be listed under another URI than that server's own."""
+    if not isinstance(meta, dict):
+        return meta
+    changed = {key: addresses.of_server(namespace, meta[key]) for key in _PAGE_KEYS if isinstance(meta.get(key), str)}
+    page = meta.get("ui")
+    if isinstance(page, dict) and isinstance(page.get("resourceUri"), str):
+        changed["ui"] = {**page, "resourceUri": addresses.of_server(namespace, page["resourceUri"])}
+    return {**meta, **changed}
 
 
 def is_short(spec: OperationSpec) -> bool:

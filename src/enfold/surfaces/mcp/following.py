@@ -12,6 +12,7 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.operation import Context
 from enfold.registry import Registry
+from enfold.surfaces.mcp.resource_uris import with_prefix, without_prefix
 
 if TYPE_CHECKING:
     import asyncio
@@ -75,13 +76,13 @@ class Following:
             await asyncio.sleep(wait)
 
     async def _carry_once(self, uri: str, operation_id: str, prefix: str, begun: asyncio.Event) -> None:
-        own_uri = uri.removeprefix(prefix)
+        own_uri = without_prefix(uri, prefix)
         # The caller may follow it, which was checked; here nobody in particular does.
         async with aclosing(self._registry.subscribe(operation_id, {"uri": own_uri}, Context())) as changes:
             async for change in changes:
                 # The first says that it has begun; if not for the first time, something may have happened meanwhile.
                 if begun.is_set():
-                    self._updated(uri, f"{prefix}{_changed(change, own_uri)}")
+                    self._updated(uri, with_prefix(_changed(change, own_uri), prefix))
                 begun.set()
 
     def _release(self, uri: str, followed: _Followed) -> None:

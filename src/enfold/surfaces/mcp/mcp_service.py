@@ -34,7 +34,7 @@ from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange
 from enfold.surfaces.mcp.client_forms import read_forms
 from enfold.surfaces.mcp.exposure import DEFAULT_BUDGET, PREFIX, read_exposure
 from enfold.surfaces.mcp.following import Following, Release
-from enfold.surfaces.mcp.resource_uris import ResourceMatch
+from enfold.surfaces.mcp.resource_uris import ResourceMatch, with_prefix
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class Service:
             code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
             raise ProtocolError(code, "Resource not found", {"uri": uri})
         if len(found) > 1:
-            choice = [f"{space}+{uri}" for space in self.catalog.addresses.spaces_of(found)]
+            choice = [with_prefix(uri, f"{space}+") for space in self.catalog.addresses.spaces_of(found)]
             raise ProtocolError(
                 INVALID_PARAMS, f"Several servers have this URI: use {' or '.join(choice)}", {"uri": uri}
             )

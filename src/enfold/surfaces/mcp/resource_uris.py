@@ -18,8 +18,9 @@ from enfold.operation import with_hash
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import Resource
 
-__all__ = ["Addresses", "ResourceMatch"]
+__all__ = ["Addresses", "ResourceMatch", "with_prefix", "without_prefix"]
 
+PAGES: Final = "ui://"
 _NOT_IN_SCHEMES: Final = re.compile(r"[^A-Za-z0-9.-]")
 
 
@@ -48,11 +49,12 @@ class Addresses:
 
     def find(self, uri: str) -> list[ResourceMatch]:
         """Where a URI leads: nowhere, to one place, or to one of each server that it could belong to."""
-        space, plus, rest = uri.partition("+")
+        space, plus, _ = uri.removeprefix(PAGES).partition("+")
         if plus and space in self._spaces:
-            found = self._within(self._spaces[space], rest)
+            prefix = f"{space}+"
+            found = self._within(self._spaces[space], without_prefix(uri, prefix))
             if found is not None:
-                return [msgspec.structs.replace(found, prefix=f"{space}+")]
+                return [msgspec.structs.replace(found, prefix=prefix)]
         listed = [each for each in self._resources.get(uri, ()) if not each.is_template]
         if listed:
             return _one_each([ResourceMatch(resource, {}) for resource in listed])
@@ -73,6 +75,12 @@ class Addresses:
         found = [each for offered in self._resources.values() for each in offered if each.uri == uri]
         return found or list(self._resources.get(uri, ()) if isinstance(uri, str) else ())
 
+    def of_server(self, namespace: str, uri: str) -> str:
+        """The URI under which a server's own resource is listed, as a tool of that server has to name it."""
+        server = _server(namespace)
+        own = (each.uri for each in self._resources.get(uri, ()) if _server(each.spec.namespace) == server)
+        return next(own, uri)
+
     def _within(self, namespace: str, uri: str) -> ResourceMatch | None:
         for resource in self._resources.get(uri, ()):
             if resource.spec.namespace == namespace and not resource.is_template:
@@ -88,7 +96,7 @@ class Addresses:
         owners = sorted({resource.spec.namespace for resource in offered})
         for resource in offered:
             if len(owners) > 1 or not _is_addressed_alone(resource):
-                resource.uri = f"{spaces[resource.spec.namespace]}+{uri}"
+                resource.uri = with_prefix(uri, f"{spaces[resource.spec.namespace]}+")
         if len(owners) < len(offered):
             ids = " and ".join(resource.spec.id for resource in offered)
             self.clashes.append(f"{uri:.200} is the URI of {ids}: only the first can be read by it")
@@ -97,11 +105,28 @@ class Addresses:
             self.clashes.append(f"{uri:.200} is offered by {' and '.join(owners)}: read {addresses:.400}")
 
 
+def with_prefix(uri: str, prefix: str) -> str:
+    """A source's own URI with its server before it; a page for people keeps its scheme, by which clients know it."""
+    return f"{PAGES}{prefix}{uri.removeprefix(PAGES)}" if prefix and uri.startswith(PAGES) else f"{prefix}{uri}"
+
+
+def without_prefix(uri: str, prefix: str) -> str:
+    """What a source itself calls the resource at a URI."""
+    if prefix and uri.startswith(f"{PAGES}{prefix}"):
+        return PAGES + uri.removeprefix(f"{PAGES}{prefix}")
+    return uri.removeprefix(prefix)
+
+
+def _server(namespace: str) -> str:
+    """The namespace of a server's tools, from that of its resources or from itself."""
+    return namespace.removesuffix("resources").rstrip(".")
+
+
 def _spaces(namespaces: Iterable[str]) -> dict[str, str]:
     """The namespaces by the words that stand for them before a URI, which are legal in a scheme."""
     spaces: dict[str, str] = {}
     for namespace in dict.fromkeys(namespaces):
-        word = _NOT_IN_SCHEMES.sub("-", namespace.removesuffix("resources").rstrip(".") or "local")
+        word = _NOT_IN_SCHEMES.sub("-", _server(namespace) or "local")
         word = word if word[0].isalpha() else f"n{word}"
         spaces[word if word not in spaces else _NOT_IN_SCHEMES.sub("-", with_hash(word, namespace))] = namespace
     return spaces

@@ -6,6 +6,7 @@ from enfold.envelope import MCPResponseMeta
 from enfold.mcp.offers import resource_contents
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable, uri_of
+from enfold.surfaces.mcp.resource_uris import with_prefix, without_prefix
 
 __all__ = ["list_resources", "list_templates", "read_resource", "subscribe", "unsubscribe"]
 
@@ -27,14 +28,14 @@ async def read_resource(service: Service, exchange: ClientExchange) -> Result:
     spec = place.resource.spec
     envelope = await service.run(exchange, spec, dict(place.arguments))
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
-    contents = resource_contents(spec, uri.removeprefix(place.prefix), envelope.data, blocks)
+    contents = resource_contents(spec, without_prefix(uri, place.prefix), envelope.data, blocks)
     result: Result = {"contents": [_named_as(each, place.prefix) for each in contents]}
     return cacheable(exchange, result, 0, is_private=True)
 
 
 def _named_as(content: Result, prefix: str) -> Result:
     """The content with its URI as clients here know it."""
-    return {**content, "uri": f"{prefix}{content.get('uri', '')}"} if prefix else content
+    return {**content, "uri": with_prefix(content.get("uri", ""), prefix)} if prefix else content
 
 
 async def subscribe(service: Service, exchange: ClientExchange) -> Result:
