@@ -24,7 +24,9 @@ _NAME_COVERED: Final = 0.5  # how much more an operation counts whose whole name
 _CANDIDATES: Final = 50  # the best by BM25 alone, which are ranked again
 _MOST_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
 _LONGEST: Final = 2_000  # characters of a query
-_MOST_ASKED: Final = 24  # words of it
+_MOST_ASKED: Final = 16  # words of it
+_COMMON: Final = 0.1  # a word that more operations have says little
+_FEWEST: Final = 2  # words that are searched for in any case
 _DEEPEST: Final = 3  # levels of an output's fields
 
 _NAMES: Final = ", ".join(_FIELDS)
@@ -73,15 +75,21 @@ class Index:
 
     def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
         """The operations that fit best, of those that are wanted."""
-        # Of a long text, the rarest words: they tell the most, and cost the least.
-        words = sorted(dict.fromkeys(search_words(query[:_LONGEST])), key=lambda word: self._counts.get(word, 0))
-        words = words[:_MOST_ASKED]
+        asked = frozenset(search_words(query[:_LONGEST]))
+        words = self._telling(asked)
         if not words:
             return []
         ranked = self._candidates(words, max(limit, _CANDIDATES), is_wanted)
-        asked = frozenset(words)
-        best = sorted(ranked, key=lambda found: self._score(found[0], found[1], asked), reverse=True)
+        common = asked.difference(words)
+        best = sorted(ranked, key=lambda found: self._score(found[0], found[1], asked, common), reverse=True)
         return [row.spec for row, _ in best[:limit]]
+
+    def _telling(self, words: Iterable[str]) -> list[str]:
+        """The rarest of some words, which tell the most and cost the least; those nearly all have, only for want of others."""
+        rarest = sorted(words, key=lambda word: (self._counts.get(word, 0), word))[:_MOST_ASKED]
+        common = len(self._rows) * _COMMON
+        telling = [word for word in rarest if self._counts.get(word, 0) <= common]
+        return telling if len(telling) >= _FEWEST else rarest[: max(_FEWEST, len(telling))]
 
     def _candidates(
         self, words: list[str], most: int, is_wanted: Callable[[OperationSpec], bool]
@@ -90,7 +98,11 @@ class Index:
         found = ((self._by_number[number], score) for number, score in self._database.execute(_SEARCH, (match,)))
         return list(islice((each for each in found if is_wanted(each[0].spec)), most))
 
-    def _score(self, row: _Row, score: float, asked: frozenset[str]) -> float:
+    def _score(self, row: _Row, score: float, asked: frozenset[str], common: frozenset[str]) -> float:
+        """The score with what could not be asked for: common words, and how much of the name the query has."""
+        if common:
+            said = common.intersection(f"{row.texts[0]} {row.texts[2]}".split())
+            score += sum(map(self._rarity, said))
         name = set(row.texts[0].split())
         whole = sum(map(self._rarity, name))
         return score * (1 + _NAME_COVERED * sum(map(self._rarity, name & asked)) / whole) if whole else score

@@ -291,7 +291,9 @@ def _with_listed_pages(meta: Any, namespace: str, addresses: Addresses) -> Any:
     """The `_meta` of another server's tool, whose page may be listed under another URI than that server's own."""
     if not isinstance(meta, dict):
         return meta
-    changed = {key: addresses.of_server(namespace, meta[key]) for key in _PAGE_KEYS if isinstance(meta.get(key), str)}
+    changed: Listed = {
+        key: addresses.of_server(namespace, meta[key]) for key in _PAGE_KEYS if isinstance(meta.get(key), str)
+    }
     page = meta.get("ui")
     if isinstance(page, dict) and isinstance(page.get("resourceUri"), str):
         changed["ui"] = {**page, "resourceUri": addresses.of_server(namespace, page["resourceUri"])}
