@@ -351,6 +351,8 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
             head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
             await writer.drain()
+    except asyncio.CancelledError:  # the benchmark is over
+        pass
     finally:
         writer.close()
 

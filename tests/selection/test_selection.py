@@ -15,6 +15,7 @@ from enfold import CallError, Context, OperationRegistry, TextContent, mcp_envel
 from enfold.selection.grammar import read_fields
 from enfold.selection.narrowing import narrowed_schema
 from enfold.selection.values import compile_fields, count_left_out
+from enfold.surfaces.openapi import to_openapi
 
 # --- the grammar --------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,12 @@ async def test_a_default_is_selected_unasked_and_gives_way_to_what_is_asked() ->
     assert (await select("hub.short", "title")).data == [{"title": "a"}]
     with pytest.raises(ValueError, match="did you mean number"):
         issues_registry().query(name="wrong", select="numbr")(issues_registry().get_handler("hub.issues"))
+
+
+def test_a_default_narrows_the_document() -> None:
+    text = msgspec.json.encode(to_openapi(issues_registry().only(lambda spec: spec.name == "short"))).decode()
+    assert "login" in text
+    assert "title" not in text.replace('"title":"', "")
 
 
 async def test_where_the_schema_is_unknown_any_path_will_do() -> None:

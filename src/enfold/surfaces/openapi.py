@@ -17,6 +17,7 @@ from enfold.registry import Registry
 from enfold.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
 from enfold.schema.nodes.reference import digest, unquote
+from enfold.selection.defaults import narrowed
 from enfold.surfaces.failures import declared_status
 from enfold.surfaces.query_string import ArgumentKind, argument_kinds
 from enfold.surfaces.task_document import ACCEPTED, PREFER, TASK_SCHEMAS, task_paths
@@ -228,7 +229,7 @@ def _responses(spec: OperationSpec, components: _Components, *, with_body: bool)
 
 def _success(spec: OperationSpec, components: _Components) -> Schema:
     written = components.format.success_schema
-    schema = components.place({} if written is None else written(spec), f"{spec.id}.output")
+    schema = components.place({} if written is None else written(narrowed(spec)), f"{spec.id}.output")
     if spec.type is OperationType.SUBSCRIPTION:
         content = _stream_content(schema, components.format.error_schema)
     else:
