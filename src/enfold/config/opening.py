@@ -107,8 +107,13 @@ class ConfiguredRegistry(OperationRegistry):
 
 def _untaken(before: Config, after: Config) -> list[str]:
     """The tables that have changed, and are read only at the start."""
-    names = {"app": "app", "bounds": "bounds", "issuers": "auth", "record": "record"}
-    return [table for field, table in names.items() if getattr(before, field) != getattr(after, field)]
+    fields = [name for name in Config.__struct_fields__ if name not in _TAKEN]
+    changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
+    return ["auth" if name == "issuers" else name for name in changed]
+
+
+# The fields of a configuration that another one changes while it is served, or that are not of the file.
+_TAKEN: Final = frozenset({"path", "folder", "sources", "policy", "logins"})
 
 
 def open_config(
