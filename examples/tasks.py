@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 from enfold import Context, Identity, OperationRegistry
-from enfold.mcp.asking import elicit
 from enfold.tasks import Tasks
 from enfold.tasks.sqlite import SQLiteTasks
 
@@ -17,7 +16,7 @@ ann = Identity("ann")
 async def report(year: int, context: Context) -> str:
     """Write a report; the accountant is asked for their name on the way."""
     context.progress(1, 3, "collecting")
-    name = await elicit(context, "Who signs?", {"type": "object", "properties": {"name": {"type": "string"}}})
+    name = await context.ask("Who signs?", {"type": "object", "properties": {"name": {"type": "string"}}})
     return f"Report of {year}, signed by {name.content['name']}"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
-from enfold.mcp.asking import elicit
 from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
@@ -42,8 +41,8 @@ async def endless(context: Context) -> None:
 
 @ops.mutation(durable=True)
 async def greet(context: Context, twice: bool = False) -> str:
-    first = await elicit(context, "Your name?", FORM)
-    second = await elicit(context, "And yours?", FORM) if twice else first
+    first = await context.ask("Your name?", FORM)
+    second = await context.ask("And yours?", FORM) if twice else first
     return f"Hello {first.content['name']} and {second.content['name']}"
 
 

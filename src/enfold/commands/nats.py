@@ -10,6 +10,7 @@ from enfold.commands.command_options import parse
 from enfold.commands.targets import on_target
 from enfold.errors import CallError
 from enfold.registry import Registry
+from enfold.tasks.nats_names import Names
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -25,14 +26,16 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
 
     def show(found: Registry) -> int:
-        print(nats_permissions(found.list(), users_in(options.users)), end="")
+        print(nats_permissions(found.list(), users_in(options.users), more=Names().rights), end="")
         return 0
 
     return on_target(options.target, registry, show)
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator}]")
+    parser.add_argument(
+        "--users", type=Path, required=True, help="JSON: [{id, scopes, resources, serves, operator, edge}]"
+    )
 
 
 def users_in(file: Path) -> list[NATSUser]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _MutuallyExclusiveGroup
 from collections.abc import Sequence
 
 import msgspec
@@ -34,13 +34,14 @@ def run(words: list[str], registry: Registry | None) -> int:
     return 0
 
 
-def add_address_options(parser: ArgumentParser) -> None:
-    """The options by which a command finds its peers."""
+def add_address_options(parser: ArgumentParser) -> _MutuallyExclusiveGroup:
+    """The options by which a command finds its peers; the answer takes others that may stand in their place."""
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--nats", metavar="URL", help="servers of NATS, with commas between them")
     place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// address of a hub")
     parser.add_argument("--name", help="the name to be known by (NATS: the user)")
     parser.add_argument("--insecure", action="store_true", help="use a distant server that asks for no credentials")
+    return place
 
 
 async def _find(options: Namespace) -> list[RunningPeer]:

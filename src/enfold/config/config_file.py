@@ -138,6 +138,11 @@ def _is_pattern(value: Any) -> bool:
     return _is_text(value) or _is_texts(value)
 
 
+def _is_durable(value: Any) -> bool:
+    is_table = isinstance(value, dict) and all(each in ("never", "optional", "required") for each in value.values())
+    return is_table or _is_flag(value) or _is_pattern(value)
+
+
 def _is_text_table(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values())
 
@@ -199,6 +204,11 @@ _COMMON: Final[dict[str, Rule]] = {
     "extras": (_is_one_of("strip", "keep"), "strip or keep"),
     "detect": (_is_one_of("all", "instances"), "all or instances"),
     "timeout": _SECONDS,
+    "durable": (
+        _is_durable,
+        "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
+    ),
+    "on_crash": (_is_one_of("retry", "fail"), "retry or fail"),
     "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
     "expose": (_is_one_of("all", "search", "auto"), "all, search or auto"),
     "describe": (_is_one_of("short", "full"), "short or full"),

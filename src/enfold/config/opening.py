@@ -397,6 +397,8 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
         policy=policy_of(entry),
         access=access_of(entry),
         timeout=entry.get("timeout", "default"),
+        durable=entry.get("durable"),
+        on_crash=entry.get("on_crash"),
         limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
@@ -484,6 +486,10 @@ def _governed(operation: Operation, source: SourceEntry) -> Operation:
         spec = spec.replace(access_control=access_of(entry))
     if "timeout" in entry:
         spec = spec.replace(timeout=entry["timeout"])
+    if "durable" in entry or "on_crash" in entry:
+        from enfold.sources.durability import durability  # loaded where a source is durable
+
+        spec = durability(entry.get("durable"), entry.get("on_crash")).apply(spec)
     governed = Operation(
         spec,
         operation.handler,

@@ -1,12 +1,14 @@
-"""`enfold.tasks.…`: the caller's tasks, how far they are, the answers they want, and a way to end them."""
+"""`enfold.tasks.…`: the caller's own tasks. Over calls these verbs are the way to a task on another machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Annotated, Any
 
 import msgspec
 
+from enfold.envelope import to_wire
+from enfold.errors import CallError
 from enfold.operation import Context, Operation, OperationType
 from enfold.reserved import reserved_operation
 from enfold.tasks import Task, Tasks
@@ -17,7 +19,7 @@ _GONE = {"code": "TASK_NOT_FOUND", "description": "There is no such task", "http
 
 
 class TaskSummary(msgspec.Struct, frozen=True):
-    """A task at this moment, without its outcome. Times are Unix milliseconds."""
+    """A task at this moment. Times are Unix milliseconds; lists leave out how a task ended."""
 
     task_id: str
     operation: str
@@ -30,6 +32,8 @@ class TaskSummary(msgspec.Struct, frozen=True):
     total: float | None
     is_cancelling: bool
     questions: dict[str, dict[str, Any]]  # by its key, each that waits for an answer
+    result: dict[str, Any] | None = None  # the envelope of one that has completed
+    error: dict[str, Any] | None = None  # the CallError that ended one
 
 
 def task_operations(tasks: Tasks) -> Iterable[Operation]:
@@ -39,9 +43,22 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
         """List the caller's tasks, the newest first; where nobody has an identity, ids are secrets and none is listed."""
         return [_summary(task) for task in await tasks.list(identity=context.identity, limit=limit)]
 
+    async def start(
+        operation: str, context: Context, input: dict[str, Any] | None = None, idempotency_key: str | None = None
+    ) -> TaskSummary:
+        """Order a durable operation; the task is stored when this answers. The same key gives the first task."""
+        handle = await tasks.start(
+            operation,
+            input or {},
+            identity=context.identity,
+            idempotency_key=idempotency_key,
+            request_id=context.request_id,
+        )
+        return _ended(tasks, await handle.state())
+
     async def get(task_id: str, context: Context) -> TaskSummary:
-        """Tell how far one task is, and which answers it wants."""
-        return _summary(await (await tasks.get(task_id, identity=context.identity)).state())
+        """Tell how far one task is, which answers it wants, and how it ended."""
+        return _ended(tasks, await (await tasks.get(task_id, identity=context.identity)).state())
 
     async def answer(task_id: str, answers: dict[str, dict[str, Any]], context: Context) -> TaskSummary:
         """Answer questions of a task, by their keys: each `{"action": "accept", "content": {…}}`, or another action."""
@@ -51,11 +68,34 @@ def task_operations(tasks: Tasks) -> Iterable[Operation]:
         """Ask for the end of a task; one that has ended stays as it is."""
         return _summary(await (await tasks.get(task_id, identity=context.identity)).cancel())
 
-    yield reserved_operation(list_tasks, "enfold.tasks.list")
-    yield reserved_operation(get, "enfold.tasks.get", error_schemas=[_GONE])
-    for function, name in ((answer, "answer"), (cancel, "cancel")):
-        kind = OperationType.MUTATION
-        yield reserved_operation(function, f"enfold.tasks.{name}", type=kind, idempotent=True, error_schemas=[_GONE])
+    async def watch(task_id: str, context: Context) -> AsyncIterator[TaskSummary]:
+        """A task now, and after every change, until it has ended."""
+        handle = await tasks.get(task_id, identity=context.identity)
+        async for task in handle.watch():
+            yield _ended(tasks, task)
+
+    functions: tuple[tuple[Callable[..., Any], str, OperationType, dict[str, Any]], ...] = (
+        (list_tasks, "list", OperationType.QUERY, {}),
+        (get, "get", OperationType.QUERY, {"error_schemas": [_GONE]}),
+        (start, "start", OperationType.MUTATION, {}),
+        (answer, "answer", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
+        (cancel, "cancel", OperationType.MUTATION, {"idempotent": True, "error_schemas": [_GONE]}),
+        (watch, "watch", OperationType.SUBSCRIPTION, {"error_schemas": [_GONE]}),
+    )
+    for function, name, kind, fields in functions:
+        # Everybody may see their own tasks. MCP has an extension of its own for them: there these are no tools.
+        yield reserved_operation(function, f"enfold.tasks.{name}", type=kind, scopes=(), meta={"tool": False}, **fields)
+
+
+def _ended(tasks: Tasks, task: Task) -> TaskSummary:
+    """A task with how it ended, as the call protocol writes envelopes and errors."""
+    summary = _summary(task)
+    if not task.is_ended:
+        return summary
+    try:
+        return msgspec.structs.replace(summary, result=to_wire(tasks.outcome(task)))
+    except CallError as error:
+        return msgspec.structs.replace(summary, error=error.to_wire())
 
 
 def _summary(task: Task) -> TaskSummary:

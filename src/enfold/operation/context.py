@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -15,6 +15,7 @@ from enfold.operation.identity import Identity
 if TYPE_CHECKING:
     from enfold.env import Env
     from enfold.envelope import ResponseEnvelope
+    from enfold.operation.asking import Answer
     from enfold.operation.spec import OperationSpec
 
 __all__ = [
@@ -288,6 +289,17 @@ class Context:
     def artifacts(self) -> tuple[Any, ...]:
         """The references to artifacts that an `mcp.request.v0.1` has; nobody has opened them."""
         return () if self.meta is None else self.meta.get(ARTIFACTS, ())
+
+    def ask(
+        self, message: str, schema: Mapping[str, Any] | None = None, *, key: str | None = None
+    ) -> Awaitable[Answer]:
+        """Ask whoever called for the fields of a flat schema, and await the answer; a `def` is given it at once.
+
+        Inside a task the question ends the attempt, and the handler runs again when it is answered.
+        """
+        from enfold.operation.asking import elicit  # only few handlers ask
+
+        return elicit(self, message, schema, key=key)
 
     @property
     def task(self) -> RunningTask | None:

@@ -31,6 +31,7 @@ __all__ = [
     "json_artifact",
     "opened_artifact",
     "referred_artifact",
+    "task_artifact",
 ]
 
 MAX_FILE_BYTES: Final = 1 << 30
@@ -44,6 +45,8 @@ ROLE_LABEL: Final = "role"
 OWN_ROLES: Final = "nested_"  # what begins so is said by us alone: it binds a run to one that it called
 CALLER_ID: Final = "enfold:caller"
 CALLER_LABEL: Final = "id"
+TASK_ID: Final = "enfold:task"
+TASK_LABEL: Final = "id"
 
 
 def json_artifact(content: Redacted, role: str, algorithm: Algorithm = "sha256") -> Artifact:
@@ -74,6 +77,16 @@ def caller_artifact(identity: str) -> Artifact:
         artifact_id=CALLER_ID,
         media_type="text/plain",
         labels={CALLER_LABEL: identity[:MAX_LABEL]},
+    )
+
+
+def task_artifact(task_id: str) -> Artifact:
+    """The task that a run belongs to as one of its inputs: all attempts name the same one."""
+    return Artifact(
+        schema_version=ARTIFACT_VERSION,
+        artifact_id=TASK_ID,
+        media_type="text/plain",
+        labels={TASK_LABEL: task_id[:MAX_LABEL]},
     )
 
 

@@ -13,6 +13,7 @@ from enfold.calls.protocol.delegation import Sign
 from enfold.calls.protocol.transport import Transport
 from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import OperationRegistry
+from enfold.reserved import is_reserved
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.report import ImportReport, Problem
 
@@ -172,6 +173,8 @@ class CallOperations:
         old, self._operations, self._skipped = self._operations, {}, []
         for spec in self._lookout.specs().values():
             self.pending.remember(spec.id)
+            if is_reserved(spec.namespace):
+                continue  # the verbs of a peer's tasks: called by who knows them, and no operations of ours
             shown = self._names.shown(spec)
             if shown is not None and shown.id in self._operations:
                 self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))

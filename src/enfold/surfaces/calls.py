@@ -27,6 +27,8 @@ __all__ = ["Serving", "serve_calls"]
 
 _log: Final = Log("enfold.calls")
 
+TASK_VERBS: Final = "enfold.tasks"  # the one part of the reserved namespace that peers are offered
+
 
 def serve_calls(
     registry: Registry,
@@ -140,6 +142,7 @@ class Serving:
         for operation in self.handler.registry:
             if operation.handler is not None and not is_reached_over(operation, self._transport):
                 yield operation.spec
+        yield from self.handler.registry.list(namespace=TASK_VERBS)
 
     def _visible(self, identity: Identity | None) -> list[OperationSpec]:
         offered = set(self.handler.offered)

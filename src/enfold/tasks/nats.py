@@ -55,6 +55,8 @@ ACK_WAIT: Final = 5.0  # seconds after which a task whose worker is silent is gi
 INLINE: Final = 64 * 1024  # bytes of a result that is kept beside the state
 REQUEUE_AFTER: Final = 5.0
 MOST_REMEMBERED: Final = 10_000
+UNSURE_FOR: Final = 10.0  # seconds for which a write that was not confirmed is tried again
+PAUSE: Final = 0.1
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
 
 
@@ -435,12 +437,31 @@ class NATSTasks:
     async def _put(self, task: Task, follows: int, fence: str = "") -> int:
         outcome = b"" if task.outcome is None else msgspec.json.encode(task.outcome)
         if len(outcome) <= INLINE:
-            return await self._streams.write(task_key(task), _encoded(task), follows, _seconds(task))
+            return await self._write_surely(task, _encoded(task), follows)
         # Under the name of the attempt: one that is fenced writes over nobody's parts.
         parts = task_key(task, f"part.{fence.replace('.', '_')}")
         digest = await self._streams.write_parts(parts, outcome, _seconds(task))
         kept = _Kept(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
-        return await self._streams.write(task_key(task), msgspec.json.encode(kept), follows, _seconds(task))
+        return await self._write_surely(task, msgspec.json.encode(kept), follows)
+
+    async def _write_surely(self, task: Task, value: bytes, follows: int) -> int:
+        """Write a state; where the server does not confirm it in time, look whether it has it, and try again."""
+        from nats.errors import Error
+
+        ends_at = time.monotonic() + UNSURE_FOR
+        while True:
+            try:
+                return await self._streams.write(task_key(task), value, follows, _seconds(task))
+            except Conflict:
+                found = await self._streams.read(task_key(task))
+                if found is not None and found.value == value:
+                    return found.revision  # ours: only the confirmation was lost
+                raise
+            except (Error, OSError, TimeoutError):
+                if time.monotonic() > ends_at:
+                    raise
+                self._streams.forget()
+                await asyncio.sleep(PAUSE)
 
     async def _whole(self, found: _Found) -> Task:
         """The task with its outcome, however large."""

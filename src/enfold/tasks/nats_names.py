@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from enfold.calls.transports.nats_permissions import NATSUser, Rights
+from enfold.operation import OperationSpec
 from enfold.tasks.task import Task
 
 __all__ = ["DEFAULT_NAME", "Names", "answer_key", "consumer_name", "first_key", "owner_token", "task_key"]
@@ -43,29 +45,30 @@ class Names(msgspec.Struct, frozen=True):
         """The subject of the tasks of one owner and one operation."""
         return f"{self.name}.run.{owner}.{operation}"
 
-    def publishes(self, operations: Iterable[str] | None) -> list[str]:
-        """What an edge may send, and a worker of these operations."""
+    def rights(self, user: NATSUser, served: Sequence[OperationSpec]) -> Rights:
+        """What an edge or a worker of durable operations needs of the server; callers need nothing."""
+        durable = [spec.id for spec in served if spec.durable != "never"]
+        if not user.is_edge and not durable:
+            return Rights()
         api = "$JS.API"
-        edge = [
+        both = [
             self.queued("*", ">"),
             self.key(">"),
             f"{api}.DIRECT.GET.{self.bucket}.>",
             f"{api}.STREAM.PURGE.{self.bucket}",
+            *(f"{api}.STREAM.{verb}.{each}" for verb in ("INFO", "CREATE") for each in (self.queue, self.bucket)),
         ]
-        streams = [
-            f"{api}.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE") for stream in (self.queue, self.bucket)
-        ]
-        if operations is None:
-            return [*edge, *streams]
         consumers = [
-            f"{api}.CONSUMER.{verb}.{self.queue}.{consumer_name(operation)}{rest}"
-            for operation in operations
-            for verb, rest in (("CREATE", ">"), ("DURABLE.CREATE", ""), ("INFO", ""), ("MSG.NEXT", ""))
+            f"{api}.CONSUMER.{subject}"
+            for name in map(consumer_name, durable)
+            for subject in (
+                f"CREATE.{self.queue}.{name}.>",
+                f"DURABLE.CREATE.{self.queue}.{name}",
+                f"INFO.{self.queue}.{name}",
+                f"MSG.NEXT.{self.queue}.{name}",
+            )
         ]
-        return [*edge, *streams, *consumers, f"$JS.ACK.{self.queue}.>"]
-
-    def subscribes(self) -> list[str]:
-        return [f"{self.changed}.>"]
+        return Rights([*both, *consumers, *([f"$JS.ACK.{self.queue}.>"] if durable else [])], [f"{self.changed}.>"])
 
 
 def owner_token(owner: str) -> str:

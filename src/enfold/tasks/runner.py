@@ -19,7 +19,7 @@ from enfold.errors import CallError, error_from
 from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
 from enfold.mcp.asking import META, InputRequired
-from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress
+from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress, RecordedRun
 from enfold.operation.context import TASK
 from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, CurrentTask
@@ -214,7 +214,23 @@ class Runner:
             notify=watch.hear,
             meta={META: caller, TASK: CurrentTask(task, watch.keep)},
         )
+        if self._recorder is not None:
+            context.recording = self._recording(self._recorder, task, prepared.spec)
         return await prepared.execute(order.input, context)
+
+    def _recording(self, recorder: Recorder, task: Task, spec: OperationSpec) -> RecordedRun | None:
+        """The record of this attempt, which names the task among its inputs."""
+        from enfold.provenance import options_from_call  # with the first run that is recorded
+        from enfold.provenance.artifacts import task_artifact
+
+        order = task.order
+        return recorder.begin(
+            options_from_call(order.provenance),
+            operation=spec,
+            adapter="tasks",
+            identity="" if order.identity is None else order.identity.id,
+            artifacts=[task_artifact(task.id)],
+        )
 
     def _identity(self, ordered: Identity | None) -> Identity | None:
         """The caller with no more than they had at the start and have now."""

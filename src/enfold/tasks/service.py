@@ -121,7 +121,7 @@ class Tasks:
             retries=spec.on_crash == "retry",
             identity=identity,
             key=idempotency_key,
-            digest=input_digest(input),
+            digest=_digest(input),
             answers=dict(answers),
             capabilities=None if capabilities is None else dict(capabilities),
             request_id=request_id,
@@ -232,6 +232,14 @@ class TaskHandle:
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """The envelope of a task that has ended; the CallError it ended with is raised."""
         return self._tasks.outcome(task)
+
+
+def _digest(input: Mapping[str, Any]) -> str:
+    """What tells one input from another; what cannot be written down cannot be kept."""
+    try:
+        return input_digest(input)
+    except (TypeError, ValueError, RecursionError):
+        raise _wrong("input", "JSON") from None
 
 
 def _seen_by(identity: Identity | None) -> str | None:

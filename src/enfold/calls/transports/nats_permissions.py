@@ -6,8 +6,8 @@ The server's rule is coarse (who may send to which operation); the worker checks
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ from enfold.calls.protocol.subjects import (
 )
 from enfold.operation import Identity, OperationSpec
 
-__all__ = ["NATSUser", "nats_permissions", "read_users"]
+__all__ = ["More", "NATSUser", "Rights", "nats_permissions", "read_users"]
 
 BUCKET: Final = "enfold_idempotency"
 
@@ -33,6 +33,7 @@ class NATSUser(msgspec.Struct, frozen=True):
     identity: Identity
     serves: tuple[str, ...] = ()  # ids or namespaces it offers; `*` is everything
     is_operator: bool = False  # may ask every worker how it is
+    is_edge: bool = False  # accepts tasks for others, and says whose they are
     password: str | None = None  # as the server should have it; else a variable of the server's environment
 
 
@@ -44,28 +45,48 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resources: dict[str, list[str]] | None = None
     serves: tuple[str, ...] = ()
     operator: bool = False
+    edge: bool = False
     password: str | None = None
 
 
 def read_users(text: bytes) -> list[NATSUser]:
     """Users from JSON: `[{"id": "ann", "scopes": […], "resources": {…}, "serves": ["shop"], "operator": false}]`."""
     return [
-        NATSUser(Identity(entry.id, entry.scopes, entry.resources), entry.serves, entry.operator, entry.password)
+        NATSUser(
+            Identity(entry.id, entry.scopes, entry.resources), entry.serves, entry.operator, entry.edge, entry.password
+        )
         for entry in msgspec.json.decode(text, type=list[_Entry])
     ]
 
 
-def nats_permissions(specs: Iterable[OperationSpec], users: Iterable[NATSUser], *, bucket: str | None = BUCKET) -> str:
+class Rights(msgspec.Struct, frozen=True):
+    """What a user may send and hear besides, for something that is built on calls."""
+
+    publish: list[str] = []
+    subscribe: list[str] = []
+
+
+More: TypeAlias = Callable[[NATSUser, Sequence[OperationSpec]], Rights]  # of a user who serves these operations
+
+
+def nats_permissions(
+    specs: Iterable[OperationSpec],
+    users: Iterable[NATSUser],
+    *,
+    bucket: str | None = BUCKET,
+    more: More = lambda *_: Rights(),
+) -> str:
     """An `authorization` block for the server's configuration; `bucket` is where workers keep first results."""
     known = list(specs)
-    blocks = [_user(user, known, bucket) for user in users]
+    blocks = [_user(user, known, bucket, more(user, _served_specs(user, known))) for user in users]
     return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
 
 
-def _user(user: NATSUser, specs: Sequence[OperationSpec], bucket: str | None) -> str:
+def _user(user: NATSUser, specs: Sequence[OperationSpec], bucket: str | None, more: Rights) -> str:
     name = peer_name(user.identity.id)
     password = f"${_variable(name)}" if user.password is None else _quoted(user.password)
-    publish, subscribe = _may_publish(user, name, specs, bucket), _may_subscribe(user, name, specs)
+    publish = [*_may_publish(user, name, specs, bucket), *more.publish]
+    subscribe = [*_may_subscribe(user, name, specs), *more.subscribe]
     return (
         f"    {{ user: {_quoted(name)}, password: {password}, permissions: {{\n"
         f"        publish: {{ allow: [{_listed(publish)}] }}\n"
@@ -94,7 +115,11 @@ def _may_subscribe(user: NATSUser, name: str, specs: Sequence[OperationSpec]) ->
 
 
 def _served(user: NATSUser, specs: Sequence[OperationSpec]) -> list[str]:
-    return [spec.id for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
+    return [spec.id for spec in _served_specs(user, specs)]
+
+
+def _served_specs(user: NATSUser, specs: Sequence[OperationSpec]) -> list[OperationSpec]:
+    return [spec for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
 
 
 def _store_subjects(bucket: str, served: Sequence[str]) -> list[str]:

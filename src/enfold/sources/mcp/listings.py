@@ -28,6 +28,7 @@ from enfold.operation import (
     with_hash,
 )
 from enfold.sources.choosing import Choice, choosing
+from enfold.sources.durability import Durability, durability
 from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
 from enfold.sources.mcp.tasks import needs_task, run_task
 from enfold.sources.mcp.templates import expand_uri
@@ -63,6 +64,7 @@ class Options(msgspec.Struct, frozen=True):
     reads: Reads = None
     advertise_output: bool = True
     access: AccessControl = OPEN
+    durability: Durability = durability(None)
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -329,7 +331,7 @@ class _Maker:
         if original != name:
             meta["original_name"] = original
         try:
-            return OperationSpec(
+            spec = OperationSpec(
                 namespace=self._namespace(kind),
                 name=name,
                 description=_text(listed.get("description")) or "",
@@ -338,6 +340,7 @@ class _Maker:
                 meta=meta,
                 **fields,
             )
+            return self._options.durability.apply(spec) if kind == "tool" else spec
         except ValueError as error:
             self._skip(original, str(error))
             return None

@@ -12,9 +12,10 @@ import msgspec
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.offers import facts_of, kind_of
-from enfold.operation import AccessControl, Normalize, Operation, Policy, legal_names, read_access
+from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Policy, legal_names, read_access
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
+from enfold.sources.durability import DurableChoice, durability
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
@@ -61,6 +62,8 @@ def from_mcp(
     reads: Reads = None,
     advertise_output: bool = True,
     access: AccessControl | Mapping[str, Any] | None = None,
+    durable: DurableChoice | None = None,
+    on_crash: OnCrash | None = None,
     answers: Answers | None = None,
     log_level: str = "info",
     protocol: Dialect = "auto",
@@ -75,8 +78,9 @@ def from_mcp(
     predicate; `rename` maps a server's name for something to ours. `answers` are the source's own answers to what
     servers ask (`elicitation/create`, `sampling/createMessage`, `roots/list`), for callers who cannot be asked.
     `name` is what messages and `registry.sources` call it. `auth` is a login (`enfold.sources.mcp.oauth`) at a server that asks for one. `reads="result"` says that results are
-    wrapped as `{"result": …}`. `protocol` pins a revision. `fix` fills arguments and hides them, `describe="short"` shows one
-    sentence of each description, `select` names the fields of results that are given unasked.
+    wrapped as `{"result": …}`. `durable` says which tools may run as tasks: all, or patterns. `protocol` pins a revision.
+    `fix` fills arguments and hides them, `describe="short"` shows one sentence of each description, `select` names the
+    fields of results that are given unasked.
     """
     servers = read_servers(target)
     chosen = policy or Policy()
@@ -90,6 +94,7 @@ def from_mcp(
         reads=reads,
         advertise_output=advertise_output,
         access=read_access(access),
+        durability=durability(durable, on_crash),
     )
     sent = _with_credentials(headers or {}, credentials)
 

@@ -81,7 +81,7 @@ class Catalog:
     def reserved_tools(self) -> list[Tool]:
         """The operations of the namespace `enfold`, which are listed only to whoever asks for them."""
         names = tool_names(self._registry)
-        ids = [spec.id for spec in self._registry.list(namespace=RESERVED)]
+        ids = [spec.id for spec in self._registry.list(namespace=RESERVED) if spec.meta.get("tool", True)]
         return [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
 
     @cached_property
