@@ -139,8 +139,17 @@ def _log_records(tasks: Tasks, log: Log) -> None:
             log.write("recorded", claim.id, os.getpid())
         return task
 
+    hold = tasks.store.hold
+
+    async def held(claim: Claim, *rest: Any) -> bool:
+        try:
+            return await hold(claim, *rest)
+        except FencedError:
+            log.write("fenced", claim.id, os.getpid())
+            raise
+
     store: Any = tasks.store
-    store.record = logged
+    store.record, store.hold = logged, held
 
 
 def read_log(path: Path) -> dict[str, list[tuple[str, str]]]:
@@ -152,5 +161,17 @@ def read_log(path: Path) -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+def order_and_die(address: str, path: str, count: str) -> None:
+    """Order as many tasks, each in a process of its own that is killed as soon as the task is accepted."""
+    for n in range(int(count)):
+        child = os.fork()
+        if not child:
+            asyncio.run(main("order", address, path, str(n), "1", "shop.again", "die"))
+        os.waitpid(child, 0)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    if sys.argv[1] == "die":
+        order_and_die(*sys.argv[2:])
+    else:
+        asyncio.run(main(*sys.argv[1:]))

@@ -250,7 +250,7 @@ class NATSTasks:
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         async with self._reached():
             if self._living is None or self._living.done():
-                await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait)
+                await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
             messages = await self._queue.next(served(), n, wait)
             found = await asyncio.gather(*(self._claim(message) for message in messages), return_exceptions=True)
@@ -326,7 +326,7 @@ class NATSTasks:
         while True:
             with suppress(CallError):
                 async with self._reached():
-                    await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait)
+                    await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
             await asyncio.sleep(self._ack_wait / 4)
 
     async def hold(

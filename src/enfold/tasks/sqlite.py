@@ -46,6 +46,7 @@ T = TypeVar("T")
 VERSION: Final = 1  # of the tables
 BUSY_SECONDS: Final = 2.0
 LOOK_EVERY: Final = 0.1  # seconds between looks at what other processes have done
+WATCH_AGAIN: Final = 5.0  # seconds after which a watcher looks although it was not woken
 MOST_EXPIRED: Final = 500  # rows that one transaction ends or forgets
 
 _TABLES: Final = """
@@ -57,6 +58,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     key TEXT,
     status TEXT NOT NULL,
     holder TEXT NOT NULL,
+    change INTEGER NOT NULL,
     deadline INTEGER NOT NULL,
     expires INTEGER NOT NULL,
     ordered BLOB NOT NULL,
@@ -64,6 +66,7 @@ CREATE TABLE IF NOT EXISTS tasks (
     outcome BLOB
 );
 CREATE UNIQUE INDEX IF NOT EXISTS tasks_by_key ON tasks (owner, operation, key) WHERE key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS tasks_by_change ON tasks (change);
 CREATE INDEX IF NOT EXISTS tasks_by_owner ON tasks (owner, number);
 CREATE INDEX IF NOT EXISTS tasks_unfinished ON tasks (owner) WHERE outcome IS NULL;
 CREATE INDEX IF NOT EXISTS tasks_queued ON tasks (number) WHERE status = 'working' AND holder = '';
@@ -71,11 +74,13 @@ CREATE INDEX IF NOT EXISTS tasks_held ON tasks (holder) WHERE holder != '';
 CREATE INDEX IF NOT EXISTS tasks_due ON tasks (deadline) WHERE outcome IS NULL;
 CREATE INDEX IF NOT EXISTS tasks_kept ON tasks (expires) WHERE outcome IS NOT NULL;
 """
-_INSERT: Final = """
-INSERT INTO tasks (id, owner, operation, key, status, holder, deadline, expires, ordered, state)
-VALUES (?, ?, ?, ?, ?, '', ?, ?, ?, ?)
-"""
-_UPDATE: Final = "UPDATE tasks SET status = ?, holder = ?, state = ?, outcome = ? WHERE id = ?"
+# Changes are counted, so that other processes see which tasks are others than before.
+_NEXT: Final = "(SELECT COALESCE(MAX(change), 0) + 1 FROM tasks)"
+_INSERT: Final = f"""
+INSERT INTO tasks (id, owner, operation, key, status, holder, change, deadline, expires, ordered, state)
+VALUES (?, ?, ?, ?, ?, '', {_NEXT}, ?, ?, ?, ?)
+"""  # noqa: S608  # every value is bound
+_UPDATE: Final = f"UPDATE tasks SET status = ?, holder = ?, change = {_NEXT}, state = ?, outcome = ? WHERE id = ?"  # noqa: S608
 _WHOLE: Final = "SELECT ordered, state, outcome FROM tasks"
 _QUEUED: Final = "FROM tasks WHERE status = 'working' AND holder = ''"
 _STATE_FIELDS: Final = tuple(name for name in Task.__struct_fields__ if name not in ("order", "outcome"))
@@ -97,6 +102,7 @@ class SQLiteTasks:
         self._wakeups = Wakeups()
         self._changed: set[str] = set()  # in the thread: tasks that the transaction under way changes
         self._version = 0
+        self._seen = 0  # the last change that this process knows of
         self._look_at = 0.0
         self._missing: dict[str, float] = {}
         self._thread = FileThread(self._open, self._look, LOOK_EVERY)
@@ -159,7 +165,7 @@ class SQLiteTasks:
                     if task.is_ended:
                         return
                 else:
-                    await self._wakeups.wait(moment, None)
+                    await self._wakeups.wait(moment, WATCH_AGAIN)
             finally:
                 moment.cancel()
 
@@ -294,9 +300,15 @@ class SQLiteTasks:
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._version = version
-            self._wakeups.wake()
+            self._wake_changed(connection)
         if self._lock is not None or self._wakeups:
             self._take_over(connection)
+
+    def _wake_changed(self, connection: sqlite3.Connection) -> None:
+        """Wake those who wait for what other processes have changed since the last look."""
+        rows = connection.execute("SELECT id, change FROM tasks WHERE change > ?", (self._seen,)).fetchall()
+        self._seen = max((change for _, change in rows), default=self._seen)
+        self._wakeups.wake(task_id for task_id, _ in rows)
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         """Give what dead processes held to the living."""
