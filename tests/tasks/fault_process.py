@@ -108,6 +108,7 @@ async def main(role: str, address: str, path: str, *rest: str) -> None:
         await asyncio.Event().wait()
     first, count, operation = int(rest[0]), int(rest[1]), rest[2]
     for n in range(first, first + count):
+        await asyncio.sleep(0.01)  # so that there is time to kill somebody
         task_id = await _order(tasks, operation, n)
         log.write("accepted", task_id, n)
         if rest[3:]:

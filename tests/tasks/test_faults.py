@@ -44,6 +44,7 @@ class Processes:
         self.log = log
         self.workers: list[subprocess.Popen[str]] = []
         self._all: list[subprocess.Popen[str]] = []
+        self.killed: Counter[str] = Counter()
         log.touch()
 
     def start(self, role: str, *rest: object) -> subprocess.Popen[str]:
@@ -138,15 +139,20 @@ def order_under_kills(
         accepter = processes.start("order", first, COUNT - first, operation)
         while accepter.poll() is None:
             time.sleep(0.01)
-            for at in [at for at in due if at <= processes.accepted()]:
-                who = due.pop(at)
-                if who == "accepter":
-                    accepter.kill()
-                elif who == "worker":
-                    processes.replace(dice.choice(processes.workers))
-                else:
-                    kill_server()
+            at = min(due, default=COUNT)
+            if at > processes.accepted():
+                continue
+            who = due.pop(at)
+            processes.killed[who] += 1
+            if who == "accepter":
+                accepter.kill()
+                continue
+            worker = dice.choice(processes.workers)
+            if who == "worker":
+                worker.kill()
+            processes.replace(worker) if who == "worker" else kill_server()
         first = max((int(n) for _, n in processes.logged("accepted")), default=-1) + 1
+    assert not due
 
 
 async def endings(processes: Processes, within: float = 180.0) -> dict[str, Task]:
@@ -170,7 +176,7 @@ async def judge(processes: Processes, operation: str, row: str) -> None:
         Counter(task_id for task_id, _ in processes.logged(word)) for word in ("start", "recorded", "effect")
     )
     twice = {"effect": sum(n > 1 for n in effects.values()), "start": sum(n > 1 for n in starts.values())}
-    say(row, f"{ {str(status): n for status, n in counts.items()} }, twice: {twice}")
+    say(row, f"{ {str(status): n for status, n in counts.items()} }, killed {dict(processes.killed)}, twice: {twice}")
     assert sum(counts.values()) == processes.accepted() == COUNT
     assert max(records.values()) == 1
     if operation == "shop.once":
