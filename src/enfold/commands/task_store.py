@@ -27,6 +27,7 @@ __all__ = [
     "open_tasks",
     "opened_tasks",
     "task_settings",
+    "task_terms",
 ]
 
 DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
@@ -42,7 +43,9 @@ class TaskSettings(msgspec.Struct, frozen=True):
 
 
 def task_settings(target: Target | None, store: str | None = None) -> TaskSettings:
-    """What the command line and the configuration say of tasks."""
+    """What the command line and the configuration say of tasks; a file of the command line lies where the user stands."""
+    if store is not None and "://" not in store:
+        store = str(Path(store).resolve())
     if target is None or target.kind != "configuration":
         return TaskSettings(_folder(target), store)
     from enfold.config import read_config
@@ -70,7 +73,7 @@ def open_tasks(registry: Registry, settings: TaskSettings, *, works: bool = True
         return None
     from enfold.tasks import Tasks
 
-    terms = _terms(settings)
+    terms = task_terms(settings)
     if not works:
         terms["at_once"] = 0
     return Tasks(registry, open_store(settings), **terms)
@@ -105,7 +108,7 @@ async def _on_peers(registry: Registry, settings: TaskSettings) -> AsyncIterator
     async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
         if not isinstance(transport, NATSTransport):
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
-        yield Tasks(registry, NATSTasks(transport), **_terms(settings))
+        yield Tasks(registry, NATSTasks(transport), **task_terms(settings))
 
 
 def first_results(settings: TaskSettings, *, in_file: bool) -> OnceStore:
@@ -122,7 +125,8 @@ def first_results(settings: TaskSettings, *, in_file: bool) -> OnceStore:
     return SQLiteOnceStore(path.with_name(f"{path.stem}-first-results.db"), **terms)
 
 
-def _terms(settings: TaskSettings) -> dict[str, Any]:
+def task_terms(settings: TaskSettings) -> dict[str, Any]:
+    """The terms that tasks take, whatever keeps them."""
     return {name: value for name, value in settings.terms.items() if name not in ("fsync", "secret")}
 
 

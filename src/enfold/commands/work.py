@@ -22,13 +22,13 @@ from enfold.commands.nats import users_in
 from enfold.commands.observing_options import add_log_options, start_logging, write_calls
 from enfold.commands.peers import add_address_options
 from enfold.commands.targets import TOKEN, opened
+from enfold.commands.task_store import TaskSettings, opened_tasks, task_settings, task_terms
 from enfold.introspection import introduce
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls
-from enfold.tasks import Tasks, TaskStore
+from enfold.tasks import Tasks
 from enfold.tasks.nats import NATSTasks
-from enfold.tasks.sqlite import SQLiteTasks
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -63,38 +63,41 @@ def _add_options(parser: ArgumentParser) -> None:
 
 async def _work(options: Namespace, registry: Registry | None) -> None:
     own = nullcontext(registry) if registry is not None else opened(options.target, rereads=True)
+    settings = task_settings(options.target, options.tasks)
     if options.tasks is not None:
         async with own as found:
-            await _run_tasks(found, SQLiteTasks(options.tasks))
+            await _run_tasks(found, settings)
         return
     place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)
     identities = None if options.users is None else _identities(options.users)
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
     async with own as found, reached(place, identities=identities, **known) as transport:
         write_calls(found, options)
-        await _serve(found, transport, options.service, limits)
+        await _serve(found, transport, options.service, limits, settings)
 
 
 def _identities(file: Path) -> dict[str, Identity]:
     return {peer_name(user.identity.id): user.identity for user in users_in(file)}
 
 
-async def _run_tasks(registry: Registry, store: TaskStore) -> None:
+async def _run_tasks(registry: Registry, settings: TaskSettings) -> None:
     """Run what others have ordered until we are told to stop."""
     stopping = _stopping()
-    tasks = Tasks(registry, store)
-    tasks.begin()
-    durable = sum(spec.durable != "never" for spec in registry.list())
-    print(f"Enfold runs tasks of {durable} operations. Press Ctrl-C to stop.", file=sys.stderr, flush=True)
-    if not durable:
-        print("  None is durable: declare one with durable=True, or in the configuration", file=sys.stderr, flush=True)
-    await stopping.wait()
-    await tasks.close(GRACE)
+    async with opened_tasks(registry, settings, GRACE):
+        durable = sum(spec.durable != "never" for spec in registry.list())
+        print(f"Enfold runs tasks of {durable} operations. Press Ctrl-C to stop.", file=sys.stderr, flush=True)
+        if not durable:
+            print(
+                "  None is durable: declare one with durable=True, or in the configuration", file=sys.stderr, flush=True
+            )
+        await stopping.wait()
 
 
-async def _serve(registry: Registry, transport: Transport, service: str, limits: WorkerLimits) -> None:
+async def _serve(
+    registry: Registry, transport: Transport, service: str, limits: WorkerLimits, settings: TaskSettings
+) -> None:
     stopping = _stopping()
-    tasks = _tasks_on(registry, transport)
+    tasks = _tasks_on(registry, transport, settings)
     async with serve_calls(registry, transport, service=service, limits=limits) as serving:
         print("\n".join(_report(serving, transport)), file=sys.stderr, flush=True)
         await stopping.wait()
@@ -102,11 +105,11 @@ async def _serve(registry: Registry, transport: Transport, service: str, limits:
         await tasks.close(GRACE)
 
 
-def _tasks_on(registry: Registry, transport: Transport) -> Tasks | None:
+def _tasks_on(registry: Registry, transport: Transport, settings: TaskSettings) -> Tasks | None:
     """The tasks that are kept on NATS, where something is durable; peers order them by the verbs of `enfold.tasks`."""
     if not isinstance(transport, NATSTransport) or all(spec.durable == "never" for spec in registry.list()):
         return None
-    tasks = Tasks(registry, NATSTasks(transport))
+    tasks = Tasks(registry, NATSTasks(transport), **task_terms(settings))
     introduce(registry, {}, tasks=tasks)
     tasks.begin()
     return tasks

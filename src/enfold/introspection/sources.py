@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
+from enfold.costs import estimate_tokens
 from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.reserved import reserved_operation
@@ -17,7 +18,6 @@ __all__ = ["SkippedPlace", "SourceSummary", "source_operations", "source_summari
 
 LOOK = 1.0  # seconds between two questions to other processes
 _WORSE = ("up", "starting", "down")
-BYTES_OF_A_TOKEN = 4  # which makes every count an estimate
 
 
 class SkippedPlace(msgspec.Struct, frozen=True):
@@ -124,5 +124,4 @@ def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:
 
 def _tokens(specs: Iterable[OperationSpec]) -> int:
     """What a model reads to know these as tools: their names, descriptions and arguments."""
-    listed = ([spec.id, spec.description, spec.input_schema] for spec in specs)
-    return sum(len(msgspec.json.encode(each, enc_hook=str)) for each in listed) // BYTES_OF_A_TOKEN
+    return sum(estimate_tokens([spec.id, spec.description, spec.input_schema]) for spec in specs)
