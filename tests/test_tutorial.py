@@ -1,0 +1,102 @@
+"""The tutorial, typed as a newcomer would: its files are saved, its commands run in one shell, and what it shows is compared."""
+
+import itertools
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "docs/tutorial.md"
+BLOCK = re.compile(r'^```(?:\w+ title="(?P<file>[^"]+)"|console)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
+ENDED = "--- ended ---"
+
+
+def test_the_tutorial_shows_what_happens(shell: "Shell") -> None:
+    blocks = list(BLOCK.finditer(shell.with_free_ports(PAGE.read_text(encoding="utf-8"))))
+    for block in blocks:
+        if block["file"]:
+            (shell.folder / block["file"]).write_text(block["text"], encoding="utf-8")
+        else:
+            for command, expected in steps(block["text"]):
+                shell.expect(command, expected)
+    assert len(blocks) >= 15
+
+
+def steps(block: str) -> Iterator[tuple[str, str]]:
+    """Each command of a block, with the output that is shown below it."""
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, expected = part.partition("\n")
+        yield command, expected.strip()
+
+
+class Shell:
+    """One bash, as in a terminal; servers run beside it, and a new `enfold serve` takes the place of the one before."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.numbers = itertools.count()
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            ["bash", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env={"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8"},
+        )
+
+    def with_free_ports(self, page: str) -> str:
+        for port in ("8000", "4222"):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                number = str(free.getsockname()[1])
+            page = page.replace(f":{port}", f":{number}").replace(f"port: {port}", f"port: {number}")
+            if port == "8000":
+                page = page.replace("$ enfold serve ", f"$ enfold serve --port {number} ")
+        return page
+
+    def expect(self, command: str, expected: str) -> None:
+        pattern = re.escape(expected).replace("…", "(?s:.*)")
+        if not re.match(r"enfold (serve|work)|nats-server", command):
+            shown = self.run(command)
+            assert re.fullmatch(pattern, shown), (command, shown)
+            return
+        if command.startswith("enfold serve"):
+            self.run("test -z $SERVER || { kill $SERVER; wait $SERVER; }")
+            self.run(f"{self.beside(command)} & SERVER=$!")
+        else:
+            self.run(f"{self.beside(command)} &")
+        self.wait_until_shown(pattern)
+
+    def beside(self, command: str) -> str:
+        """A command of another terminal, which does not have the caller's token."""
+        self.log = self.folder / f"server-{next(self.numbers)}.log"
+        self.log.touch()
+        return f"env -u ENFOLD_TOKEN {command} > {self.log.name} 2>&1"
+
+    def wait_until_shown(self, pattern: str) -> None:
+        until = time.monotonic() + 60
+        while not re.match(pattern, shown := self.log.read_text(encoding="utf-8")):
+            assert time.monotonic() < until, shown
+            time.sleep(0.05)
+
+    def run(self, command: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{{ {command}\n}} < /dev/null; echo; echo '{ENDED}'\n")
+        self.process.stdin.flush()
+        return "".join(iter(self.process.stdout.readline, f"{ENDED}\n")).strip()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    opened = Shell(tmp_path)
+    yield opened
+    opened.run("kill $(jobs -p); wait")
+    opened.process.communicate()
