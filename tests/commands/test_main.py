@@ -171,7 +171,7 @@ def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:
     ]
     with subprocess.Popen([sys.executable, "-m", "enfold", *words], stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
-        said = [server.stderr.readline() for _ in range(7)]
+        said = list(iter(server.stderr.readline, "Press Ctrl-C to stop.\n"))
         base = said[1].split()[1].removesuffix("/functions/{id}")
         try:
             with urlopen(f"{base}/functions/shop.add?x=1&y=2", timeout=30) as reply:  # noqa: S310  # our own server

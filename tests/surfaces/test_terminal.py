@@ -1,12 +1,11 @@
 """What a person sees at a terminal while a call runs, on the screen that they have; nothing of it goes into a pipe."""
 
 import io
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
-import pytest
-
-from enfold.commands.main import main
 from enfold.operation import LogMessage, Progress
 from enfold.surfaces.command_line.terminal import ProgressLine
 
@@ -64,9 +63,9 @@ def test_a_pipe_sees_nothing_of_it() -> None:
     assert pipe.getvalue() == ""
 
 
-def test_the_meta_is_shown_to_who_wants_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_meta_is_shown_to_who_wants_it(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("def add(x: int) -> int:\n    return x\n")
-    assert main(["call", str(tmp_path / "app.py"), "add", "x=1", "--verbose"]) == 0
-    told = capsys.readouterr()
-    assert told.out == '{"result":1}\n'
-    assert told.err.startswith('meta: {"source":"local","operationId":"')
+    words = [sys.executable, "-m", "enfold", "call", "app.py", "add", "x=1", "--verbose"]
+    told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told.stdout == '{"result":1}\n'
+    assert told.stderr.startswith('meta: {"source":"local","operationId":"')
