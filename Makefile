@@ -64,8 +64,16 @@ faults: setup
 console: setup
 	ENFOLD_CONSOLE=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/surfaces/console
 
-docs: setup
+# The site's tools are installed by the first `make docs`, and by nothing else.
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	touch $@
+
+# Everything comes from this folder, also in the browser. A dead link or a page outside the menu ends it.
+docs: $(VENV)/docs
 	$(BIN)/python docs/build.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "The site is in site/: $(BIN)/python -m http.server --directory site 8080"
 
 clean:
-	rm -rf $(VENV) $(PARTS) .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) $(PARTS) .bench .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist site

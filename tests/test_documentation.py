@@ -31,6 +31,14 @@ def test_every_link_in_the_pages_leads_somewhere() -> None:
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
+def test_the_menu_of_the_site_has_every_page_once() -> None:
+    import re
+
+    menu = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(menu) == sorted([*pages, "index.md"])  # the front page of the site is the README
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_needs_nothing_that_the_extras_do_not_bring(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))

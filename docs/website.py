@@ -1,0 +1,42 @@
+"""Hooks of the site: the README is its front page, and a link to a file that is not a page becomes the name of that file."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+FRONT = ROOT / "README.md"
+LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    files.append(File.generated(config, "index.md", content=FRONT.read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links as the repository has them, turned into links as the site has them; a dead one is left for mkdocs to report."""
+    written = FRONT if page.file.src_uri == "index.md" else DOCS / page.file.src_uri
+    return LINK.sub(lambda link: _on_the_site(link, written, DOCS / page.file.src_uri), markdown)
+
+
+def _on_the_site(link: re.Match[str], written: Path, page: Path) -> str:
+    target = (written.parent / link["target"]).resolve()
+    if target == FRONT:
+        target = DOCS / "index.md"
+    elif not target.exists():
+        return link[0]
+    elif not target.is_relative_to(DOCS):
+        return _named(link["text"], target.relative_to(ROOT).as_posix())
+    relative = Path(os.path.relpath(target, page.parent)).as_posix()
+    return f"{link['bang']}[{link['text']}]({relative}{link['anchor'] or ''})"
+
+
+def _named(text: str, path: str) -> str:
+    return f"`{path}`" if text.strip("`") in path else f"{text} (`{path}`)"
