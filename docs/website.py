@@ -1,18 +1,24 @@
-"""Hooks of the site: the README is its front page, and a link to a file that is not a page becomes the name of that file."""
+"""Hooks of the site: the README is its front page, a link to a file that is no page becomes its name, and pictures are drawn."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+sys.path.append(str(Path(__file__).parent))  # mkdocs loads this file by its path alone
+import drawing
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FRONT = ROOT / "README.md"
 LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+
+PICTURE = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -23,7 +29,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as the repository has them, turned into links as the site has them; a dead one is left for mkdocs to report."""
     written = FRONT if page.file.src_uri == "index.md" else DOCS / page.file.src_uri
-    return LINK.sub(lambda link: _on_the_site(link, written, DOCS / page.file.src_uri), markdown)
+    linked = LINK.sub(lambda link: _on_the_site(link, written, DOCS / page.file.src_uri), markdown)
+    return PICTURE.sub(lambda picture: drawing.draw(picture[1]), linked)
 
 
 def _on_the_site(link: re.Match[str], written: Path, page: Path) -> str:
