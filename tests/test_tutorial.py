@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,16 @@ import pytest
 PAGE = Path(__file__).parent.parent / "docs/tutorial.md"
 BLOCK = re.compile(r'^```(?:\w+ title="(?P<file>[^"]+)"|console)\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 ENDED = "--- ended ---"
+
+# For machines without curl: `curl -s URL [-H HEADER]`, as the page uses it.
+CURL = """
+import sys, urllib.error, urllib.request
+headers = dict(text.split(": ", 1) for text in sys.argv[4::2])
+try:
+    print(urllib.request.urlopen(urllib.request.Request(sys.argv[2], headers=headers)).read().decode())
+except urllib.error.HTTPError as error:
+    print(error.read().decode())
+"""
 
 
 def test_the_tutorial_shows_what_happens(shell: "Shell") -> None:
@@ -97,6 +108,9 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     opened = Shell(tmp_path)
+    if shutil.which("curl") is None:
+        (tmp_path / "curl.py").write_text(CURL, encoding="utf-8")
+        opened.run(f'curl() {{ python {tmp_path}/curl.py "$@"; }}')
     yield opened
     opened.run("kill $(jobs -p); wait")
     opened.process.communicate()
