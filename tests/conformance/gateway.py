@@ -1,6 +1,7 @@
 """Runs the MCP conformance suite against a gateway: the fixtures on the SDK behind it, `enfold serve mcp.json` before it.
 
-`python -m tests.conformance.gateway` consumes them on the standard streams and over HTTP; a word says only one of these.
+`python -m tests.conformance.gateway` consumes them on the standard streams and over HTTP, and our own with their tasks;
+a word says only one of these.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.request import urlopen
 
-from tests.conformance.suite import ROOT, free_port, judge, wait_for
+from tests.conformance.suite import ROOT, TASKS, free_port, judge, wait_for
 
-WAYS: Final = ("stdio", "http")
+WAYS: Final = ("stdio", "http", "tasks")
 FIXTURES: Final = ("-m", "tests.conformance.sdk_server")
+WITH_TASKS: Final = ("-m", "tests.conformance.server")  # the SDK has none
+# A tool that only runs as a task is refused to clients without tasks; the gateway waits for it in their place.
+SERVED_BETTER: Final = "tasks-required-task-error"
 
 
 def main() -> int:
@@ -32,13 +36,17 @@ def judge_way(way: str) -> int:
     sys.stdout.flush()
     with ExitStack() as open_programs, tempfile.TemporaryDirectory() as home:
         entry = {"command": sys.executable, "args": list(FIXTURES), "cwd": str(ROOT)}
-        if way == "http":
-            entry = {"url": f"http://127.0.0.1:{open_programs.enter_context(running(*FIXTURES))}/mcp"}
+        if way != "stdio":
+            fixtures = WITH_TASKS if way == "tasks" else FIXTURES
+            entry = {"url": f"http://127.0.0.1:{open_programs.enter_context(running(*fixtures))}/mcp"}
         config = Path(home) / "mcp.json"
         config.write_text(json.dumps({"mcpServers": {"fixtures": {**entry, "namespace": ""}}}))
         port = open_programs.enter_context(running("-m", "enfold", "serve", str(config)))
         wait_for_fixtures(port)
-        return judge(f"http://localhost:{port}/mcp")
+        url = f"http://localhost:{port}/mcp"
+        if way == "tasks":
+            return judge(url, [scenario for scenario in TASKS if scenario != SERVED_BETTER], ())
+        return judge(url)
 
 
 @contextmanager

@@ -47,14 +47,14 @@ def main() -> int:
         return judge(url, scenarios)
 
 
-def judge(url: str, scenarios: Sequence[str] = ()) -> int:
-    """What the suite says of a server, in both eras and of further scenarios: 0 where all is good, 2 where it cannot run."""
+def judge(url: str, scenarios: Sequence[str] = (), revisions: Sequence[str] = REVISIONS) -> int:
+    """What the suite says of a server, of revisions and of further scenarios: 0 where all is good, 2 where it cannot run."""
     node = _node()
     if node is None or not SUITE.exists():
         sys.stderr.write("not run: the suite needs node and its own package below .parts\n")
         return 2
     with tempfile.TemporaryDirectory() as home:
-        bad = [line for leg in REVISIONS for line in _run(node, url, leg, Path(home) / leg)]
+        bad = [line for leg in revisions for line in _run(node, url, leg, Path(home) / leg)]
         bad += _run_tasks(node, url, scenarios, Path(home) / "tasks") if scenarios else []
     _say("\n".join(bad) or "No check failed, was skipped, or had nothing to test.")
     return 1 if bad else 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
+SHORTEST_SECRET: Final = 16  # characters
 
 
 class TaskSettings(msgspec.Struct, frozen=True):
@@ -40,6 +42,14 @@ class TaskSettings(msgspec.Struct, frozen=True):
     store: str | None = None  # None where nobody has said
     terms: dict[str, Any] = {}
     keep_results: float | None = None  # seconds that first results are kept for idempotency keys
+    has_servers: bool = False  # whether there are MCP servers behind us, which may begin tasks of their own
+    may_be_durable: bool = False  # whether sources that come later have durable operations
+
+    @property
+    def path(self) -> Path:
+        """The file of the store, where that is a file."""
+        named = None if self.store is None or "://" in self.store else self.store
+        return self.folder / (named or DEFAULT_STORE)
 
 
 def task_settings(target: Target | None, store: str | None = None) -> TaskSettings:
@@ -47,13 +57,20 @@ def task_settings(target: Target | None, store: str | None = None) -> TaskSettin
     if store is not None and "://" not in store:
         store = str(Path(store).resolve())
     if target is None or target.kind != "configuration":
-        return TaskSettings(_folder(target), store)
+        return TaskSettings(_folder(target), store, has_servers=target is not None and target.kind == "server")
     from enfold.config import read_config
 
     config = read_config(target.text, os.environ)
     terms = dict(config.tasks)
     named = terms.pop("store", None)
-    return TaskSettings(Path(config.folder), store or named, terms, config.idempotency.get("keep"))
+    return TaskSettings(
+        Path(config.folder),
+        store or named,
+        terms,
+        config.idempotency.get("keep"),
+        has_servers=any(source.kind == "mcp" for source in config.sources),
+        may_be_durable=any("durable" in source.entry for source in config.sources),
+    )
 
 
 def _folder(target: Target | None) -> Path:
@@ -64,16 +81,20 @@ def _folder(target: Target | None) -> Path:
 
 
 def open_tasks(registry: Registry, settings: TaskSettings, *, works: bool = True) -> Tasks | None:
-    """The tasks of a registry; None where nothing in it is durable and nobody has named a store.
+    """The tasks of a registry; None where nothing can be a task and nobody has named a store.
 
-    With `works` this process also runs them.
+    With `works` this process also runs them. Where only other servers' tasks can come, nothing is kept here.
     """
-    is_durable = any(spec.durable != "never" for spec in registry.list())
-    if not is_durable and settings.store is None:
+    is_durable = settings.may_be_durable or any(spec.durable != "never" for spec in registry.list())
+    if not is_durable and settings.store is None and not (works and settings.has_servers):
         return None
     from enfold.tasks import Tasks
 
     terms = task_terms(settings)
+    if not is_durable and settings.store is None:
+        from enfold.tasks.memory import MemoryTasks
+
+        return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
     if not works:
         terms["at_once"] = 0
     return Tasks(registry, open_store(settings), **terms)
@@ -127,7 +148,33 @@ def first_results(settings: TaskSettings, *, in_file: bool) -> OnceStore:
 
 def task_terms(settings: TaskSettings) -> dict[str, Any]:
     """The terms that tasks take, whatever keeps them."""
-    return {name: value for name, value in settings.terms.items() if name not in ("fsync", "secret")}
+    terms = {name: value for name, value in settings.terms.items() if name != "fsync"}
+    given = terms.pop("secret", None)
+    if given is not None and len(given) < SHORTEST_SECRET:
+        raise CallError("VALIDATION_ERROR", f"tasks.secret must have at least {SHORTEST_SECRET} characters")
+    # One that is kept is made when the first handle is signed.
+    return {**terms, "secret": given.encode() if given is not None else partial(_kept_secret, settings.path)}
+
+
+def _kept_secret(store: Path) -> bytes:
+    """The secret that lies beside a store, made by whoever needs it first; where it cannot be written, one for this run."""
+    from tempfile import NamedTemporaryFile  # once for each store
+
+    path = store.with_name(f"{store.stem}.secret")
+    try:
+        if not path.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Whole from the first moment on, and readable by us alone: several processes may begin at once.
+            with NamedTemporaryFile(dir=path.parent, prefix=".secret-") as made:
+                made.write(os.urandom(32).hex().encode())
+                made.flush()
+                with suppress(FileExistsError):
+                    os.link(made.name, path)
+        return path.read_bytes()
+    except OSError as error:
+        told = f"{path} cannot be kept ({error.strerror}): handles of other servers' tasks end with this program"
+        print(f"{told}. Give [tasks] secret", file=sys.stderr)
+        return os.urandom(32)
 
 
 def open_store(settings: TaskSettings) -> TaskStore:

@@ -224,6 +224,11 @@ class Context:
         return min(own, self._deadline)
 
     @property
+    def is_nested(self) -> bool:
+        """Whether the call is made inside another one."""
+        return self._parent is not None
+
+    @property
     def is_late(self) -> bool:
         """Whether the time that the caller gave is over."""
         return self._deadline is not None and self._deadline <= time.monotonic()

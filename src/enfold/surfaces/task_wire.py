@@ -15,10 +15,10 @@ _POLLS: Final = ((2.0, 100), (30.0, 500), (600.0, 2_000))
 _OLD: Final = 5_000
 
 
-def flat_task(task: Task, task_id: str | None = None) -> dict[str, Any]:
-    """What every surface shows of a task, but for its outcome; `task_id` where callers know it by another id."""
+def flat_task(task: Task) -> dict[str, Any]:
+    """What every surface shows of a task, but for its outcome."""
     told: dict[str, Any] = {
-        "taskId": task_id or task.id,
+        "taskId": task.id,
         "status": task.status.value,
         "createdAt": _iso(task.created),
         "lastUpdatedAt": _iso(task.updated),
@@ -38,7 +38,9 @@ def input_requests(task: Task) -> dict[str, Any]:
 
 
 def poll_interval_ms(task: Task) -> int:
-    """How long to wait before asking again: the older a task, the longer it may take."""
+    """How long to wait before asking again: as another server says of its own, else the longer the older a task is."""
+    if task.elsewhere is not None and task.elsewhere.poll_ms is not None:
+        return task.elsewhere.poll_ms
     age = (now_ms() - task.created) / 1000
     return next((interval for until, interval in _POLLS if age < until), _OLD)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from functools import partial
 from re import match
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -12,8 +13,10 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import result_of
 from enfold.operation import Context, Identity
+from enfold.operation.handing_over import TakeTask, TaskQuestion
 from enfold.operation.repeats import MAX_KEY, input_digest
 from enfold.registry import Registry
+from enfold.tasks.handed_over import SEALED, HandedOverTask, SealedTasks, Secret, watch
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
 from enfold.tasks.store import Answers, Cancel, TaskStore, now_ms
 from enfold.tasks.task import TASK_ID, Order, Task, new_task_id, owner_of
@@ -46,11 +49,13 @@ class Tasks:
         max_result: int = MAX_RESULT,
         current: Current | None = None,
         recorder: Recorder | None = None,
+        secret: Secret = None,
     ) -> None:
         """`limit` is how many unfinished tasks one identity may have; `keep` and `deadline` are seconds.
 
         `attempts` is how many workers may die of a task that is retried; `at_once` how many tasks run here at a time;
-        `current` gives an identity as it is known now: a task runs with no more scopes than that.
+        `current` gives an identity as it is known now: a task runs with no more scopes than that. `secret` signs the
+        handles of other servers' tasks; processes that serve the same callers share one.
         """
         self.registry = registry
         self.store = store
@@ -60,6 +65,7 @@ class Tasks:
         self._attempts = attempts
         self._deadline = deadline
         self._works = at_once > 0
+        self._sealed = SealedTasks(registry, secret, deadline + keep)
         self.runner = Runner(
             registry, store, at_once=at_once, max_result=max_result, current=current, recorder=recorder
         )
@@ -133,9 +139,18 @@ class Tasks:
 
     async def get(self, task_id: str, *, identity: Identity | None = None) -> TaskHandle:
         """The handle of a task; another's, an expired one and one that never was are TASK_NOT_FOUND alike."""
+        if task_id.startswith(SEALED):
+            place = self._sealed.opened(task_id, _seen_by(identity), identity)
+            if place is None:
+                raise _not_found()
+            return _SealedHandle(self, self._sealed, place, task_id)
         handle = TaskHandle(self, _seen_by(identity), None, task_id)
         await handle.state()
         return handle
+
+    def taker(self, operation_id: str, *, identity: Identity | None = None) -> TakeTask:
+        """What makes a task of the caller's own of one that another server has begun for them; nothing is stored."""
+        return partial(self._sealed.taken, operation_id, owner_of(identity))
 
     async def run(self, operation_id: str, input: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
         """Order a task and wait for its end, for a caller who knows no tasks: where it takes too long they learn its id."""
@@ -213,10 +228,8 @@ class TaskHandle:
 
     async def answer(self, answers: Mapping[str, Any]) -> Task:
         """Answer questions by their keys, some or all; keys that are unknown or answered already are ignored."""
-        given = {key: value for key, value in answers.items() if isinstance(value, dict)}
-        if len(given) < len(answers):
-            raise _wrong("inputResponses", "an object for each key")
-        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), Answers(given)))
+        given = Answers(_given(answers))
+        return _found(await self._tasks.store.signal(self._owner, _checked(self.id), given))
 
     async def cancel(self) -> Task:
         """Ask for the end of the task; one that has ended stays as it is."""
@@ -232,6 +245,40 @@ class TaskHandle:
     def outcome(self, task: Task) -> ResponseEnvelope[Any]:
         """The envelope of a task that has ended; the CallError it ended with is raised."""
         return self._tasks.outcome(task)
+
+
+class _SealedHandle(TaskHandle):
+    """A task that another server runs, as its caller sees it here."""
+
+    def __init__(self, tasks: Tasks, sealed: SealedTasks, place: HandedOverTask, task_id: str) -> None:
+        super().__init__(tasks, None, None, task_id)
+        self._handle = task_id
+        self._sealed = sealed
+        self._place = place
+
+    async def state(self) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id))
+
+    async def watch(self) -> AsyncGenerator[Task]:
+        async for task in watch(self.state):
+            yield task
+
+    async def answer(self, answers: Mapping[str, Any]) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id, answers=_given(answers)))
+
+    async def cancel(self) -> Task:
+        return await self._ask(TaskQuestion(self._place.task_id, cancels=True))
+
+    async def _ask(self, question: TaskQuestion) -> Task:
+        self._last = _found(await self._sealed.ask(self._handle, self._place, question))
+        return self._last
+
+
+def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in answers.items() if isinstance(value, dict)}
+    if len(given) < len(answers):
+        raise _wrong("inputResponses", "an object for each key")
+    return given
 
 
 def _digest(input: Mapping[str, Any]) -> str:

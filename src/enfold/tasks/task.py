@@ -13,7 +13,18 @@ from enfold.idempotency.outcomes import Outcome
 from enfold.mcp.asking import Question
 from enfold.operation import Identity, Progress
 
-__all__ = ["ENDED", "TASK_ID", "Order", "Outcome", "Status", "Task", "new_task_id", "owner_of", "status_message"]
+__all__ = [
+    "ENDED",
+    "TASK_ID",
+    "Elsewhere",
+    "Order",
+    "Outcome",
+    "Status",
+    "Task",
+    "new_task_id",
+    "owner_of",
+    "status_message",
+]
 
 TASK_ID: Final = r"^[A-Za-z0-9_-]{32}\Z"
 
@@ -57,6 +68,13 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.deadline + int(self.keep * 1000)
 
 
+class Elsewhere(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What another server says of its own task: how far it is, and how often it wants to be asked."""
+
+    message: str | None = None
+    poll_ms: int | None = None
+
+
 class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     """A task at one moment. `fence` names the attempt that holds it, and is empty while nobody does."""
 
@@ -73,6 +91,7 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     memory: dict[str, Any] = {}  # what the handler remembers from leg to leg
     notes: dict[str, Any] = {}  # what attempts noted for later ones
     outcome: Outcome | None = None  # left out in lists
+    elsewhere: Elsewhere | None = None  # of a task that another server runs; such tasks are never stored
 
     @property
     def id(self) -> str:
@@ -107,6 +126,8 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def message(self) -> str | None:
         """How far it is, in words."""
+        if self.elsewhere is not None:
+            return self.elsewhere.message
         return None if self.progress is None else status_message(self.progress)
 
 

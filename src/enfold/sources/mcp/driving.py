@@ -10,10 +10,11 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.mcp.json_rpc import ProtocolError
 from enfold.mcp.task_extension import MAX_TASK_ID, poll_seconds
+from enfold.operation.handing_over import HandedOver, TaskQuestion
 from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream_failures import protocol_failure, read_rpc_error
 
-__all__ = ["cancel_quietly", "drive_task"]
+__all__ = ["cancel_quietly", "drive_task", "inquire"]
 
 MAX_MISSED: Final = 5  # polls in a row that may fail for a reason that passes
 CANCELLING: Final = 2.0  # seconds that a server may take to hear that a task is not wanted any more
@@ -34,6 +35,30 @@ async def drive_task(send: Send, name: str, begun: Mapping[str, Any], caller: Re
     except BaseException:
         await cancel_quietly(send, task_id)
         raise
+
+
+async def inquire(send: Send, name: str, question: TaskQuestion) -> dict[str, Any]:
+    """The result of a task that its caller has taken over; raised are that it goes on, and how else it ended."""
+    about = {"taskId": question.task_id}
+    if question.answers is not None:
+        await send("tasks/update", {**about, "inputResponses": dict(question.answers)})
+    if question.cancels:
+        await send("tasks/cancel", about)
+    try:
+        task = await send("tasks/get", about)
+    except CallError as error:
+        if not question.cancels or "rpc_code" not in error.details:
+            raise
+        task = {"status": "cancelled"}  # and forgotten at once
+    try:
+        result = _result_of(name, task)
+    except _OverError as over:
+        question.told = task
+        raise over.error from None
+    question.told = task
+    if result is None:
+        raise HandedOver
+    return result
 
 
 async def cancel_quietly(send: Send, task_id: str) -> None:
@@ -98,20 +123,10 @@ class _Drive:
 
     async def _outcome(self, task: Mapping[str, Any]) -> dict[str, Any] | None:
         """The result of a task that is completed, None of one that goes on; other ends are raised."""
-        match task.get("status"):
-            case "completed":
-                return _completed(self._name, task.get("result"))
-            case "failed":
-                raise _OverError(_failed(self._name, task.get("error")))
-            case "cancelled":
-                raise _OverError(CallError("ABORTED", f"{self._name} has cancelled the task", {"reason": "cancelled"}))
-            case "input_required":
-                await self._answer(task.get("inputRequests"))
-            case "working":
-                pass
-            case other:
-                raise _invalid(self._name, f"a task whose status is {other!r:.40}")
-        return None
+        result = _result_of(self._name, task)
+        if task.get("status") == "input_required":
+            await self._answer(task.get("inputRequests"))
+        return result
 
     async def _answer(self, requests: Any) -> None:
         """Put each question to the caller that has not been put yet."""
@@ -132,6 +147,21 @@ class _Drive:
         self._message = message
         self._steps += 1
         self._caller.hear("notifications/progress", {"progress": self._steps, "message": message})
+
+
+def _result_of(name: str, task: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The result of a task that is completed, None of one that goes on; other ends are raised."""
+    match task.get("status"):
+        case "completed":
+            return _completed(name, task.get("result"))
+        case "failed":
+            raise _OverError(_failed(name, task.get("error")))
+        case "cancelled":
+            raise _OverError(CallError("ABORTED", f"{name} has cancelled the task", {"reason": "cancelled"}))
+        case "working" | "input_required":
+            return None
+        case other:
+            raise _invalid(name, f"a task whose status is {other!r:.40}")
 
 
 def _completed(name: str, result: Any) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from enfold.operation import (
     legal_names,
     with_hash,
 )
+from enfold.operation.handing_over import task_question
 from enfold.sources.choosing import Choice, choosing
 from enfold.sources.durability import Durability, durability
 from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
@@ -164,6 +165,9 @@ class _Maker:
         runs_as_task = not self._is_stateless and needs_task(tool)
 
         async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
+            question = task_question(context)
+            if question is not None:
+                return to_envelope(await upstream.inquire(question, context), shape)
             params = {"name": original, "arguments": input}
             if runs_as_task:
                 return to_envelope(await run_task(upstream, params, context), shape)

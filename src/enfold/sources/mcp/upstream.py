@@ -16,7 +16,8 @@ from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.task_extension import TASK_METHODS, with_tasks, without_tasks
 from enfold.observing import outgoing
 from enfold.operation import Context
-from enfold.sources.mcp.driving import drive_task
+from enfold.operation.handing_over import TaskQuestion, hand_over
+from enfold.sources.mcp.driving import drive_task, inquire
 from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.mcp_targets import Command
@@ -162,12 +163,19 @@ class Upstream:
         for _ in range(self._settings.limits.rounds):
             kind = result.get("resultType")
             if kind == "task":
+                if not self._answers:  # which could not be given to a task that is followed by its caller
+                    hand_over(caller.context, result)
                 return await drive_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result
             again = {**params, **await self._answered(result, caller)}
             result = await self._send(method, again, caller, idempotent=idempotent, headers=headers)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
+
+    async def inquire(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
+        """The result of a task that was handed over to its caller, once it is there."""
+        caller = Recipient(context, self._answers, self._settings.limits)
+        return await inquire(partial(self._send_about_task, caller), self.name, question)
 
     async def _send_about_task(self, caller: Recipient, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._send(method, params, caller, idempotent=True, headers=None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final
 
 import msgspec
 
 from enfold.mcp.asking import InputRequired
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
+from enfold.mcp.signing import Signer
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 
 __all__ = ["Rounds"]
@@ -33,7 +33,7 @@ class Rounds:
     """Carries answers from round to round; processes that serve the same clients share a secret."""
 
     def __init__(self, secret: bytes | None = None) -> None:
-        self._secret = secret or os.urandom(32)
+        self._signer = Signer(secret or os.urandom(32))
 
     def recall(self, exchange: ClientExchange) -> None:
         """Take up the answers of earlier rounds, and those that come with this one."""
@@ -55,8 +55,7 @@ class Rounds:
     def _seal(self, exchange: ClientExchange) -> str:
         caller, expires = _identity_id(exchange), time.time() + LIFETIME
         state = RequestState(_fingerprint(exchange), caller, expires, exchange.answers, exchange.memory)
-        text = urlsafe_b64encode(msgspec.json.encode(state))
-        return f"{text.decode()}.{self._signature(text)}"
+        return self._signer.sign(msgspec.json.encode(state))
 
     def _open(self, token: object, exchange: ClientExchange) -> RequestState:
         state = self._verified(token)
@@ -67,19 +66,12 @@ class Rounds:
         return state
 
     def _verified(self, token: object) -> RequestState:
-        from hmac import compare_digest
-
         if not isinstance(token, str) or len(token) > MAX_STATE:
             raise _refused("it is not a state of this server")
-        text, _, signature = token.encode("utf-8", "replace").rpartition(b".")
-        if not compare_digest(signature, self._signature(text).encode()):
+        content = self._signer.content_of(token)
+        if content is None:
             raise _refused("it has been changed")
-        return msgspec.json.decode(urlsafe_b64decode(text), type=RequestState)
-
-    def _signature(self, text: bytes) -> str:
-        import hmac
-
-        return hmac.digest(self._secret, text, "sha256").hex()
+        return msgspec.json.decode(content, type=RequestState)
 
 
 def _fingerprint(exchange: ClientExchange) -> str:

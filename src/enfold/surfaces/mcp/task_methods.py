@@ -150,6 +150,8 @@ def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
     except CallError as error:
         if error.details.get("reason") == "capability":
             return {"status": "failed", "error": _missing(error)}
+        if task.elsewhere is not None and "rpc_code" in error.details:
+            return {"status": "failed", "error": _protocol_error(error)}
         error.request_id = error.request_id or task.order.request_id
         chosen = asked or (find_format(service.settings.format) if tool is None else tool.format)
         result = failure(error, chosen, task.operation)
@@ -165,6 +167,12 @@ def _missing(error: CallError) -> Result:
     """The error of a task that had to ask what its client cannot answer."""
     lacking = MissingCapability(tuple(str(error.details.get("capability")).split(".")))
     return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
+
+
+def _protocol_error(error: CallError) -> Result:
+    """The error of the protocol that a task of another server has ended with."""
+    told = {"code": error.details["rpc_code"], "message": error.message}
+    return {**told, "data": error.details["data"]} if "data" in error.details else told
 
 
 # --- telling of changes -------------------------------------------------------------------------------------------

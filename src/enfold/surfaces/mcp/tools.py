@@ -14,8 +14,9 @@ from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.headers import check_argument_headers
 from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, NAMESPACE_KEY
 from enfold.mcp.task_extension import declares_tasks
-from enfold.operation import Detached, new_request_id
+from enfold.operation import Context, Detached, new_request_id
 from enfold.operation.context import DETACHABLE
+from enfold.operation.handing_over import TAKES_TASK, HandedOver
 from enfold.surfaces.collecting import collect
 from enfold.surfaces.mcp.catalog import Tool
 from enfold.surfaces.mcp.client_exchange import ClientExchange
@@ -71,10 +72,14 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
             exchange.subject = tool.id
             context = service.context(exchange, tool.spec)
             context.select = _selection(exchange, tool)
+            if service.settings.tasks is not None and prepared.operation.origin.kind == "mcp":
+                _offer_to_take(service, exchange, tool, context)
         envelope = exchange.envelope = await prepared.execute(arguments, context)
         if service.settings.max_result_tokens is not None:
             return _limited(service, exchange, tool, envelope, asked)
         result = success(tool, envelope, revision, asked)
+    except HandedOver as handed:
+        return _handle(handed)
     except CallError as error:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=revision.is_stateless)
@@ -106,6 +111,20 @@ async def _as_task(service: Service, exchange: ClientExchange, tool: Tool, argum
         except Detached:
             pass
     return await start_task(service, exchange, tool, arguments)
+
+
+def _offer_to_take(service: Service, exchange: ClientExchange, tool: Tool, context: Context) -> None:
+    """Take the task of another server for a client that knows tasks, where nothing is to be done with its result here."""
+    is_plain = context.unused_key is None and context.select is None and context.recording is None
+    if is_plain and exchange.is_stateless and declares_tasks(exchange.caller.capabilities):
+        taker = service.settings.tasks.taker(tool.id, identity=exchange.caller.identity)
+        context.meta = {**(context.meta or {}), TAKES_TASK: taker}
+
+
+def _handle(handed: HandedOver) -> Result:
+    from enfold.surfaces.task_wire import flat_task  # only where there are tasks
+
+    return {"resultType": "task", **flat_task(handed.task)}
 
 
 async def run_inline(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result:
