@@ -86,10 +86,10 @@ class Shell:
         self.wait_until_shown(pattern)
 
     def beside(self, command: str) -> str:
-        """A command of another terminal, which does not have the caller's token."""
+        """A command of another terminal."""
         self.log = self.folder / f"server-{next(self.numbers)}.log"
         self.log.touch()
-        return f"env -u ENFOLD_TOKEN {command} > {self.log.name} 2>&1"
+        return f"{command} > {self.log.name} 2>&1"
 
     def wait_until_shown(self, pattern: str) -> None:
         until = time.monotonic() + 60

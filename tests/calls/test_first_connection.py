@@ -13,6 +13,7 @@ from tests.calls.networks import PASSWORD, free_port
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
+from enfold.calls.transports.addresses import open_transport
 
 
 @pytest.fixture
@@ -69,6 +70,13 @@ async def test_one_server_of_several_is_enough(nats_url: str) -> None:
     nowhere = f"nats://127.0.0.1:{free_port()}"
     async with NATSTransport([nowhere, nats_url], user="alice", password=PASSWORD) as transport:
         assert transport.client.is_connected
+
+
+async def test_a_token_is_not_shown_to_a_server_whose_address_names_a_user(nats_url: str) -> None:
+    address = nats_url.replace("//", f"//alice:{PASSWORD}@")
+    transport = open_transport(address, token="the token of another server")
+    await transport.connect()
+    await transport.close()
 
 
 async def test_who_wants_to_wait_for_a_server_waits(nats_url: str) -> None:

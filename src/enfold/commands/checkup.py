@@ -95,7 +95,8 @@ async def broker(address: str) -> AsyncIterator[Finding]:
     from enfold.calls.transports.addresses import address_name
 
     name = address_name(address)
-    client = await nats.connect(address, token=os.environ.get(TOKEN), connect_timeout=5, max_reconnect_attempts=1)
+    token = None if "@" in address else os.environ.get(TOKEN)
+    client = await nats.connect(address, token=token, connect_timeout=5, max_reconnect_attempts=1)
     try:
         version = client.connected_server_version
         has_jetstream = bool(client._server_info.get("jetstream"))

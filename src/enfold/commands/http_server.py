@@ -163,17 +163,19 @@ def _worker_class(server: Any, worker: Worker) -> Any:
 
 
 def _config(app: Any, bounds: Bounds, **more: Any) -> Any:
+    uvicorn = _uvicorn()
     from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
 
     settings: dict[str, Any] = {"ws": "none", "log_level": "warning", "log_config": None, "server_header": False}
-    return _uvicorn().Config(app, http=bounded_protocol(bounds), **settings, **more)
+    return uvicorn.Config(app, http=bounded_protocol(bounds), **settings, **more)
 
 
 def _uvicorn() -> Any:
     try:
+        import httptools  # noqa: F401  # which uvicorn alone does not bring
         import uvicorn
-    except ImportError:
-        raise CallError("UNAVAILABLE", "serve needs uvicorn: pip install 'enfold[http]'") from None
+    except ImportError as error:
+        raise CallError("UNAVAILABLE", f"serve needs {error.name}: pip install 'enfold[http]'") from None
     return uvicorn
 
 

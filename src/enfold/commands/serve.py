@@ -96,7 +96,8 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _run(terms: Terms, registry: Registry | None, listening: socket) -> int:
-    run_in_loop(_serve(_own(terms.options, registry), terms, listening), loop_factory())
+    factory = loop_factory()  # which says what is not installed, before anything is begun
+    run_in_loop(_serve(_own(terms.options, registry), terms, listening), factory)
     return 0
 
 

@@ -74,8 +74,9 @@ def task_settings(target: Target | None, store: str | None = None) -> TaskSettin
 
 
 def _folder(target: Target | None) -> Path:
-    if target is None:
-        return Path(sys.argv[0]).resolve().parent
+    if target is None:  # a user's own script, or only peers
+        script = Path(sys.argv[0]).resolve()
+        return script.parent if script.suffix == ".py" else Path.cwd()
     file = Path(target.text.partition(":")[0])
     return file.resolve().parent if target.kind == "program" and file.suffix == ".py" else Path.cwd()
 

@@ -36,7 +36,8 @@ class OpenAddress(Protocol):
 
 
 def _open_nats(address: str, asked: AddressOptions, /, **options: Any) -> Transport:
-    if asked.token is not None:
+    # Who names a user in the address shows that user's password; a token is for another server, and not to be shown to this one.
+    if asked.token is not None and "@" not in address:
         options.setdefault("token", asked.token)
     return NATSTransport(
         address.split(","), name=asked.name, identities=asked.identities, insecure=asked.insecure, **options
