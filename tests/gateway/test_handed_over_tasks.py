@@ -134,6 +134,7 @@ async def test_a_client_that_knows_tasks_follows_that_of_the_server_behind_the_g
         ([working(), {"error_now": {"code": -32602, "message": "What task?"}}], {"code": -32602}),
         ([working(), {"http": 503}], {"code": -32603}),
         ([working(), {"status": "asleep"}], {"code": -32603}),
+        ([working(), working("often", ttlMs=-1, lastUpdatedAt="9999-12-31T23:59:59-12:00")], {"pollIntervalMs": 1_000}),
     ],
 )
 async def test_every_end_of_a_task_is_told(script: list[dict[str, Any]], expected: dict[str, Any]) -> None:
@@ -253,6 +254,10 @@ async def test_a_handle_that_is_changed_expired_or_anothers_is_no_task() -> None
         reached = server.requests[before:]
         assert [each["method"] for each in reached if each["params"].get("taskId") == "id-of-other"] == []
         assert effects == []
+        # The handle itself is good: while a server is away it may be that one.
+        away = signed(handle, SECRET, b"task ", operation="late.slow")
+        talk.registry.sources.enter("late", "mcp", "down")
+        assert (await talk.ask("tasks/get", {"taskId": away}))["code"] == -32603
         assert (await talk.ask("tasks/get", {"taskId": handle}, "root"))["status"] == "working"  # who sees all
 
 

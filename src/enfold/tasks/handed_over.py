@@ -82,7 +82,7 @@ class SealedTasks:
     async def ask(self, handle: str, place: HandedOverTask, question: TaskQuestion) -> Task | None:
         """The task as its server tells of it; None where nobody knows it any more."""
         prepared = self._begun_with(place.operation)
-        if prepared is None:
+        if prepared is None or place.expires <= now_ms():
             return None
         outcome: Outcome | None = None
         try:
@@ -98,6 +98,10 @@ class SealedTasks:
     def _begun_with(self, operation: str) -> PreparedOperation | None:
         """The operation that began a task, for questions about it: its result goes the way of every result."""
         if operation not in self._registry:
+            if any(source.kind == "mcp" and source.state != "up" for source in self._registry.sources):
+                raise CallError(
+                    "UNAVAILABLE", "The server that runs this task may be one that is away: ask again later"
+                )
             return None
         found = self._registry.prepared(operation)
         # Another operation may have come to have the id: it would be run.
@@ -138,7 +142,7 @@ def _task(
     message, interval = told.get("statusMessage"), told.get("pollIntervalMs")
     return Task(
         order,
-        max(place.created, _moment(told.get("lastUpdatedAt"))),
+        max(place.created, min(now_ms(), _moment(told.get("lastUpdatedAt")))),
         status,
         questions=_questions(told.get("inputRequests")),
         outcome=outcome,
