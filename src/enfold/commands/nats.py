@@ -5,17 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users
+import msgspec
+
+from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves_any
 from enfold.commands.command_options import parse
 from enfold.commands.targets import on_target
 from enfold.errors import CallError
+from enfold.operation import OperationSpec
 from enfold.registry import Registry
 from enfold.tasks.nats_names import Names
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-__all__ = ["run", "users_in"]
+__all__ = ["run", "users_in", "with_task_verbs"]
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -26,10 +29,30 @@ def run(words: list[str], registry: Registry | None) -> int:
     options = parse("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
 
     def show(found: Registry) -> int:
-        print(nats_permissions(found.list(), users_in(options.users), more=Names().rights), end="")
+        specs, users = with_task_verbs(found, users_in(options.users))
+        print(nats_permissions(specs, users, more=Names().rights), end="")
         return 0
 
     return on_target(options.target, registry, show)
+
+
+def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[OperationSpec], list[NATSUser]]:
+    """The operations of a registry and who serves them, with the verbs of tasks, which a worker of durable ones offers, too."""
+    specs = registry.list()
+    durable = [spec.id for spec in specs if spec.durable != "never"]
+    if not durable:
+        return specs, users
+    from enfold.introspection.tasks import task_operations  # few programs have tasks, and those have stores to load
+    from enfold.surfaces.calls import TASK_VERBS
+    from enfold.tasks import Tasks
+    from enfold.tasks.memory import MemoryTasks
+
+    verbs = [operation.spec for operation in task_operations(Tasks(registry, MemoryTasks()))]
+    serving = [
+        msgspec.structs.replace(user, serves=(*user.serves, TASK_VERBS)) if serves_any(user, durable) else user
+        for user in users
+    ]
+    return [*specs, *verbs], serving
 
 
 def _add_options(parser: ArgumentParser) -> None:

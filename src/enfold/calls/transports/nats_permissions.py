@@ -22,7 +22,7 @@ from enfold.calls.protocol.subjects import (
 )
 from enfold.operation import Identity, OperationSpec
 
-__all__ = ["More", "NATSUser", "Rights", "nats_permissions", "read_users"]
+__all__ = ["More", "NATSUser", "Rights", "nats_permissions", "read_users", "serves_any"]
 
 BUCKET: Final = "enfold_idempotency"
 
@@ -120,6 +120,11 @@ def _served(user: NATSUser, specs: Sequence[OperationSpec]) -> list[str]:
 
 def _served_specs(user: NATSUser, specs: Sequence[OperationSpec]) -> list[OperationSpec]:
     return [spec for spec in specs if any(_lies_in(spec.id, place) for place in user.serves)]
+
+
+def serves_any(user: NATSUser, operation_ids: Iterable[str]) -> bool:
+    """Whether a user offers one of these operations."""
+    return any(_lies_in(each, place) for each in operation_ids for place in user.serves)
 
 
 def _store_subjects(bucket: str, served: Sequence[str]) -> list[str]:
