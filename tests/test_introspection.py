@@ -8,6 +8,7 @@ from typing import Any
 
 from enfold import CallError, Context, Identity, OperationRegistry, testing
 from enfold.introspection import introduce, keep_calls
+from enfold.mcp.tool_names import tool_names
 from enfold.provenance import Recorder, RecordStore
 
 ANN, BEN = (Identity(name, frozenset({"enfold:read"})) for name in ("ann", "ben"))
@@ -103,3 +104,12 @@ async def test_runs_and_their_lineage_are_those_of_who_asks(tmp_path: Path) -> N
         changed = (await client.call("enfold.lineage", {"run_id": runs[0]["run_id"]}, identity=ANN)).data
         assert (changed["verified"], changed["nodes"]) == (False, [])
         assert "was changed after it was stored" in changed["faults"][0]
+
+
+async def test_no_call_pays_for_what_nobody_has_asked_for() -> None:
+    ops = shop()
+    introduce(ops, {})
+    tool_names(ops)  # which looks at the names of all operations, those about the program too
+    assert ops.observers.end is None
+    await anext(ops.subscribe("enfold.calls", {"follow": False}), None)
+    assert ops.observers.end is not None

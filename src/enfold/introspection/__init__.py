@@ -37,6 +37,7 @@ def keep_calls(registry: Registry) -> CallLog:
     from enfold.introspection.calls import CallLog, call_operations  # as below
 
     log = CallLog(registry)
+    log.begin()
     operations = list(call_operations(log))
     registry.reserved.offer("calls", lambda: operations)
     return log

@@ -46,8 +46,14 @@ class CallLog:
     def __init__(self, registry: Registry) -> None:
         self._kept: deque[CallRecord] = deque(maxlen=KEPT)
         self._listeners: list[Callable[[CallRecord], None]] = []
-        self._reserved = registry.reserved
-        registry.observers.add(self._take)
+        self._registry = registry
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Keep calls from now on: until somebody wants to know of them, no call pays for it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._registry.observers.add(self._take)
 
     def _take(self, record: CallRecord) -> None:
         if is_reserved(record.operation):
@@ -58,6 +64,7 @@ class CallLog:
 
     async def follow(self, sees: Callable[[CallRecord], bool], *, is_endless: bool) -> AsyncIterator[CallSummary]:
         """The calls that are kept, and, where it is endless, those to come."""
+        self.begin()
         loop, arrived = asyncio.get_running_loop(), asyncio.Event()
         waiting: deque[CallRecord] = deque(self._kept, MOST_WAITING)
 
@@ -66,7 +73,7 @@ class CallLog:
             loop.call_soon_threadsafe(arrived.set)
 
         self._listeners.append(listen)
-        elsewhere = self._reserved.elsewhere
+        elsewhere = self._registry.reserved.elsewhere
         listening = None
         if elsewhere is not None and is_endless:
             listening = asyncio.ensure_future(elsewhere.listen("calls", lambda wire: listen(_read(wire))))
