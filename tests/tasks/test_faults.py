@@ -139,10 +139,9 @@ def order_under_kills(
         accepter = processes.start("order", first, COUNT - first, operation)
         while accepter.poll() is None:
             time.sleep(0.01)
-            at = min(due, default=COUNT)
-            if at > processes.accepted():
+            if not due or min(due) > processes.accepted():
                 continue
-            who = due.pop(at)
+            who = due.pop(min(due))
             processes.killed[who] += 1
             if who == "accepter":
                 accepter.kill()
