@@ -25,7 +25,9 @@ $(PARTS)/ready: $(VENV)/ready tests/parts/package.json tests/parts/npm.sh tests/
 
 setup: $(VENV)/ready $(PARTS)/ready
 
-test: setup check
+# The types are checked while the parts are fetched.
+test:
+	@$(MAKE) --no-print-directory --jobs=2 setup check
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 check: $(VENV)/ready
@@ -56,7 +58,9 @@ conformance: setup
 faults: setup
 	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \
 		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
-		tests/calls/test_attacks.py tests/calls/test_nats_store.py tests/tasks/test_faults.py tests/tasks/test_attacks.py
+		tests/calls/test_attacks.py tests/calls/test_nats_store.py \
+		tests/tasks/test_faults.py tests/tasks/test_attacks.py tests/tasks/test_served_tasks.py \
+		tests/surfaces/mcp/test_task_methods.py
 	$(BIN)/python -m tests.running.changes_under_load --changes 100
 	$(BIN)/python -m tests.running.faults_under_load --seconds 600
 

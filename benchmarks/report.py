@@ -45,11 +45,15 @@ def show(outcome: Outcome) -> None:
 
 def save(name: str, outcomes: list[Outcome]) -> None:
     """Write every sample, with what a reader needs to compare it with others."""
+    write(name, {"packages": _packages(), "races": [_race(outcome) for outcome in outcomes]})
+
+
+def write(name: str, found: dict[str, Any]) -> None:
+    """Keep what a benchmark found, with when and where."""
     document = {
         "measured": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "machine": {"python": platform.python_version(), "system": platform.system(), "kind": platform.machine()},
-        "packages": _packages(),
-        "races": [_race(outcome) for outcome in outcomes],
+        **found,
     }
     folder = HOME / "results"
     folder.mkdir(parents=True, exist_ok=True)

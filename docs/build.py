@@ -1,4 +1,5 @@
-"""Builds what the pages show: examples and their output from `examples/`, pictures from the layers in pyproject.toml and from real calls.
+"""Builds what the pages show: examples and their output from `examples/`, tables of the reference from the code, pictures
+from the layers in pyproject.toml and from real calls.
 
 `python docs/build.py` rewrites the marked blocks; `--check` only says which would change.
 """
@@ -12,17 +13,29 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import figures
 import flow
+import reference
+import terminal
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
-# <!-- example: file.py --> ... <!-- end --> and likewise `output:`, `picture:` and `steps:`
-BLOCK = re.compile(r"(<!-- (example|output|picture|steps): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+# <!-- example: file.py --> ... <!-- end --> and likewise `file:`, `output:`, `picture:`, `steps:`, `reference:` and `figures:`
+BLOCK = re.compile(
+    r"(<!-- (example|file|output|picture|steps|reference|figures): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def main(arguments: list[str]) -> int:
-    changed = [page for page in PAGES if rebuild(page, write="--check" not in arguments)]
+    write = "--check" not in arguments
+    changed = [page for page in PAGES if rebuild(page, write=write)]
+    made = {
+        ROOT / "docs" / reference.SCHEMA: reference.schema(),
+        **figures.pictures(),
+        terminal.FILE: terminal.picture(),
+    }
+    changed += [file for file, text in made.items() if replace(file, text, write=write)]
     for page in changed:
         print(f"{page.relative_to(ROOT)}: {'differs' if '--check' in arguments else 'rebuilt'}")
     return 1 if changed and "--check" in arguments else 0
@@ -32,13 +45,28 @@ def rebuild(page: Path, *, write: bool) -> bool:
     """Put every marked block of a page in order; whether that changed anything."""
     old = page.read_text(encoding="utf-8")
     new = BLOCK.sub(lambda match: f"{match[1]}{MAKERS[match[2]](match[3])}\n{match[4]}", old)
-    if write and new != old:
-        page.write_text(new, encoding="utf-8")
-    return new != old
+    return replace(page, new, write=write)
+
+
+def replace(file: Path, new: str, *, write: bool) -> bool:
+    """Give a file its new text; whether that differs from the old one."""
+    differs = not file.exists() or file.read_text(encoding="utf-8") != new
+    if write and differs:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(new, encoding="utf-8")
+    return differs
 
 
 def example(name: str) -> str:
     return f"```python\n{(ROOT / 'examples' / name).read_text(encoding='utf-8').strip()}\n```"
+
+
+def file(name: str) -> str:
+    """A file of `examples/` that is no program, to be opened: on the site there is no other way to it."""
+    path = ROOT / "examples" / name
+    kind = {".yaml": "yaml", ".service": "ini"}.get(path.suffix, "docker")
+    text = f"```{kind}\n{path.read_text(encoding='utf-8').strip()}\n```"
+    return f'<details markdown="1">\n<summary>{path.name}</summary>\n\n{text}\n\n</details>'
 
 
 def output(name: str) -> str:
@@ -73,7 +101,14 @@ PICTURES: dict[str, Callable[[], str]] = {
     "http_call": lambda: flow.picture("http"),
     "mcp_call": lambda: flow.picture("mcp"),
 }
-MAKERS: dict[str, Callable[[str], str]] = {"example": example, "output": output, "picture": picture, "steps": steps}
-
+MAKERS: dict[str, Callable[[str], str]] = {
+    "example": example,
+    "file": file,
+    "output": output,
+    "picture": picture,
+    "steps": steps,
+    "reference": reference.table,
+    "figures": figures.block,
+}
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

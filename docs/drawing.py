@@ -11,7 +11,7 @@ ROW, COLUMN, HEAD, EDGE = 30, 104, 150, 60  # of a sequence
 
 
 def draw(mermaid: str) -> str:
-    """One line of HTML: a stack of rooms, or arrows between files."""
+    """One line of HTML: a stack of rooms, or arrows between files. The page beside it says the same in words."""
     return _sequence(mermaid) if mermaid.startswith("sequenceDiagram") else _stack(mermaid)
 
 
@@ -20,13 +20,13 @@ def _stack(mermaid: str) -> str:
     for room in re.findall(r'^  \w+\["(.+)"\]$', mermaid, re.MULTILINE):
         lines = textwrap.wrap(room, 80)
         height = 14 + 18 * len(lines)
-        parts += [_arrow(WIDTH / 2, y - 13, WIDTH / 2, y)] if parts else []
+        parts += [_arrow(30, y - 13, 30, y)] if parts else []
         parts += [
             f'<rect x="1" y="{y}" width="{WIDTH - 2}" height="{height}" rx="6" fill="none" stroke="currentColor"/>'
         ]
-        parts += [_text(WIDTH / 2, y + 20 + 18 * number, line) for number, line in enumerate(lines)]
+        parts += [_text(12, y + 20 + 18 * number, line, anchor="start") for number, line in enumerate(lines)]
         y += height + 13
-    return _svg(WIDTH, y, parts)
+    return _svg(WIDTH, y, parts, "The rooms of the house, each above those that it knows")
 
 
 def _sequence(mermaid: str) -> str:
@@ -42,7 +42,9 @@ def _sequence(mermaid: str) -> str:
     lines += [
         _step(at[caller], at[called], HEAD + ROW * row, what) for row, (caller, called, what) in enumerate(steps, 1)
     ]
-    return _svg(EDGE + COLUMN * len(places) + 160, height, lines)
+    return _svg(
+        EDGE + COLUMN * len(places) + 160, height, lines, f"One call, step by step, through {len(places)} files"
+    )
 
 
 def _step(caller: int, called: int, y: int, what: str) -> str:
@@ -59,9 +61,9 @@ def _text(x: float, y: float, words: str, anchor: str = "middle") -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _svg(width: float, height: float, parts: list[str]) -> str:
+def _svg(width: float, height: float, parts: list[str], title: str) -> str:
     tip = '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>'
     return (
-        f'<div style="overflow-x:auto"><svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" style="max-width:none;height:{height:g}px" '
-        f'font-size="13" fill="currentColor" role="img">{tip}{"".join(parts)}</svg></div>'
+        f'<div style="overflow-x:auto" tabindex="0" role="group" aria-label="{title}"><svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" style="max-width:none;height:{height:g}px" '
+        f'font-size="13" fill="currentColor" role="img" aria-label="{title}">{tip}{"".join(parts)}</svg></div>'
     )

@@ -120,7 +120,12 @@ def picture(kind: str) -> str:
 def table(kind: str) -> str:
     """A row for each step."""
     rows = [
-        f"| {number} | `{step.place}` | `{step.function.replace('.<locals>', '')}` | {step.sentence} |"
+        f"| {number} | {_name(step.place)} | {_name(step.function.replace('.<locals>', ''))} | {step.sentence} |"
         for number, step in enumerate(record()[KINDS[kind]], 1)
     ]
-    return "\n".join(["| | file | function | what it does |", "|---|---|---|---|", *rows])
+    return "\n".join(["| step | file | function | what it does |", "|---|---|---|---|", *rows])
+
+
+def _name(dotted: str) -> str:
+    """A name that may break behind a dot or before a line below, where a column is narrow."""
+    return f"<code>{dotted.replace('.', '.<wbr>').replace('_', '<wbr>&#95;')}</code>"

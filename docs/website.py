@@ -1,4 +1,5 @@
-"""Hooks of the site: the README is its front page, a link to a file that is no page becomes its name, and pictures are drawn."""
+"""Hooks of the site: the README is its front page, a link to a file that is no page becomes its name, pictures are drawn, and
+what the theme leaves without a name gets one."""
 
 from __future__ import annotations
 
@@ -18,6 +19,12 @@ DOCS = ROOT / "docs"
 FRONT = ROOT / "README.md"
 LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
+SCREENSHOT = re.compile(r'(<img [^>]*?src="([^"]*pictures/(?:console-[\w-]+\.png|shell\.svg))"[^>]*>)')
+UNNAMED = {
+    'data-md-component="search" role="dialog"': "Search",
+    'data-md-toggle="search" type="checkbox"': "Search",
+    'data-md-toggle="drawer" type="checkbox"': "Menu",
+}
 PICTURE = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,6 +38,26 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     written = FRONT if page.file.src_uri == "index.md" else DOCS / page.file.src_uri
     linked = LINK.sub(lambda link: _on_the_site(link, written, DOCS / page.file.src_uri), markdown)
     return PICTURE.sub(lambda picture: drawing.draw(picture[1]), linked)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Screenshots lead to themselves: on a telephone their words are small."""
+    return SCREENSHOT.sub(r'<a href="\2">\1</a>', html)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    return _with_names(output)
+
+
+def on_post_template(output: str, **_: Any) -> str:
+    return _with_names(output)
+
+
+def _with_names(output: str) -> str:
+    """Names for what a screen reader finds and the theme does not name."""
+    for found, name in UNNAMED.items():
+        output = output.replace(found, f'{found} aria-label="{name}"')
+    return output
 
 
 def _on_the_site(link: re.Match[str], written: Path, page: Path) -> str:

@@ -2,12 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from enfold import log
 
 # A shared machine may be slow; where a change is judged, the examples are the same at every run.
 settings.register_profile(
@@ -41,3 +43,18 @@ def program() -> Callable[[str], str]:
         return str(found)
 
     return find
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a test has logged goes from one process to another as UTF-8, though it may hold half a character."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _talkative() -> Iterator[None]:
+    """A command that is run in this process silences logs, which other tests read."""
+    yield
+    log._silent.clear()

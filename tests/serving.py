@@ -64,9 +64,9 @@ def _spelled(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def serve(app: Any, bounds: Bounds | None = None) -> Iterator[Client]:
-    """Serve an app on a free port until the block is left, within the bounds that `enfold serve` has."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def serve(app: Any, bounds: Bounds | None = None, *, port: int = 0) -> Iterator[Client]:
+    """Serve an app on a free port, or this one, until the block is left, within the bounds that `enfold serve` has."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         config = uvicorn.Config(
             app,
             http=bounded_protocol(bounds or Bounds()),

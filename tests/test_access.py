@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from enfold import AccessControl, CallError, Identity, OperationSpec
-from enfold.access import check_access, may_call, may_list
+from enfold.access import check_access, grants_all_of, may_call, may_list, narrower
 
 READER = Identity("reader", frozenset({"read"}), {"project:42": ["read"], "team:*": ["list"]})
 
@@ -41,6 +41,13 @@ CASES: list[tuple[str, dict[str, Any], Identity | None, dict[str, Any], bool]] =
         READER,
         {"id": 42},
         False,
+    ),
+    (
+        "a whole number in another spelling",
+        {"resource_type": "project", "resource_action": "read", "resource_id": "id"},
+        READER,
+        {"id": 42.0},
+        True,
     ),
     (
         "a star as the id in the input is no star in the grant",
@@ -116,3 +123,31 @@ def test_the_scope_of_everything_satisfies_every_rule(rule: dict[str, Any]) -> N
 def test_what_is_public_can_have_no_other_rules(name: str) -> None:
     with pytest.raises(ValueError, match="public"):
         AccessControl(**RULES[name], public=True)
+
+
+GRANTS: list[dict[str, list[str]] | None] = [
+    None,
+    {"project:42": ["read"]},
+    {"project:42": ["read", "write"]},
+    {"project:*": ["read"]},
+    {"project:*": ["write"], "project:42": ["read"]},
+    {"project:urn:7": ["write"], "team:*": ["read"]},
+]
+WHO = [Identity("ann", frozenset(scopes), granted) for scopes in ({"w"}, {"x"}, {"*"}) for granted in GRANTS]
+ON_PROJECTS = [
+    AccessControl(required_scopes=scopes, resource_type="project", resource_action=action, resource_id="id")
+    for scopes in ((), ("w",))
+    for action in ("read", "write")
+]
+
+
+@pytest.mark.parametrize("second", WHO, ids=str)
+@pytest.mark.parametrize("first", WHO, ids=str)
+def test_what_is_common_to_two_grants_is_what_both_give(first: Identity, second: Identity) -> None:
+    both = narrower(first, second)
+    inputs: list[dict[str, Any]] = [{"id": 42}, {"id": 7}, {"id": "urn:7"}, {}]
+    for rule in (*ON_PROJECTS, AccessControl(required_scopes=("w",))):
+        allowed = [[may_call(rule, each, given) for given in inputs] for each in (first, second, both)]
+        assert allowed[2] == [one and two for one, two in zip(*allowed[:2], strict=True)], rule
+        if grants_all_of(first, second):
+            assert allowed[2] == allowed[1]

@@ -198,6 +198,22 @@ def test_a_file_that_cannot_be_parsed_tells_its_line(tmp_path: Path, name: str, 
     assert "\n" not in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        ("mcp.json", '{"mcpServers":' * 100_000, "maximum recursion depth exceeded"),
+        ("enfold.toml", "a = " + "[" * 3000, "maximum recursion depth exceeded"),
+        ("enfold.toml", "a = " + "9" * 5000, "Exceeds the limit"),
+    ],
+    ids=["deep json", "deep toml", "long number"],
+)
+def test_a_file_that_no_parser_can_take_is_one_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
+    path = write(tmp_path, name, text)
+    with pytest.raises(CallError) as caught:
+        read_config(path, {})
+    assert caught.value.message.startswith(f"{path}, line 1: {sentence}")
+
+
 def test_a_file_that_is_not_there_is_told() -> None:
     with pytest.raises(CallError, match=r"nowhere\.json cannot be read: No such file or directory"):
         read_config("nowhere.json", {})
@@ -296,7 +312,7 @@ async def test_who_has_read_that_a_source_is_down_reads_that_it_is_back(
         registry.watch(changed.set)
         write(tmp_path, "late.py", "def one() -> int:\n    return 1\n")
         await asyncio.wait_for(changed.wait(), 20)
-    assert caplog.messages[1:] == ["late is up: 1 operations"]
+    assert caplog.messages[1:] == ["late is up: 1 operation"]
 
 
 async def test_a_source_that_is_slow_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,25 +14,14 @@ from msgspec import UNSET
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from enfold.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, content_block
 from enfold.envelope import (
-    HTTP_RESPONSE_META_SCHEMA,
-    LOCAL_RESPONSE_META_SCHEMA,
-    MCP_CONTENT_BLOCK_SCHEMA,
-    MCP_RESPONSE_META_SCHEMA,
-    RESPONSE_ENVELOPE_SCHEMA,
-    RESPONSE_META_SCHEMA,
     RESPONSE_SOURCES,
-    AudioContent,
-    EmbeddedResource,
     HTTPResponseMeta,
-    ImageContent,
     LocalResponseMeta,
     MCPResponseMeta,
-    ResourceLink,
     ResponseEnvelope,
     ResultWarning,
-    TextContent,
-    content_block,
     from_wire,
     http_envelope,
     is_response_envelope,
@@ -40,6 +29,14 @@ from enfold.envelope import (
     mcp_envelope,
     to_wire,
     unwrap,
+)
+from enfold.envelope_schemas import (
+    HTTP_RESPONSE_META_SCHEMA,
+    LOCAL_RESPONSE_META_SCHEMA,
+    MCP_CONTENT_BLOCK_SCHEMA,
+    MCP_RESPONSE_META_SCHEMA,
+    RESPONSE_ENVELOPE_SCHEMA,
+    RESPONSE_META_SCHEMA,
 )
 from enfold.errors import CallError, FormatError
 

@@ -3,12 +3,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 from tests.formats.surfaces import in_the_shell, over_cgi, over_http
 
-from enfold import Context, OperationRegistry, OperationSpec
+from enfold import Context, OperationRegistry, OperationSpec, testing
 from enfold.errors import CATEGORIES, CODES, CallError, code_row
 from enfold.formats import FORMATS, tool_envelope_v1
 
@@ -209,6 +211,60 @@ async def test_a_failed_program_says_nothing_where_errors_are_not_exposed() -> N
     with pytest.raises(CallError) as raised:
         await failing([], failed_program, expose_errors=False).execute("t.fail", {})
     assert (raised.value.message, raised.value.details) == ("Operation t.fail failed", {"exit_code": 3})
+
+
+class Item(BaseModel):
+    count: int
+    name: str = Field(alias="itemName")
+
+
+def validation_faults() -> Any:
+    try:
+        Item.model_validate({"count": "many"})
+    except ValidationError as error:
+        return error.errors(include_url=False)
+
+
+def endless() -> dict[str, Any]:
+    details: dict[str, Any] = {"id": 7}
+    details["self"] = details
+    return details
+
+
+# What handlers give as details, and what every caller gets.
+DETAILS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "a list": (lambda: ["a", 1], {"details": ["a", 1]}),
+    "a word": (lambda: "why", {"details": "why"}),
+    "a model": (lambda: {"item": Item(count=1, itemName="x")}, {"item": {"count": 1, "itemName": "x"}}),
+    "a date and an object": (lambda: {"day": date(2026, 1, 2), "to": object(), "n": 7}, {"day": "2026-01-02", "to": "object", "n": 7}),
+    "half a character": (lambda: {"name": "a\ud800"}, {"name": "a?"}),
+    "no number": (lambda: {"f": float("nan"), "g": 1.5}, {"f": "nan", "g": 1.5}),
+    "keys that are no text": (lambda: {1: "a", None: "b"}, {"1": "a", "None": "b"}),
+    "an exception inside": (lambda: {"errors": [ValueError("not so"), {"deep": {1, 2}}]}, {"errors": ["not so", {"deep": [1, 2]}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("surface", testing.SURFACES)
+@pytest.mark.parametrize(("give", "told"), DETAILS.values(), ids=DETAILS)
+async def test_details_of_any_kind_reach_every_caller_alike(
+    surface: str, give: Callable[[], Any], told: dict[str, Any]
+) -> None:
+    ops = failing([], lambda: CallError("VALIDATION_ERROR", "wrong", give()))
+    async with testing.open_client(surface, ops) as client:
+        reply = await client.call("t.fail", {}, format="envelope")
+    assert (reply.code, reply.message, reply.details) == ("VALIDATION_ERROR", "wrong", told)
+
+
+@pytest.mark.parametrize("surface", testing.SURFACES)
+@pytest.mark.parametrize("give", [validation_faults, endless], ids=["faults of pydantic", "details within themselves"])
+async def test_details_that_nobody_can_write_whole_leave_the_rest_standing(
+    surface: str, give: Callable[[], Any]
+) -> None:
+    ops = failing([], lambda: CallError("VALIDATION_ERROR", "wrong", give()))
+    async with testing.open_client(surface, ops) as client:
+        reply = await client.call("t.fail", {}, format="envelope")
+    assert (reply.code, reply.message) == ("VALIDATION_ERROR", "wrong")
+    assert reply.details["id"] == 7 if "id" in reply.details else reply.details["details"][0]["loc"] == ["count"]
 
 
 def test_a_missing_permission_is_a_failed_execution_of_the_category_authorization() -> None:

@@ -2,13 +2,20 @@
 
 import asyncio
 import sqlite3
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from enfold import CallError, Context, Identity, OperationRegistry, testing
 from enfold.introspection import introduce, keep_calls
+from enfold.introspection.payloads import Payloads
 from enfold.mcp.tool_names import tool_names
+from enfold.operation import Policy
 from enfold.provenance import Recorder, RecordStore
 
 ANN, BEN = (Identity(name, frozenset({"enfold:read"})) for name in ("ann", "ben"))
@@ -65,6 +72,83 @@ async def test_calls_are_told_as_they_end_each_identity_its_own_and_never_a_valu
         assert not [each for each in await seen(ADMIN) if each["operation"].startswith("enfold.")]
 
 
+@pytest.mark.parametrize("surface", ["http", "mcp"])
+async def test_payloads_are_kept_for_an_operator_who_says_so_without_secrets_and_bounded(surface: Any) -> None:
+    ops, payloads = shop(), Payloads()
+
+    @ops.query
+    async def echo(given: Any, password: str = "", headers: dict[str, str] | None = None) -> Any:
+        if given == "fail":
+            raise CallError("EXECUTION_ERROR", f"No entry with {password}")
+        return {"given": given, "headers": headers, "words": f"you said {password}"}
+
+    @ops.subscription
+    async def count(to: int) -> AsyncIterator[dict[str, Any]]:
+        for number in range(to):
+            yield {"number": number, "big": 2**70, "Set-Cookie": "session=abcdef"}
+
+    served = ops.with_policy(Policy(payloads=payloads))
+    keep_calls(served, payloads)
+    deep: Any = "bottom"
+    for _ in range(60):
+        deep = [deep]
+    headers = {"Authorization": "Bearer abcdefgh", "X-Api-Key": "k" * 40, "Accept": "text/plain"}
+    async with testing.open_client(surface, served) as client:
+
+        async def last(operation: str, arguments: dict[str, Any], identity: Identity = ANN) -> Any:
+            if operation == "shop.count":
+                assert len([each async for each in client.subscribe(operation, arguments, identity=identity)]) == 500
+            else:
+                await client.call(operation, arguments, identity=identity)
+            seen = [each.data async for each in client.subscribe("enfold.calls", {"follow": False}, identity=identity)]
+            assert seen[-1]["operation"] == operation
+            return seen[-1]
+
+        kept = await last("shop.echo", {"given": 2**70, "password": "hunter22", "headers": headers})
+        hidden = {"Authorization": "[redacted]", "X-Api-Key": "[redacted]", "Accept": "text/plain"}
+        assert kept["arguments"] == {"given": 2**70, "password": "[redacted]", "headers": hidden}
+        assert kept["result"] == {"given": 2**70, "headers": hidden, "words": "you said [redacted]"}
+        assert (kept["is_cut"], "error" in kept) == (False, False)
+        failed = await last("shop.echo", {"given": "fail", "password": "hunter22"})
+        assert (failed["error"]["message"], "result" in failed) == ("No entry with [redacted]", False)
+        wrong = await last("shop.echo", {"giver": 1})
+        assert (wrong["code"], wrong["arguments"]) == ("VALIDATION_ERROR", {"giver": 1})
+        for large in ("x" * 3_000_000, list(range(100_000)), [{"n": "é" * 50}] * 5_000, deep, {"a" * 90_000: 1}):
+            page = await last("shop.echo", {"given": large})
+            assert page["is_cut"]
+            assert 0 < len(msgspec.json.encode([page["arguments"], page["result"]])) < 100_000
+        with pytest.raises(CallError, match="Argument"):  # what only a call inside this process can be given
+            await served.execute("shop.echo", {"given": 1, "headers": {2: "x"}}, Context(identity=ANN))
+        stream = await last("shop.count", {"to": 500})
+        assert stream["result"][0] == {"number": 0, "big": 2**70, "Set-Cookie": "[redacted]"}
+        assert (stream["is_cut"], 10 < len(stream["result"]) < 500) == (True, True)
+        assert "hunter22" not in str([each.data async for each in served.subscribe("enfold.calls", {"follow": False})])
+        assert (await last("shop.items", {}, BEN))["result"] == ["tea"]
+        seen = [each.data async for each in client.subscribe("enfold.calls", {"follow": False}, identity=BEN)]
+        assert [each["operation"] for each in seen] == ["shop.items"]  # nobody sees what another was given
+
+
+async def test_a_request_id_that_two_callers_use_at_once_mixes_up_nobodys_payloads() -> None:
+    ops, payloads, go = OperationRegistry("shop"), Payloads(), asyncio.Event()
+
+    @ops.query
+    async def say(word: str) -> str:
+        await go.wait()
+        return word
+
+    served = ops.with_policy(Policy(payloads=payloads))
+    keep_calls(served, payloads)
+    callers = [Context(request_id="1", identity=each) for each in (ANN, BEN, ADMIN)]
+    running = [asyncio.ensure_future(served.execute("shop.say", {"word": each.identity.id}, each)) for each in callers]  # type: ignore[union-attr]
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*running)
+    seen = [each.data async for each in served.subscribe("enfold.calls", {"follow": False})]
+    assert [(each["caller"], each["arguments"], each["result"]) for each in seen] == [
+        (name, {"word": name}, name) for name in ("ann", "ben", "admin")
+    ]
+
+
 async def test_only_the_last_two_hundred_calls_are_kept_and_the_next_ones_follow() -> None:
     ops = shop()
     keep_calls(ops)
@@ -80,9 +164,14 @@ async def test_only_the_last_two_hundred_calls_are_kept_and_the_next_ones_follow
     await stream.aclose()
 
 
-async def test_runs_and_their_lineage_are_those_of_who_asks(tmp_path: Path) -> None:
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    with RecordStore(tmp_path / "runs.db") as store:
+        yield Recorder(store=store, record="all")
+
+
+async def test_runs_and_their_lineage_are_those_of_who_asks(recorder: Recorder) -> None:
     ops = shop()
-    recorder = Recorder(store=RecordStore(tmp_path / "runs.db"), record="all")
     async with testing.open_client("http", ops, recorder=recorder) as client:
         for identity in (ANN, BEN):
             assert (await client.call("shop.receipt", identity=identity)).data == 1
@@ -99,11 +188,57 @@ async def test_runs_and_their_lineage_are_those_of_who_asks(tmp_path: Path) -> N
             assert isinstance(refused.error, CallError)
             assert refused.error.message == f"There is no record of run {run_id}"
         assert (await client.call("enfold.runs", {"caller": "ben"}, identity=ANN)).data == []
-        with closing(sqlite3.connect(tmp_path / "runs.db")) as file, file:  # somebody changes a record behind our back
-            file.execute("UPDATE records SET body = ? WHERE run_id = ?", (b"{}", runs[0]["run_id"]))
-        changed = (await client.call("enfold.lineage", {"run_id": runs[0]["run_id"]}, identity=ANN)).data
-        assert (changed["verified"], changed["nodes"]) == (False, [])
-        assert "was changed after it was stored" in changed["faults"][0]
+
+
+async def test_a_record_that_was_changed_is_shown_with_its_verdict_among_the_others(
+    tmp_path: Path, recorder: Recorder
+) -> None:
+    ops = shop()
+    async with testing.open_client("http", ops, recorder=recorder) as client:
+
+        async def runs() -> list[Any]:
+            return list((await client.call("enfold.runs", {}, identity=ANN)).data)
+
+        async def lineage(run_id: str) -> Any:
+            return (await client.call("enfold.lineage", {"run_id": run_id}, identity=ANN)).data
+
+        for _ in range(2):
+            await client.call("shop.receipt", identity=ANN)
+        before = await runs()
+        assert [run["verified"] for run in before] == [True] * 4
+        child, parent = before[:2] if before[0]["parents"] else before[1::-1]
+        with closing(sqlite3.connect(tmp_path / "runs.db")) as file:
+
+            def change(**columns: Any) -> None:
+                for name, value in columns.items():
+                    file.execute(f"UPDATE records SET {name} = ? WHERE run_id = ?", (value, parent["run_id"]))  # noqa: S608
+                file.commit()
+
+            [(body,)] = file.execute("SELECT body FROM records WHERE run_id = ?", (parent["run_id"],)).fetchall()
+            forged = body.replace(b"shop.receipt", b"shop.refunds")
+            for changes, words in (
+                ({"body": b"{}"}, "was changed after it was stored"),
+                ({"body": "text", "time": 2**62}, "was changed after it was stored"),
+                ({"body": b"[]", "digest": sha256(b"[]").digest()}, "is no record"),
+                (
+                    {"body": forged, "digest": sha256(forged).digest()},
+                    "digest",
+                ),  # as somebody would who knows the store
+            ):
+                change(**changes)
+                after = await runs()
+                assert {run["run_id"]: run["verified"] for run in after} == {
+                    run["run_id"]: run["run_id"] != parent["run_id"] for run in before
+                }
+                [bad] = [run for run in after if not run["verified"]]
+                assert words in " ".join(bad["faults"])
+                for run_id in (parent["run_id"], child["run_id"]):
+                    found = await lineage(run_id)
+                    assert found["verified"] is False
+                    assert {node["run"]["run_id"]: node["verified"] for node in found["nodes"]} == {
+                        parent["run_id"]: False,
+                        child["run_id"]: True,
+                    }
 
 
 async def test_no_call_pays_for_what_nobody_has_asked_for() -> None:

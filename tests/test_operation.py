@@ -8,6 +8,7 @@ import pytest
 
 from enfold import AccessControl, Context, Identity, OperationSpec
 from enfold.operation import ErrorSchema, LogMessage, Policy, Progress, legal_names, operation_from_function
+from enfold.operation.names import WantedName, distinct_names, with_hash
 from enfold.operation.options import OperationOptions, SpecFields
 from enfold.operation.spec import SPEC_FIELDS
 
@@ -82,7 +83,7 @@ def test_what_may_be_given_of_a_spec_is_what_it_keeps() -> None:
     given, options = SpecFields.__annotations__.keys(), OperationOptions.__annotations__.keys()
     assert given == SPEC_FIELDS == spec().to_dict().keys()
     from_the_signature = {"input_schema", "output_schema", "values"}
-    policies = {*Policy.__struct_fields__} - {"limits", "once"}
+    policies = {*Policy.__struct_fields__} - {"limits", "once", "payloads"}
     assert options == (given - from_the_signature - {"access_control"}) | {"access", "inline", "select"} | policies
 
 
@@ -121,6 +122,17 @@ def test_imported_names_become_legal_and_clashes_get_a_hash_of_the_original() ->
     assert names["x" * 70] == "x" * 64
     assert names[""] == "_"
     assert len(set(names.values())) == len(names)
+
+
+def test_a_name_that_was_chosen_to_be_the_hashed_name_of_another_does_not_become_it() -> None:
+    first = with_hash("a_b", "a.b")
+    second = with_hash("a_b", "a.b ")  # what it becomes when the first is taken
+    wanted = ["a_b", "a.b", first, second.replace("_b_", ".b_"), "plain"]
+    names = legal_names(wanted)
+    assert len(set(names.values())) == len(wanted)
+    assert (names["a_b"], names[first], names["plain"]) == ("a_b", first, "plain")
+    assert legal_names(reversed(wanted)) == names
+    assert len(distinct_names([WantedName("a b", "GET /a")] * 2)) == 2  # of one thing told twice, both are given back
 
 
 def test_a_function_with_an_illegal_name_keeps_the_original_in_its_meta() -> None:

@@ -20,7 +20,7 @@ def test_the_public_names_are_those_of_the_contract() -> None:
 
 
 def test_importing_enfold_loads_no_optional_or_slow_module() -> None:
-    program = "import sys, enfold; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
+    program = "import sys, enfold; assert {*enfold.__all__} <= {*dir(enfold)}; print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     slow = {
         "asyncio",
@@ -36,3 +36,9 @@ def test_importing_enfold_loads_no_optional_or_slow_module() -> None:
         "attr",
     }
     assert slow & set(done.stdout.split()) == set()
+
+
+def test_a_module_is_there_without_being_imported_by_its_name() -> None:
+    program = "import enfold; print(enfold.errors.CallError is enfold.CallError, hasattr(enfold, 'nothing'), hasattr(enfold, '__main__'))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]

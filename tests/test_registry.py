@@ -213,11 +213,11 @@ def test_the_longest_legal_id_has_six_parts_and_200_characters() -> None:
 def test_an_operation_that_is_replaced_keeps_its_place() -> None:
     ops = shop()
     first, *others = list(ops)
-    made_anew = first.with_spec(first.spec)
+    made_anew = first.replace()
     ops.replace(made_anew)
     assert list(ops) == [made_anew, *others]
     with pytest.raises(LookupError, match=r"There is no operation shop\.nothing to replace"):
-        ops.replace(first.with_spec(first.spec.replace(name="nothing")))
+        ops.replace(first.replace(spec=first.spec.replace(name="nothing")))
 
 
 def test_a_short_name_never_moves_to_another_source_while_one_is_down() -> None:

@@ -114,6 +114,33 @@ async def test_a_changed_source_goes_on_until_its_successor_is_there(tmp_path: P
         assert len(calls) > 3
 
 
+async def test_a_source_with_another_name_takes_the_place_of_what_it_was_in_one_step(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    program = '[sources.{}]\nfunctions = "shop.py:ops"\n'
+    server = "[sources.{}]\ncommand = " + little("--slow", "0.2") + '\nnamespace = "little"\n'
+    async with served(tmp_path, program.format("one") + server.format("first")) as (registry, write):
+        failures: list[CallError] = []
+
+        async def call() -> None:
+            while True:
+                for operation, given in (("shop.price", {}), ("little.add", {"x": 1, "y": 2})):
+                    try:
+                        await registry.execute(operation, given)
+                    except CallError as error:
+                        failures.append(error)
+                await asyncio.sleep(0)
+
+        calling = asyncio.create_task(call())
+        for number in range(3):
+            names = [f"program{number}", f"server{number}"]
+            write(program.format(names[0]) + server.format(names[1]))
+            await until(registry, lambda names=names: sorted(each.name for each in registry.sources) == names)  # type: ignore[misc]
+            await until(registry, lambda: all(each.state == "up" for each in registry.sources))
+        calling.cancel()
+        assert failures == []
+        assert registry.find("price").id == "shop.price"  # by its short name, which nobody else has kept
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

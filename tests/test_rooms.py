@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -81,18 +80,14 @@ def test_no_module_needs_itself_not_even_by_a_late_import() -> None:
 
 
 def test_a_late_import_says_its_reason() -> None:
-    """A comment at the import or above it, in its file or for its room; an optional package is a reason by itself."""
+    """A comment at the import or above it, in its file or for its room."""
     unexplained = [
         f"{path.relative_to(SOURCE)}:{found.line}"
         for path in files().values()
         for found in imports(parsed(path))
-        if found.is_late and not _is_optional(found) and not _is_explained(path, found.line)
+        if found.is_late and not _is_explained(path, found.line)
     ]
     assert unexplained == []
-
-
-def _is_optional(found: Import) -> bool:
-    return found.names[0].partition(".")[0] not in {"enfold", "msgspec"} | sys.stdlib_module_names
 
 
 def _is_explained(path: Path, line: int) -> bool:

@@ -1,16 +1,22 @@
 """How each source is: told to whoever watches, as sources are opened, lost and found again; and what `/readyz` makes of it."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls.networks import free_port
 from tests.serving import serve
 
-from enfold import Identity, OperationRegistry
+from enfold import CallError, Identity, OperationRegistry
 from enfold.calls.memory import MemoryTransport
 from enfold.calls.transports.faulty import Faults, FaultyTransport
 from enfold.config import open_config
@@ -20,6 +26,7 @@ from enfold.sources.calls import from_calls
 from enfold.sources.mcp import from_mcp
 from enfold.sources.openapi import from_openapi
 from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
 
 LITTLE = [sys.executable, str(Path(__file__).parent / "sources" / "mcp" / "little_server.py")]
 
@@ -90,6 +97,104 @@ def test_a_document_shows_what_was_left_out_of_it() -> None:
     registry.register_all(from_openapi(document))
     shown = registry.sources["Shop"]
     assert (shown.kind, shown.state, shown.operations, len(shown.skipped)) == ("openapi", "up", 1, 1)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A service that has one answer."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(b"1")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is written."""
+
+
+@contextmanager
+def service(port: int) -> Iterator[int]:
+    """A service on a port, 0 for any, as long as the block runs."""
+    with ThreadingHTTPServer(("127.0.0.1", port), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_a_service_that_cannot_be_reached_is_down_until_it_answers_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Shop", "version": "1"},
+        "paths": {"/a": {"get": {"operationId": "a", "responses": {"200": {"content": {"application/json": {}}}}}}},
+    }
+    with service(0) as port:
+        document["servers"] = [{"url": f"http://127.0.0.1:{port}"}]
+        (tmp_path / "shop.json").write_text(json.dumps(document))
+        config = tmp_path / "enfold.toml"
+        config.write_text('[sources.api]\nopenapi = "shop.json"\nrequired = true\n')
+        opening = open_config(config, {})
+        registry = await opening.__aenter__()
+        assert (await registry.execute("api.a")).data == 1
+    try:
+        changes = Changes(registry.sources)
+        for _ in range(2):
+            with pytest.raises(CallError, match="cannot be reached"):
+                await registry.execute("api.a")
+        (missing,) = registry.sources.missing
+        assert (missing.name, missing.state) == ("api", "down")
+        assert "cannot be reached" in missing.why
+        with service(port):
+            await changes.until("up")  # though nobody calls it
+            assert registry.sources.missing == []
+    finally:
+        await opening.__aexit__(None, None, None)
+    lines = [each for each in caplog.messages if each.startswith("api is")]
+    assert lines == [f"api is down: {missing.why}", "api is up: 1 operation"]
+
+
+async def test_the_loss_and_return_of_a_process_is_a_line_each(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "enfold.toml"
+    config.write_text(f"[sources.little]\ncommand = {json.dumps(LITTLE)}\n")
+    async with open_config(config, {}) as registry:
+        changes = Changes(registry.sources)
+        for number in (1, 2):
+            os.kill((await registry.execute("little.told")).data["pid"], signal.SIGKILL)
+            await changes.until("down")
+            await changes.until("up")
+            lines = [each for each in caplog.messages if each.startswith("little is")]
+            assert len(lines) == 2 * number
+            assert lines[-2].startswith("little is down: little ")
+            assert lines[-1] == f"little is up: {registry.sources['little'].operations} operations"
+
+
+async def test_the_loss_and_return_of_a_server_at_an_address_is_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    ops, registry = OperationRegistry("shop"), OperationRegistry()
+    ops.register(lambda: 1, name="one", type="query")
+    port = free_port()
+    with serve(to_mcp(ops), port=port):
+        operations = await from_mcp(f"http://127.0.0.1:{port}/mcp", namespace="far").__aenter__()
+        registry.register_all(operations)
+    try:
+        for _ in range(2):
+            with pytest.raises(CallError):
+                await registry.execute("far.shop_one")
+        with serve(to_mcp(ops), port=port):
+            await operations.wake()
+    finally:
+        await operations.aclose()
+    lines = [each for each in caplog.messages if each.startswith("far is")]
+    assert [line.partition(":")[0] for line in lines] == ["far is down", "far is up"]
 
 
 # --- readiness ----------------------------------------------------------------------------------------------------

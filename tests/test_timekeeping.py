@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -78,3 +79,15 @@ async def test_a_deadline_shorter_than_a_tick_is_kept() -> None:
     with pytest.raises(CallError) as caught:
         await ops.execute("t.waiting")
     assert caught.value.code == "TIMEOUT"
+
+
+def test_a_loop_that_follows_another_in_its_thread_is_not_taken_for_it() -> None:
+    """The first ends while its timer is set; nobody has told the thread that it is gone."""
+
+    async def is_limited_by_this_loop() -> bool:
+        limit = limit_running_task(time.monotonic() + 60)
+        limit.end()
+        return limit._keeper.loop is asyncio.get_running_loop() and not timekeeper().is_stopped
+
+    assert asyncio.run(is_limited_by_this_loop())
+    assert asyncio.run(is_limited_by_this_loop())

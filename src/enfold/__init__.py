@@ -1,38 +1,38 @@
 """One registry of typed operations: many sources in, many surfaces out, one envelope."""
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from enfold.envelope import (
-    HTTP_RESPONSE_META_SCHEMA,
-    LOCAL_RESPONSE_META_SCHEMA,
-    MCP_CONTENT_BLOCK_SCHEMA,
-    MCP_RESPONSE_META_SCHEMA,
-    RESPONSE_ENVELOPE_SCHEMA,
-    RESPONSE_META_SCHEMA,
-    RESPONSE_SOURCES,
-    AudioContent,
-    EmbeddedResource,
-    HTTPResponseMeta,
-    ImageContent,
-    LocalResponseMeta,
-    MCPResponseMeta,
-    ResourceLink,
-    ResponseEnvelope,
-    TextContent,
-    from_wire,
-    http_envelope,
-    is_response_envelope,
-    local_envelope,
-    mcp_envelope,
-    to_wire,
-    unwrap,
-)
-from enfold.errors import CallError, FormatError
-from enfold.operation import AccessControl, Context, Identity, OperationSpec, OperationType
-from enfold.registry import OperationRegistry
-
+TYPE_CHECKING = False  # as `typing` has it, which would take most of the time that importing us takes
 if TYPE_CHECKING:
+    from typing import Any
+
+    from enfold.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
     from enfold.env import build_env
+    from enfold.envelope import (
+        RESPONSE_SOURCES,
+        HTTPResponseMeta,
+        LocalResponseMeta,
+        MCPResponseMeta,
+        ResponseEnvelope,
+        from_wire,
+        http_envelope,
+        is_response_envelope,
+        local_envelope,
+        mcp_envelope,
+        to_wire,
+        unwrap,
+    )
+    from enfold.envelope_schemas import (
+        HTTP_RESPONSE_META_SCHEMA,
+        LOCAL_RESPONSE_META_SCHEMA,
+        MCP_CONTENT_BLOCK_SCHEMA,
+        MCP_RESPONSE_META_SCHEMA,
+        RESPONSE_ENVELOPE_SCHEMA,
+        RESPONSE_META_SCHEMA,
+    )
+    from enfold.errors import CallError, FormatError
+    from enfold.operation import AccessControl, Context, Identity, OperationSpec, OperationType
+    from enfold.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
     from enfold.schema.repair import repair
 
@@ -74,20 +74,58 @@ __all__ = [
     "unwrap",
 ]
 
-# These are loaded when first used: a program that only imports the registry starts without them.
-_LATE = {
-    "CastError": "enfold.schema.cast",
-    "build_env": "enfold.env",
-    "cast": "enfold.schema.cast",
-    "repair": "enfold.schema.repair",
+# Each is loaded when it is first used: a command that only prints its help, a plugin that finds nothing to do and a
+# program that only catches our errors start without the rest.
+_PLACES = {
+    "content": ("AudioContent", "EmbeddedResource", "ImageContent", "ResourceLink", "TextContent"),
+    "env": ("build_env",),
+    "envelope": (
+        "RESPONSE_SOURCES",
+        "HTTPResponseMeta",
+        "LocalResponseMeta",
+        "MCPResponseMeta",
+        "ResponseEnvelope",
+        "from_wire",
+        "http_envelope",
+        "is_response_envelope",
+        "local_envelope",
+        "mcp_envelope",
+        "to_wire",
+        "unwrap",
+    ),
+    "envelope_schemas": (
+        "HTTP_RESPONSE_META_SCHEMA",
+        "LOCAL_RESPONSE_META_SCHEMA",
+        "MCP_CONTENT_BLOCK_SCHEMA",
+        "MCP_RESPONSE_META_SCHEMA",
+        "RESPONSE_ENVELOPE_SCHEMA",
+        "RESPONSE_META_SCHEMA",
+    ),
+    "errors": ("CallError", "FormatError"),
+    "operation": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
+    "registry": ("OperationRegistry",),
+    "schema.cast": ("CastError", "cast"),
+    "schema.repair": ("repair",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module 'enfold' has no attribute {name!r}")
-    from importlib import import_module  # with the first late name
+    from importlib import import_module  # with the first name
 
-    value = getattr(import_module(_LATE[name]), name)
-    globals()[name] = value
-    return value
+    place = next((place for place, names in _PLACES.items() if name in names), None)
+    if place is not None:
+        value = globals()[name] = getattr(import_module(f"enfold.{place}"), name)
+        return value
+    missing = f"enfold.{name}"
+    try:
+        if not name.startswith("_"):
+            return import_module(missing)  # `enfold.errors` after `import enfold`
+    except ModuleNotFoundError as error:
+        if error.name != missing:
+            raise
+    raise AttributeError(f"module 'enfold' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Those not loaded yet too, for whoever completes a name at a prompt."""
+    return sorted({*globals(), *__all__})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from enfold.errors import CallError
 from enfold.operation import AccessControl, Identity, OperationSpec
-
-__all__ = ["EVERYTHING", "check_access", "is_hidden", "may_call", "may_list"]
 
 EVERYTHING: Final = "*"  # the scope that satisfies every rule
 
@@ -41,6 +41,34 @@ def is_hidden(access: AccessControl, identity: Identity | None) -> bool:
     return identity is not None and not may_list(access, identity)
 
 
+def grants_all_of(identity: Identity, other: Identity) -> bool:
+    """Whether an identity may do all that another may: the same caller, as known now and before."""
+    if EVERYTHING in identity.scopes:
+        return True
+    resources = (other.resources or {}).items()
+    return other.scopes <= identity.scopes and all(
+        _actions(identity, name).issuperset(actions) for name, actions in resources
+    )
+
+
+def narrower(first: Identity, second: Identity) -> Identity:
+    """The first caller with what both may: the same one, as known before and now."""
+    if EVERYTHING in first.scopes:
+        return replace(first, scopes=second.scopes, resources=second.resources)
+    if EVERYTHING in second.scopes:
+        return first
+    names = {**(first.resources or {}), **(second.resources or {})}
+    common = {name: sorted(_actions(first, name) & _actions(second, name)) for name in names}
+    granted = {name: actions for name, actions in common.items() if actions}
+    return replace(first, scopes=first.scopes & second.scopes, resources=granted or None)
+
+
+def _actions(identity: Identity, name: str) -> set[str]:
+    """What a caller may do with a resource, by its own name and by the `*` of its kind."""
+    granted, kind = identity.resources or {}, name.partition(":")[0]
+    return {*granted.get(name, ()), *granted.get(f"{kind}:*", ())}
+
+
 def check_access(spec: OperationSpec, identity: Identity | None, input: object) -> None:
     """Raise unless the caller may: OPERATION_NOT_FOUND where no input would let them, else ACCESS_DENIED.
 
@@ -69,6 +97,8 @@ def _has_scopes(access: AccessControl, scopes: frozenset[str]) -> bool:
 def _has_resource(access: AccessControl, identity: Identity, input: Mapping[str, Any]) -> bool:
     keys = [f"{access.resource_type}:*"]
     resource_id = input.get(access.resource_id) if access.resource_id else None
+    if isinstance(resource_id, float) and resource_id.is_integer():
+        resource_id = int(resource_id)  # as an integer that is written 42.0 is read
     if isinstance(resource_id, str | int) and not isinstance(resource_id, bool):
         keys.append(f"{access.resource_type}:{resource_id}")
     return any(_grants(access, identity, key) for key in keys)

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["BYTES_PER_TOKEN", "estimate_tokens"]
-
 BYTES_PER_TOKEN: Final = 4  # of UTF-8; tokenizers differ, and none is asked
 
 

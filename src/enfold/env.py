@@ -12,8 +12,6 @@ from enfold.envelope import ResponseEnvelope, unwrap
 from enfold.errors import CallError
 from enfold.operation import Context, OperationSpec, OperationType
 
-__all__ = ["Env", "Operations", "build_env"]
-
 
 class Operations(Protocol):
     """What an env needs of a registry."""

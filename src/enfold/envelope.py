@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-import binascii
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeGuard, TypeVar, cast, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    TypeAlias,
+    TypeGuard,
+    TypeVar,
+    cast,
+    get_origin,
+)
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from enfold.errors import CallError, FormatError
+
+if TYPE_CHECKING:
+    from enfold.content import ContentBlock
+else:
+    ContentBlock = Any  # what msgspec sees where it looks into the types here
+
+# Imports inside functions: what is needed with the first content block, and seldom.
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -50,6 +68,9 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
     "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
     "invalid_json": "JSON that is broken was kept as text",
     "parsed_text": "The data was JSON in a text block",
+    "content_block": "Content that was no list of blocks became a block",
+    "not_a_number": "A number that JSON does not have became null",
+    "half_character": "Half a character was replaced",
     "left_out": "Fields were left out by the selection",
 }
 
@@ -77,113 +98,6 @@ class ResultWarning(msgspec.Struct, frozen=True):
         if self.count > 1:
             wire["count"] = self.count
         return wire
-
-
-# --- MCP content blocks -------------------------------------------------------------------------------------------
-
-
-class _Block(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all blocks share; `extra` keeps the fields a newer protocol revision may have added."""
-
-    annotations: dict[str, Any] | UnsetType = UNSET  # audience, priority, lastModified
-    _meta: dict[str, Any] | UnsetType = UNSET
-    extra: dict[str, Any] | UnsetType = UNSET
-
-    def to_wire(self) -> dict[str, Any]:
-        wire: dict[str, Any] = msgspec.to_builtins(self)
-        wire.update(wire.pop("extra", {}))
-        return wire
-
-
-class TextContent(_Block, frozen=True, rename="camel", tag_field="type", tag="text"):
-    """Text for a reader or a model."""
-
-    type: ClassVar[Literal["text"]] = "text"
-    text: str
-
-
-class ImageContent(_Block, frozen=True, rename="camel", tag_field="type", tag="image"):
-    """An image as base64 text."""
-
-    type: ClassVar[Literal["image"]] = "image"
-    data: str
-    mime_type: str
-
-
-class AudioContent(_Block, frozen=True, rename="camel", tag_field="type", tag="audio"):
-    """A sound as base64 text."""
-
-    type: ClassVar[Literal["audio"]] = "audio"
-    data: str
-    mime_type: str
-
-
-class EmbeddedResource(_Block, frozen=True, rename="camel", tag_field="type", tag="resource"):
-    """A resource in full: `uri`, perhaps `mimeType`, and `text` or `blob`."""
-
-    type: ClassVar[Literal["resource"]] = "resource"
-    resource: dict[str, Any]
-
-
-class ResourceLink(_Block, frozen=True, rename="camel", tag_field="type", tag="resource_link"):
-    """Where a resource can be read."""
-
-    type: ClassVar[Literal["resource_link"]] = "resource_link"
-    uri: str
-    name: str
-    title: str | UnsetType = UNSET
-    description: str | UnsetType = UNSET
-    mime_type: str | UnsetType = UNSET
-    size: int | UnsetType = UNSET
-
-
-ContentBlock: TypeAlias = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
-
-_BLOCK_TYPES: Final[dict[str, type[_Block]]] = {
-    "text": TextContent,
-    "image": ImageContent,
-    "audio": AudioContent,
-    "resource": EmbeddedResource,
-    "resource_link": ResourceLink,
-}
-
-
-def is_content_block(value: object) -> bool:
-    return isinstance(value, _Block)
-
-
-def content_block(value: Any) -> ContentBlock:
-    """The block a value stands for; one of a kind we do not know becomes a text block holding its JSON."""
-    if isinstance(value, _Block):
-        return value  # type: ignore[return-value]  # the five subclasses are all there are
-    try:
-        return _read_block(value)
-    except (msgspec.ValidationError, AttributeError, KeyError, TypeError):
-        return TextContent(text=json_text(value))
-
-
-def _read_block(value: Mapping[str, Any]) -> ContentBlock:
-    kind = _BLOCK_TYPES[value["type"]]
-    if kind is EmbeddedResource and not isinstance(value["resource"]["uri"], str):
-        raise TypeError("a resource has an address")
-    fields = set(kind.__struct_encode_fields__) - {"extra"} | {"type"}
-    known = {key: item for key, item in value.items() if key in fields and item is not None}
-    block: Any = msgspec.convert(known, kind)
-    extra = {key: item for key, item in value.items() if key not in fields}
-    return cast(ContentBlock, msgspec.structs.replace(block, extra=extra) if extra else block)
-
-
-def json_text(value: Any) -> str:
-    """The JSON of any value; what has no such form is told as text, and half a character is escaped."""
-    try:
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    except (ValueError, TypeError, RecursionError):
-        import json  # for the few values that msgspec refuses
-
-    try:
-        return json.dumps(value, default=str, skipkeys=True)
-    except (ValueError, TypeError, RecursionError):
-        return json.dumps(type(value).__name__)
 
 
 # --- meta ---------------------------------------------------------------------------------------------------------
@@ -263,7 +177,11 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
             return "\n".join(_texts(self.meta))
         if isinstance(self.data, bytes):
             return self.data.decode("utf-8", "replace")
-        return self.data if isinstance(self.data, str) else json_text(self.data)
+        if isinstance(self.data, str):
+            return self.data
+        from enfold.content import json_text
+
+        return json_text(self.data)
 
     def json(self) -> Any:
         """The JSON value that `text()` holds; FormatError, which is a ValueError, where it holds none."""
@@ -283,7 +201,8 @@ _BODILESS: Final = (204, 205)
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
     """The text blocks that are for people: the encoded block of a ToolEnvelope is not."""
-    from enfold.self_named import is_encoded_block  # late, for the start: few programs read texts
+    from enfold.content import TextContent
+    from enfold.self_named import is_encoded_block
 
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
     return [text for text in texts if not is_encoded_block(text)]
@@ -338,6 +257,8 @@ def mcp_envelope(
     _meta: dict[str, Any] | UnsetType = UNSET,
 ) -> ResponseEnvelope[T]:
     """Wrap the result of an MCP tool; blocks may be our types or their wire form."""
+    from enfold.content import content_block
+
     given = content if isinstance(content, list) else list(content)
     blocks = tuple(map(content_block, given))
     meta = MCPResponseMeta(is_error, blocks, structured_content, _meta)
@@ -354,6 +275,11 @@ def _is_same(data: Any, given: list[Any]) -> bool:
         return data is given or (isinstance(data, list) and data == given)
     except RecursionError:  # deeper than the stack, as no content is
         return False
+
+
+def has_own_schema(value: Any) -> bool:
+    """Whether a value says by which schema it goes."""
+    return isinstance(value, Mapping) and isinstance(value.get("schema_version"), str)
 
 
 def is_response_envelope(value: object) -> TypeGuard[ResponseEnvelope[Any] | Mapping[str, Any]]:
@@ -403,10 +329,11 @@ def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
 
 
 def _failed_tool(meta: MCPResponseMeta) -> CallError:
-    from enfold.self_named import described_failure  # late, as above
+    from enfold.content import TextContent
+    from enfold.self_named import described_failure
 
     texts = [block.text for block in meta.content if isinstance(block, TextContent)]
-    described = described_failure(meta.structured_content, texts)
+    described = described_failure(meta.structured_content, texts, meta._meta)
     return described or CallError("EXECUTION_ERROR", "\n".join(_texts(meta)) or "The tool reported an error")
 
 
@@ -438,6 +365,8 @@ def to_wire(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     data, meta = envelope.data, envelope.meta
     wire_meta = _META_WRITERS[meta.source](meta)
     if isinstance(data, bytes | bytearray | memoryview):
+        import binascii
+
         data = binascii.b2a_base64(data, newline=False).decode()
         if isinstance(meta, HTTPResponseMeta):
             wire_meta["dataEncoding"] = "base64"
@@ -502,8 +431,9 @@ def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> 
 
 
 def _found(code: str, *path: Any) -> ResultWarning:
-    names = (str(name)[:_LONGEST_NAME].replace("~", "~0").replace("/", "~1") for name in path)
-    return ResultWarning(code, "".join(f"/{name}" for name in names))
+    from enfold.json_pointer import escape
+
+    return ResultWarning(code, "".join(f"/{escape(str(name)[:_LONGEST_NAME])}" for name in path))
 
 
 def _bounded(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
@@ -525,6 +455,8 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
         return _mapped_data(data, fields.get("content", []), meta.content)
     if meta.source != "http" or fields.get("dataEncoding") != "base64" or not isinstance(data, str):
         return data
+    import binascii
+
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
@@ -567,6 +499,8 @@ def _read_http(take: Any) -> HTTPResponseMeta:
 
 
 def _read_mcp(take: Any) -> MCPResponseMeta:
+    from enfold.content import content_block
+
     return MCPResponseMeta(
         take("isError", bool, False),
         tuple(content_block(block) for block in take("content", list[Any], [])),
@@ -577,104 +511,8 @@ def _read_mcp(take: Any) -> MCPResponseMeta:
 
 _META_READERS: Final[dict[str, Any]] = {"local": _read_local, "http": _read_http, "mcp": _read_mcp}
 
-
-# --- schemas ------------------------------------------------------------------------------------------------------
-
-# What a server says of its blocks passes as it came: audience, priority, lastModified, or something newer.
-_ANNOTATIONS_SCHEMA: Final[dict[str, Any]] = {"type": "object"}
-
-
-def _block_schema(kind: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    shared = {"annotations": _ANNOTATIONS_SCHEMA, "_meta": {"type": "object"}}
-    return {
-        "type": "object",
-        "properties": {"type": {"const": kind}, **properties, **shared},
-        "required": ["type", *required],
-    }
-
-
-_STRING: Final[dict[str, Any]] = {"type": "string"}
-_MEDIA: Final[dict[str, Any]] = {"data": {"type": "string", "contentEncoding": "base64"}, "mimeType": _STRING}
-
-MCP_CONTENT_BLOCK_SCHEMA: Final[dict[str, Any]] = {
-    "anyOf": [
-        _block_schema("text", {"text": _STRING}, ["text"]),
-        _block_schema("image", _MEDIA, ["data", "mimeType"]),
-        _block_schema("audio", _MEDIA, ["data", "mimeType"]),
-        _block_schema(
-            "resource",
-            {
-                "resource": {
-                    "type": "object",
-                    "properties": {"uri": _STRING, "mimeType": _STRING, "text": _STRING, "blob": _STRING},
-                    "required": ["uri"],
-                }
-            },
-            ["resource"],
-        ),
-        _block_schema(
-            "resource_link",
-            {
-                "uri": _STRING,
-                "name": _STRING,
-                "title": _STRING,
-                "description": _STRING,
-                "mimeType": _STRING,
-                "size": {"type": "integer"},
-            },
-            ["uri", "name"],
-        ),
-    ]
-}
-
-LOCAL_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"source": {"const": "local"}, "operationId": _STRING, "timestamp": {"type": "integer"}},
-    "required": ["source", "operationId", "timestamp"],
-    "additionalProperties": False,
-}
-
-HTTP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "source": {"const": "http"},
-        "statusCode": {"type": "integer"},
-        "headers": {"type": "object", "additionalProperties": _STRING},
-        "contentType": _STRING,
-        "eventType": _STRING,
-        "lastEventId": _STRING,
-        "dataEncoding": {"const": "base64"},
-    },
-    "required": ["source", "statusCode", "headers", "contentType"],
-    "additionalProperties": False,
-}
-
-MCP_RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "source": {"const": "mcp"},
-        "isError": {"type": "boolean"},
-        "content": {"type": "array", "items": MCP_CONTENT_BLOCK_SCHEMA},
-        "structuredContent": {},
-        "_meta": {"type": "object"},
-    },
-    "required": ["source", "isError", "content"],
-    "additionalProperties": False,
-}
-
-RESPONSE_META_SCHEMA: Final[dict[str, Any]] = {
-    "anyOf": [LOCAL_RESPONSE_META_SCHEMA, HTTP_RESPONSE_META_SCHEMA, MCP_RESPONSE_META_SCHEMA]
-}
-
-RESPONSE_ENVELOPE_SCHEMA: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {"data": {"description": "Operation output"}, "meta": RESPONSE_META_SCHEMA},
-    "required": ["data", "meta"],
-    "additionalProperties": False,
-}
-
-_META_FIELDS: Final = {
-    "local": LOCAL_RESPONSE_META_SCHEMA["properties"].keys(),
-    "http": HTTP_RESPONSE_META_SCHEMA["properties"].keys(),
-    "mcp": MCP_RESPONSE_META_SCHEMA["properties"].keys(),
+_META_FIELDS: Final[dict[str, set[str]]] = {
+    "local": {"source", *LocalResponseMeta.__struct_encode_fields__},
+    "http": {"source", "dataEncoding", *HTTPResponseMeta.__struct_encode_fields__} - {"privateHeaders"},
+    "mcp": {"source", *MCPResponseMeta.__struct_encode_fields__},
 }

@@ -7,19 +7,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-__all__ = [
-    "CATEGORIES",
-    "CODES",
-    "CallError",
-    "Code",
-    "DecodeError",
-    "FormatError",
-    "Reason",
-    "code_row",
-    "error_from",
-    "safe_code",
-]
-
 # The kinds of failures that ToolEnvelope V1 knows; an operation may choose one for a code of its own.
 CATEGORIES: Final = (
     "validation",
@@ -33,8 +20,10 @@ CATEGORIES: Final = (
     "internal",
 )
 
+ERROR_KEY: Final = "enfold/error"  # in the `_meta` of an MCP result: code, details and whether to retry
 MAX_MESSAGE: Final = 500
 MAX_OUTPUT: Final = 2000  # of what a program said on its standard error
+PROGRAM_OUTPUT: Final = "stderr"  # among the details: what a program said that failed
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -89,6 +78,12 @@ def safe_code(code: str) -> str:
     return code if code in CODES or (0 < len(code) <= 128 and _IN_CODES.issuperset(code)) else "UNKNOWN_ERROR"
 
 
+def writable(text: str) -> str:
+    """The text without half characters: UTF-8 cannot hold them, and names of files that are no text have them."""
+    text = str(text)  # an exception is often given where its words are meant
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class CallError(Exception):
     """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
 
@@ -101,8 +96,9 @@ class CallError(Exception):
         details: dict[str, Any] | None = None,
         retryable: bool | None = None,
     ) -> None:
+        message = writable(message)
         super().__init__(message)
-        self.code = code
+        self.code = writable(code)
         self.message = message
         self.details: dict[str, Any] = {} if details is None else details
         self.row = code_row(code)  # or what the operation declares for a code of its own
@@ -110,6 +106,7 @@ class CallError(Exception):
         self.operation_id: str | None = None  # the operation that failed, which another one may have called
         self.request_id: str | None = None  # the id under which our log has the rest of the story
         self.provenance: dict[str, Any] | None = None  # the record of the run that failed, where one was asked for
+        self.hidden: str | None = None  # what is said instead where the words of an exception are for nobody
         self.partial: Any = None  # in the process only: the envelope that was refused, where there is one
 
     def __str__(self) -> str:
@@ -121,8 +118,33 @@ class CallError(Exception):
     def __reduce__(self) -> tuple[type[CallError], tuple[str, str, dict[str, Any], bool]]:
         return type(self), (self.code, self.message, self.details, self.retryable)
 
+    def hide_words(self) -> None:
+        """Say no more of an unexpected exception than that there was one; what a handler says itself stays."""
+        if self.hidden is not None:
+            self.message = self.hidden
+            self.details.pop(PROGRAM_OUTPUT, None)
+
+    def own_kind(self) -> tuple[str | None, bool | None]:
+        """Its category, and whether its caller can recover, each None where it is that of the code."""
+        usual, row = code_row(self.code), self.row
+        category = None if row.category == usual.category else row.category
+        return category, None if row.recoverable == usual.recoverable else row.recoverable
+
+    def take_kind(self, category: str | None, recoverable: bool | None) -> None:
+        """Be of the kind that `own_kind` gave, on another machine or at another time."""
+        if category is not None:
+            self.row = msgspec.structs.replace(self.row, category=category)
+        if recoverable is not None:
+            self.row = msgspec.structs.replace(self.row, recoverable=recoverable)
+
     def to_wire(self) -> dict[str, Any]:
         return {"code": self.code, "message": self.message, "details": self.details, "retryable": self.retryable}
+
+
+def invalid_argument(argument: str, reason: Reason, expected: str | None, message: str | None = None) -> CallError:
+    """The VALIDATION_ERROR about one argument; where no message is given, it says what the argument must be."""
+    details = {"argument": argument, "reason": reason, "expected": expected}
+    return CallError("VALIDATION_ERROR", message or f'Argument "{argument}" must be {expected}', details)
 
 
 class FormatError(ValueError):
@@ -157,26 +179,34 @@ class DecodeError(ValueError):
 
 
 def error_from(exception: BaseException, hidden: str | None = None) -> CallError:
-    """The error for an exception that a handler let out; `hidden` is the sentence where its own is for nobody."""
+    """The error for an exception that a handler let out; `hidden` is the sentence for where its own is for nobody."""
     while isinstance(exception, BaseExceptionGroup) and len(exception.exceptions) == 1:
         exception = exception.exceptions[0]  # what a task group puts around the one thing that went wrong
     if isinstance(exception, CallError):
         return exception
+    error = _unexpected(exception)
+    error.hidden = hidden
+    return error
+
+
+def _unexpected(exception: BaseException) -> CallError:
     subprocess = sys.modules.get("subprocess")  # whoever has not loaded it cannot have raised one of these
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
-        return _failed_program(exception, hidden)
+        return _failed_program(exception)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
-        return CallError("TIMEOUT", hidden or f"A program took longer than {exception.timeout} seconds")
+        return CallError("TIMEOUT", f"A program took longer than {exception.timeout} seconds")
     if isinstance(exception, TimeoutError):
-        sentence = _text(exception)[:MAX_MESSAGE] if exception.args else "What the handler waited for took too long"
-        return CallError("TIMEOUT", hidden or sentence)
-    error = CallError("EXECUTION_ERROR", hidden or _text(exception)[:MAX_MESSAGE])
+        sentence = (
+            sentence_of(exception)[:MAX_MESSAGE] if exception.args else "What the handler waited for took too long"
+        )
+        return CallError("TIMEOUT", sentence)
+    error = CallError("EXECUTION_ERROR", sentence_of(exception)[:MAX_MESSAGE])
     if isinstance(exception, PermissionError):
         error.row = msgspec.structs.replace(error.row, category="authorization")
     return error
 
 
-def _failed_program(exception: Any, hidden: str | None) -> CallError:
+def _failed_program(exception: Any) -> CallError:
     """A program that failed: how it ended and what it said, but never its command line, which may hold a secret."""
     status = exception.returncode
     ended = (
@@ -185,10 +215,10 @@ def _failed_program(exception: Any, hidden: str | None) -> CallError:
         else f"failed with exit code {status}"
     )
     details: dict[str, Any] = {"exit_code": status}
-    said = "" if hidden else _readable(exception.stderr)
+    said = _readable(exception.stderr)
     if said:
-        details["stderr"] = said
-    return CallError("EXECUTION_ERROR", hidden or f"A program {ended}", details)
+        details[PROGRAM_OUTPUT] = said
+    return CallError("EXECUTION_ERROR", f"A program {ended}", details)
 
 
 def _readable(output: Any) -> str:
@@ -197,8 +227,9 @@ def _readable(output: Any) -> str:
     return "".join(character for character in text[-MAX_OUTPUT:] if character.isprintable() or character in "\n\t")
 
 
-def _text(exception: BaseException) -> str:
+def sentence_of(value: object) -> str:
+    """What an exception or another object says, or at least what its class is called."""
     try:
-        return str(exception) or type(exception).__name__
+        return str(value) or type(value).__name__
     except BaseException:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure
-        return type(exception).__name__
+        return type(value).__name__

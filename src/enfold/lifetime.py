@@ -10,9 +10,7 @@ from enfold.operation import is_coroutine_function
 if TYPE_CHECKING:
     import asyncio
 
-    from enfold.operation.repeats import OnceStore
-
-__all__ = ["Hook", "Lifetime"]
+    from enfold.operation.repeats import DurableCalls, OnceStore
 
 Hook: TypeAlias = Callable[[], Any]  # a `def` or an `async def`
 T = TypeVar("T")
@@ -25,7 +23,7 @@ class Lifetime:
     first call opens it, and `during` closes it after a piece of work.
     """
 
-    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready", "once")
+    __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready", "once", "tasks")
 
     def __init__(self) -> None:
         self._on_start: list[Hook] = []
@@ -35,6 +33,7 @@ class Lifetime:
         self._opening: asyncio.Future[None] | None = None
         self.is_ready = True  # as long as there is nothing to run
         self.once: OnceStore | None = None  # first results for idempotency keys, made with the first key
+        self.tasks: DurableCalls | None = None  # where durable operations run, whose first results are tasks
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
         if self._is_open:

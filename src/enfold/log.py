@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ["Log", "bounded_line", "silence"]
-
 LONGEST: Final = 4000  # characters of one fact
 
 _silent: set[str] = set()
@@ -63,6 +61,18 @@ def bounded_line(fact: Any, longest: int = LONGEST) -> Any:
         return text
     cut = text[:longest] + ("…" if len(text) > longest else "")
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what a terminal would obey: a stranger's words may hold escapes and line ends."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """So many things, in the word for one or for many."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def silence(*names: str) -> None:

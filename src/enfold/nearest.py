@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import Final
 
-__all__ = ["nearest", "nearest_id"]
-
 _MOST_COMPARED: Final = 5_000
 _MOST_OF_A_NAME: Final = 100
 
@@ -22,11 +20,16 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def nearest_id(name: str, known: Iterable[str]) -> str | None:
-    """The same for the names of operations: those that share nothing but their namespace are not alike."""
-    found = nearest(name, known, 0.75)
+    """The known operation id that is most like this one in its name: a shared namespace is not enough, a wrong one no harm."""
+    names = list(islice(known, _MOST_COMPARED))
+    found = nearest(name, names, 0.75)
     if found is None:
-        return None
+        return next((each for each in names if _ends_with(name, each) or _ends_with(each, name)), None)
     pairs = zip(name.lower(), found.lower(), strict=False)
     shared = "".join(mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     start = max(shared.rfind("."), shared.rfind("_")) + 1
     return found if nearest(name[start:], [found[start:]]) else None
+
+
+def _ends_with(name: str, end: str) -> bool:
+    return name[:_MOST_OF_A_NAME].lower().endswith((f".{end.lower()}", f"_{end.lower()}"))

@@ -5,7 +5,7 @@ It knows nothing of HTTP, MCP or brokers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from time import time_ns
 from typing import Any, Final, TypeAlias
@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from enfold.content import is_content_block
 from enfold.envelope import (
     ROOT_MISMATCH,
     HTTPResponseMeta,
@@ -21,7 +22,7 @@ from enfold.envelope import (
     ResponseEnvelope,
     ResultWarning,
     from_wire,
-    is_content_block,
+    has_own_schema,
     is_response_envelope,
     local_envelope,
     mcp_envelope,
@@ -33,8 +34,6 @@ from enfold.schema.check import Schema, compile_schema
 from enfold.schema.plain import is_plain, to_plain
 from enfold.schema.signature import Signature
 from enfold.schema.structs import QuickTests
-
-__all__ = ["KEPT_WRONG", "Finish", "build_pipeline", "build_writing_pipeline"]
 
 Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
 
@@ -82,12 +81,13 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
     if tests is None:
         return finish
     write = _writer(tests, signature) if spec.values == 1 else None  # several values are written one by one
+    convert, kind, guard = msgspec.convert, tests.type, tests.guard
 
     def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
         """The envelope of a result: as it is where it fits, else through the steps of the pipeline."""
         try:
-            if type(result) is dict and "meta" not in result:
-                tests.of_writable(result)
+            if type(result) is dict and "meta" not in result and (guard is None or guard(result)):
+                convert(result, kind)  # a keyword would take half as long again
                 return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
         except Exception:  # noqa: BLE001, S110  # it may be of the declared type, or needs a closer look
             pass
@@ -140,7 +140,7 @@ class _SlowPath:
             return None
         is_clean = self.clean_test()
         quick = self._schema.quick_tests() if converter.gives_builtins and is_clean not in (is_plain, _never) else None
-        test = is_clean if quick is None else _either(quick.of_builtins, is_clean)
+        test = is_clean if quick is None else _either(quick.type, is_clean)
         return _Typed(converter.convert, test, converter.is_final)
 
     def finish(self, result: Any) -> ResponseEnvelope[Any]:
@@ -186,7 +186,7 @@ class _SlowPath:
     def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
         if isinstance(data, bytes):
             return data, self._bytes_mismatch(len(data))
-        if _has_own_schema(data):
+        if has_own_schema(data):
             return data, tuple(map(_of_another_schema, self._schema.mismatches(data)))
         policy = self._policy.normalize
         if policy == "off":
@@ -197,7 +197,7 @@ class _SlowPath:
         return repaired.data, repaired.warnings
 
     def _bytes_mismatch(self, size: int) -> tuple[ResultWarning, ...]:
-        """A body's raw bytes, which are text on every wire, are wrong only where no text was promised."""
+        """The warning about a body of raw bytes where the schema allows no text, which they are on every wire."""
         is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema.mismatches(""))
         return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
@@ -238,10 +238,14 @@ class _Typed(msgspec.Struct, frozen=True):
     is_final: bool
 
 
-def _either(quick: Callable[[Any], Any], is_clean: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _either(kind: Any, is_clean: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    # msgspec takes a list or a union apart at every call, but a struct once.
+    is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    struct = kind if is_struct else msgspec.defstruct("_Result", [("data", kind)])
+
     def test(plain: Any) -> bool:
         try:
-            quick(plain)
+            msgspec.convert(plain if is_struct else {"data": plain}, struct)
         except Exception:  # noqa: BLE001  # what it refuses may still be clean
             return is_clean(plain)
         return True
@@ -259,7 +263,7 @@ def _is_passed_on(result: Any) -> bool:
 
 def _is_content(result: Any) -> bool:
     if isinstance(result, list | tuple):
-        return bool(result) and all(is_content_block(item) for item in result)
+        return bool(result) and is_content_block(result[0]) and all(map(is_content_block, result))
     return is_content_block(result)
 
 
@@ -287,16 +291,12 @@ def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
 
 
 def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
-    """An MCP result that tells of a failure is not what the schema speaks of."""
+    """Whether the schema does not apply: to an MCP result that tells of a failure."""
     return isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
 
 
-def _has_own_schema(data: Any) -> bool:
-    return isinstance(data, Mapping) and isinstance(data.get("schema_version"), str)
-
-
 def _of_another_schema(warning: ResultWarning) -> ResultWarning:
-    """A payload that says by which schema it goes is not something else than was promised."""
+    """The warning, which for a payload with a schema of its own never makes the result a failure."""
     is_root = warning.code == ROOT_MISMATCH
     return msgspec.structs.replace(warning, code="type_mismatch") if is_root else warning
 

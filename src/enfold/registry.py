@@ -9,23 +9,17 @@ from typing import (
     Final,
     Literal,
     NoReturn,
-    Protocol,
     TypeAlias,
     TypeVar,
     Unpack,
     overload,
-    runtime_checkable,
 )
 
 import msgspec
 from msgspec.structs import replace
 
 from enfold.access import EVERYTHING, is_hidden, may_list
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.lifetime import Lifetime
-from enfold.log import Log
-from enfold.observing import Observer, Observers
 from enfold.operation import (
     DEFAULT_POLICY,
     INHERIT,
@@ -41,15 +35,16 @@ from enfold.operation import (
     operation_id,
 )
 from enfold.reserved import Reserved, check_namespace, is_reserved
-from enfold.runtime import PreparedOperation, drive
 
 if TYPE_CHECKING:
     from enfold.env import Env
+    from enfold.envelope import ResponseEnvelope
+    from enfold.lifetime import Lifetime
+    from enfold.observing.observers import Observer, Observers
     from enfold.operation.options import OperationOptions
+    from enfold.runtime import PreparedOperation
     from enfold.source_states import SourceTable
     from enfold.threads import Threads
-
-__all__ = ["OperationRegistry", "Registry", "not_found"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H", bound=Callable[[], Any])
@@ -79,6 +74,11 @@ class Registry:
     @property
     def sources(self) -> SourceTable:
         """Where the operations come from, and how each source is at this moment."""
+        raise NotImplementedError
+
+    @property
+    def policy(self) -> Policy:
+        """How calls are treated that say nothing else."""
         raise NotImplementedError
 
     @property
@@ -117,7 +117,7 @@ class Registry:
         return [
             spec
             for spec in (prepared.spec for prepared in operations.values())
-            if (namespace is None or _lies_in(spec, namespace))
+            if (namespace is None or spec.lies_in(namespace))
             and (tag is None or tag in spec.tags)
             and (type is None or spec.type == type)
         ]
@@ -183,6 +183,15 @@ class Registry:
             raise self.unknown(operation_id, _EVERYBODY) if self._names_all else not_found(operation_id)
         return prepared
 
+    def told(self, operation_id: str, error: CallError) -> CallError:
+        """The error that a call has ended with, as callers hear it; where its operation is gone, by the policy of all."""
+        prepared = self._look_up(operation_id)
+        if prepared is not None:
+            return prepared.told(error)
+        if not self.policy.expose_errors:
+            error.hide_words()
+        return error
+
     # running
 
     def prepared(self, operation_id: str, *, for_writing: bool = False) -> PreparedOperation:
@@ -208,6 +217,8 @@ class Registry:
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """`execute` for a program without an event loop: a `def` runs in place, an `async def` in a loop of its own."""
+        from enfold.runtime import drive  # as below
+
         context = context or Context()
         context.inline = True
         call = self.execute(operation_id, input, context)
@@ -262,13 +273,6 @@ class Registry:
         return View(self, lambda spec: spec, policy)
 
 
-@runtime_checkable
-class Living(Protocol):
-    """A source whose operations come and go: it keeps the registry that has taken them up to date."""
-
-    def keep_current(self, registry: OperationRegistry) -> None: ...
-
-
 class OperationRegistry(Registry):
     """One registry of typed operations."""
 
@@ -290,6 +294,10 @@ class OperationRegistry(Registry):
 
         The rest are policies, which an operation may override.
         """
+        # With the first registry: many only import us.
+        from enfold.lifetime import Lifetime
+        from enfold.observing.observers import Observers
+
         if namespace:
             operation_id(namespace, "x")
             check_namespace(namespace)
@@ -376,8 +384,9 @@ class OperationRegistry(Registry):
         for operation in batch:
             self._entries[operation.spec.id] = self._run(operation)
         self._changed()
-        if isinstance(operations, Living):
-            operations.keep_current(self)
+        keep_current = getattr(operations, "keep_current", None)  # of a source whose operations come and go
+        if keep_current is not None:
+            keep_current(self)
 
     def replace(self, operation: Operation) -> None:
         """Put an operation in the place of the one that has its id."""
@@ -411,6 +420,8 @@ class OperationRegistry(Registry):
         self._changed()
 
     def _run(self, operation: Operation) -> PreparedOperation:
+        from enfold.runtime import PreparedOperation  # with the first operation: many only import us
+
         policy = operation.policy.over(self._policy)
         return PreparedOperation(operation, policy, self.threads, self._env, self.lifetime, observers=self.observers)
 
@@ -547,6 +558,10 @@ class View(Registry):
         return self._base.sources
 
     @property
+    def policy(self) -> Policy:
+        return self._policy.over(self._base.policy)
+
+    @property
     def version(self) -> int:
         return self._base.version
 
@@ -572,6 +587,9 @@ class View(Registry):
         if self._guard is not None and isinstance(access, ReservedAccess):
             guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.reserved.has_identities)
             spec = spec.replace(access_control=replace(access, has_identities=guarded))
+        return self._variant(prepared, spec)
+
+    def _variant(self, prepared: PreparedOperation, spec: OperationSpec) -> PreparedOperation:
         guard = None if self._guard is None else True
         return prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
 
@@ -580,28 +598,25 @@ class View(Registry):
 
     def _leave_out(self, problem: str) -> None:
         """What is registered later and has no place in the view must not take the others' away."""
+        from enfold.log import Log  # most views leave nothing out
+
         Log("enfold.registry").warning("%s: left out", problem)
 
-    def _derive(self, told: Callable[[str], None]) -> dict[str, PreparedOperation]:
+    def _derive(self, report: Callable[[str], None]) -> dict[str, PreparedOperation]:
         entries: dict[str, PreparedOperation] = {}
         for prepared in self._base._operations().values():
             try:
                 spec = self._shown(prepared.spec)
             except ValueError as error:  # an id too long under a prefix
-                told(str(error))
+                report(str(error))
                 continue
             if spec is None:
                 continue
             if spec.id in entries:
-                told(f"Two operations would be called {spec.id} in this view")
+                report(f"Two operations would be called {spec.id} in this view")
                 continue
             same = spec is prepared.spec and self._policy is INHERIT and self._guard is None
-            guard = None if self._guard is None else True
-            entries[spec.id] = (
-                prepared
-                if same
-                else prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
-            )
+            entries[spec.id] = prepared if same else self._variant(prepared, spec)
         return entries
 
 
@@ -627,10 +642,6 @@ def _with_selection(operation: Operation, text: str) -> Operation:
     except CallError as error:
         raise ValueError(f"{operation.spec.id}: {error.message}") from None
     return operation
-
-
-def _lies_in(spec: OperationSpec, namespace: str) -> bool:
-    return spec.namespace == namespace or spec.namespace.startswith(f"{namespace}.")
 
 
 def _join(prefix: str, namespace: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from enfold.operation import OPEN, Operation, OperationType, ReservedAccess, operation_from_function
-from enfold.runtime import PreparedOperation
+from enfold.operation import OPEN, AccessControl, Operation, OperationType, ReservedAccess, operation_from_function
 
-__all__ = ["ADMIN", "READ", "RESERVED", "Elsewhere", "Reserved", "check_namespace", "is_reserved", "reserved_operation"]
+if TYPE_CHECKING:
+    from enfold.runtime import PreparedOperation
 
 RESERVED: Final = "enfold"
 READ: Final = "enfold:read"  # the scope of whoever may look at this program
+READERS: Final = AccessControl(required_scopes=(READ,))
 ADMIN: Final = "enfold:admin"  # the scope of whoever sees the calls and tasks of others, too
 
 Make: TypeAlias = Callable[[], Iterable[Operation]]
@@ -41,7 +42,7 @@ def reserved_operation(
     return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
 
 
-class Elsewhere(Protocol):
+class OtherProcesses(Protocol):
     """The other processes that serve the same: they are asked by the name of what is wanted, and tell plain data."""
 
     async def ask(self, name: str) -> list[Any]:
@@ -59,7 +60,7 @@ class Reserved:
         self._changed = changed
         self._offers: dict[str, Make] = {}
         self._made: dict[str, PreparedOperation] | None = None
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: OtherProcesses | None = None
         self.surfaces: dict[str, str] = {}  # by name, the address of each below that of the program
         self.has_identities = False  # whether callers of some surface can prove who they are
 

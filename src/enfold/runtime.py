@@ -8,15 +8,14 @@ from __future__ import annotations
 import sys
 import time
 import types
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from enfold.access import check_access
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, DecodeError, error_from
+from enfold.errors import CallError, DecodeError, error_from, invalid_argument
 from enfold.lifetime import Lifetime
-from enfold.log import Log
-from enfold.observing import SpanStart
 from enfold.operation import (
     INHERIT,
     Context,
@@ -27,20 +26,21 @@ from enfold.operation import (
     Policy,
     is_coroutine_function,
 )
+from enfold.operation.context import DETACHABLE, TASK
 
 if TYPE_CHECKING:
     from enfold.env import Env
-    from enfold.observing import Observers
+    from enfold.observing.call_record import SpanStart
+    from enfold.observing.observers import Observers
     from enfold.operation.limits import CallLimits
-    from enfold.operation.repeats import OnceStore
+    from enfold.operation.payload_log import CallPayload, PayloadLog
+    from enfold.operation.repeats import DurableCalls, OnceStore
     from enfold.pipeline import Finish
     from enfold.selection.selecting import Selection
     from enfold.threads import Threads
     from enfold.timekeeping import Limit
 
 # Imports inside functions: what a first call without faults, threads and limits does not need.
-
-__all__ = ["PreparedOperation", "drive", "is_cancellation", "never_waits"]
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ _STRAY: Final = "what the handler waited for was cancelled"
 class PreparedOperation:
     """One operation made ready to run: all that is known before a call, made once and held by every surface.
 
-    `is_open`: nothing is required of its callers, who need not even be counted. `needs_context`: its handler takes one. `needs_loop`: running it
+    `is_open`: nothing is required of its callers, who need not even be counted. `needs_context`: its handler takes one, or what it is given is kept. `needs_loop`: running it
     takes an event loop, even where a `def` is run in place.
     """
 
@@ -65,14 +65,17 @@ class PreparedOperation:
         "_for_writing",
         "_handler",
         "_is_async",
+        "_is_bare",
         "_is_guarded",
+        "_is_task",
         "_lifetime",
         "_limit",
         "_limits",
         "_make_env",
         "_may_wait",
         "_observers",
-        "_plain",
+        "_payloads",
+        "_plain_finish",
         "_policy",
         "_selections",
         "_selects",
@@ -117,17 +120,22 @@ class PreparedOperation:
         self._takes_input = signature is None
         self._context_parameter = None if signature is None else signature.context_parameter
         self._limits = policy.limits if is_guarded else None
+        self._payloads = policy.payloads
+        # Whoever calls from outside is given the result of a task, whether they know tasks or not.
+        self._is_task = is_guarded and operation.spec.durable == "required"
+        self._is_bare = self._limits is None and self._payloads is None and not self._is_task
         self._observers = observers
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
-        self.needs_loop = self._is_async or self.is_stream
-        self.needs_context = self._takes_input or self._context_parameter is not None
+        self.needs_loop = self._is_async or self.is_stream or self._is_task
+        takes_context = self._takes_input or self._context_parameter is not None
+        self.needs_context = takes_context or self._payloads is not None or self._is_task
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
-        self._plain: PreparedOperation | None = None  # the same for results that are looked into, once it is needed
         self._may_wait = self._enters = True  # as far as we know before its first result
         self._finish: Finish = self._first_finish
+        self._plain_finish: Finish | None = None  # of results that are looked into, once one is
         self._limit: Callable[[float], Limit] = self._first_limit
         self._selects = "select" in operation.spec.meta  # unasked
         self._selections: dict[str | None, Selection | None] = {}  # as they were asked for
@@ -143,7 +151,7 @@ class PreparedOperation:
     ) -> PreparedOperation:
         """The same operation under another spec or policy, guarded, for a caller who only writes its results, or unobserved."""
         return PreparedOperation(
-            self.operation if spec is None else self.operation.with_spec(spec),
+            self.operation if spec is None else self.operation.replace(spec=spec),
             policy.over(self._policy),
             self._threads,
             self._make_env,
@@ -153,31 +161,35 @@ class PreparedOperation:
             observers=self._observers if is_observed else None,
         )
 
-    def check(self, input: Any, identity: Identity | None) -> None:
-        """Refuse what could not be run: no access, too many calls, an input that does not fit. Nothing is run."""
+    def check(self, input: Any, identity: Identity | None, select: str | None = None) -> Any:
+        """Refuse what could not be run: no access, too many calls, an input that does not fit. Nothing is run.
+
+        The answer is the input as it is read: text that stands for its type is converted.
+        """
         if self._is_guarded and not self.is_open:
             check_access(self.spec, identity, input)
             if self._limits is not None:
                 self._limits.leave(self._limits.enter(identity))
-        self._read(input)
+        read, _ = self._read_whole(input)
+        if select is not None:
+            self._selection(select)
+        return read
 
     def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Run it: observed, counted and once for a key where that is asked for, and then through the funnel."""
         observers = self._observers
         if observers is not None and observers.is_on:
             return self._execute_observed(observers, input, context or Context())
-        if self._limits is None and (context is None or context.unused_key is None):
+        if self._is_bare and (context is None or context.unused_key is None):
             return self._run(input, context)
-        return self._execute_counted(input, context)
+        return self._execute_kept(input, context)
 
     def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """The same for a stream."""
+        """Follow a stream: observed, counted and once for a key, as `execute` does it."""
         observers = self._observers
         if observers is not None and observers.is_on:
             return self._subscribe_observed(observers, input, context or Context())
-        if self._limits is not None:
-            return self._subscribe_counted(self._limits, input, context)
-        return self._follow(input, context)
+        return self._follow(input, context) if self._is_bare else self._subscribe_kept(input, context)
 
     async def _run(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
@@ -191,7 +203,7 @@ class PreparedOperation:
             arguments = self._read(input)
         has_passed, selection = False, None
         if self._selects or (context is not None and context.select is not None):
-            selection = self._selection(context)
+            selection = self._selection(None if context is None else context.select)
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
@@ -212,18 +224,15 @@ class PreparedOperation:
                 result = await self._start(arguments, context)
             else:
                 result = await self._handler(**arguments)
-            if selection is not None:
-                envelope = self._finish_plainly(result, selection)
-                if context is None or context.recording is None:
-                    return envelope
-            elif context is None or context.recording is None:
+            if selection is None and (context is None or (context.recording is None and not context.is_looked_into)):
                 return self._finish(result)
-            else:
-                envelope = self._finish_plainly(result, None)
+            envelope = self._finish_plainly(result, selection)
         except CallError as error:
-            raise await self._recorded(self._as_told(error, context), input, context) from error.__cause__
+            raise await self._recorded(self._with_ids(error, context), input, context) from error.__cause__
         except BaseException as error:
             raise await self._recorded(self._failure_of(error, context, has_passed), input, context) from error
+        if context is None or context.recording is None:
+            return envelope
         return await context.recording.keep_success(self.spec, input, envelope, inline=context.inline)
 
     async def _follow(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
@@ -234,7 +243,7 @@ class PreparedOperation:
             check_access(self.spec, None if context is None else context.identity, input)
         arguments = self._read(input)
         context = context or Context()
-        selection = self._selection(context) if self._selects or context.select is not None else None
+        selection = self._selection(context.select) if self._selects or context.select is not None else None
         items: AsyncIterator[Any] | None = None
         try:
             if not self._lifetime.is_ready:
@@ -248,7 +257,7 @@ class PreparedOperation:
                     return
                 yield self._finish(item) if selection is None else selection.of(self._finish(item))
         except CallError as error:
-            raise self._as_told(error, context) from error.__cause__
+            raise self._with_ids(error, context) from error.__cause__
         except BaseException as error:
             raise self._failure_of(error, context) from error
         finally:
@@ -260,7 +269,7 @@ class PreparedOperation:
     async def _execute_observed(self, observers: Observers, input: Any, context: Context) -> ResponseEnvelope[Any]:
         watch = observers.begin(self._span)
         try:
-            envelope = await self._execute_counted(input, context)
+            envelope = await self._execute_kept(input, context)
             watch.take(envelope)
         except BaseException as error:
             watch.fail(error)
@@ -273,9 +282,7 @@ class PreparedOperation:
         self, observers: Observers, input: Any, context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
         watch = observers.begin(self._span, is_stream=True)
-        items = self._follow(input, context)
-        if self._limits is not None:
-            items = self._subscribe_counted(self._limits, input, context)
+        items = self._subscribe_kept(input, context)
         try:
             while True:
                 with watch:  # only while the handler works: what its consumer does is no part of the span
@@ -295,49 +302,103 @@ class PreparedOperation:
             watch.end("process", self.operation, context)
 
     def _span(self) -> SpanStart:
+        from enfold.observing.call_record import SpanStart
+
         is_remote = self.operation.origin.kind not in ("functions", "")
         return SpanStart(self.id, "client" if is_remote else "internal")
+
+    # keeping what is given, where the operator wants that
+
+    def _execute_kept(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        if self._payloads is None:
+            return self._execute_counted(input, context)
+        return self._execute_and_keep(self._payloads, input, context or Context())
+
+    async def _execute_and_keep(self, payloads: PayloadLog, input: Any, context: Context) -> ResponseEnvelope[Any]:
+        context.is_looked_into = True
+        with self._kept(payloads, input, context) as payload:
+            envelope = await self._execute_counted(input, context)
+            payload.take(envelope)
+        return envelope
+
+    def _subscribe_kept(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        if self._payloads is not None:
+            return self._subscribe_and_keep(self._payloads, input, context or Context())
+        return self._subscribe_counted(input, context)
+
+    async def _subscribe_and_keep(
+        self, payloads: PayloadLog, input: Any, context: Context
+    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        with self._kept(payloads, input, context) as payload:
+            async with aclosing(self._subscribe_counted(input, context)) as items:
+                async for envelope in items:
+                    payload.take(envelope)
+                    yield envelope
+
+    @contextmanager
+    def _kept(self, payloads: PayloadLog, input: Any, context: Context) -> Iterator[CallPayload]:
+        """What keeps a call: it is told of an error, and of the end."""
+        payload = payloads.begin(self.spec, input, context)
+        try:
+            yield payload
+        except CallError as error:
+            payload.fail(error)
+            raise
+        finally:
+            payload.end()
+
+    # counting calls, and running them once
 
     def _execute_counted(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         """Run it as one of its caller's calls, where those are limited."""
         if self._limits is not None:
             return self._execute_limited(self._limits, input, context)
-        if context is not None and context.unused_key is not None:
-            return self._execute_once(input, context, context.unused_key)
-        return self._run(input, context)
+        return self._execute_in_place(input, context)
 
     async def _execute_limited(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
-        identity = None if context is None else context.identity
-        check_access(self.spec, identity, input)  # who may not call is not counted
-        caller = limits.enter(identity)
-        try:
-            if context is not None and context.unused_key is not None:
-                return await self._execute_once(input, context, context.unused_key)
-            return await self._run(input, context)
-        finally:
-            limits.leave(caller)
+        with self._counted(limits, input, context):
+            return await self._execute_in_place(input, context)
+
+    def _execute_in_place(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run it as a task where it must be one, or may be and has a key; once for a key; or just so."""
+        key = None if context is None else context.unused_key
+        tasks = self._tasks_for(context) if self._is_task or key is not None else None
+        if tasks is not None:
+            return self._execute_as_task(tasks, input, context or Context())
+        return self._run(input, context) if context is None or key is None else self._execute_once(input, context, key)
+
+    def _tasks_for(self, context: Context | None) -> DurableCalls | None:
+        """Where the call becomes a task: if it may, is none already, and its caller is not asked something before."""
+        tasks, meta = self._lifetime.tasks, None if context is None else context.meta
+        is_begun = meta is not None and (TASK in meta or DETACHABLE in meta)
+        may_be = tasks is not None and self.spec.durable != "never" and tasks.offers(self.id)
+        return tasks if may_be and not is_begun else None
 
     async def _execute_once(self, input: Any, context: Context, key: str) -> ResponseEnvelope[Any]:
         """The result of the first call with this key of this caller, which may be this one; queries just run."""
         context.unused_key = None
-        prepared = self._looked_into()
         if self.spec.type is not OperationType.MUTATION:
-            return await prepared._run(input, context)
+            return await self._run(input, context)
         if self._is_guarded:
             check_access(self.spec, context.identity, input)  # a result that is kept is no less guarded
         from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
 
         entry = EntryKey(owned_by(context.identity), self.id, key)
-        context.idempotency_key = entry.digest()
+        context.idempotency_key, context.is_looked_into = entry.digest(), True
         left, own = context.remaining(), self.spec.timeout
         wait = min(limit for limit in (left, own, REPEAT_WAITS) if limit is not None)
-        asked = input if context.select is None else [input, context.select]  # what is kept is what was selected
         try:
-            return await self._first_results().once(
-                entry, input_digest(asked), wait, lambda: prepared._run(input, context)
-            )
+            digest = input_digest(self._read_whole(input)[0], context.select)
+            return await self._first_results().once(entry, digest, wait, lambda: self._run(input, context))
         except CallError as error:
-            raise self._as_told(error, context) from error.__cause__
+            raise self._with_ids(error, context) from error.__cause__
+
+    async def _execute_as_task(self, tasks: DurableCalls, input: Any, context: Context) -> ResponseEnvelope[Any]:
+        """The result of the task that is ordered with this call, or was ordered before under its key."""
+        try:
+            return await tasks.run(self.id, input, context)
+        except CallError as error:
+            raise self._with_ids(error, context) from error.__cause__
 
     def _first_results(self) -> OnceStore:
         """The store that was chosen, or one in memory for all surfaces of this registry."""
@@ -348,48 +409,57 @@ class PreparedOperation:
             store = self._lifetime.once = MemoryOnceStore()
         return store
 
-    async def _subscribe_counted(
+    def _subscribe_counted(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        if self._limits is None:
+            return self._follow(input, context)
+        return self._subscribe_limited(self._limits, input, context)
+
+    async def _subscribe_limited(
         self, limits: CallLimits, input: Any, context: Context | None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        with self._counted(limits, input, context):
+            async with aclosing(self._follow(input, context)) as items:
+                async for envelope in items:
+                    yield envelope
+
+    @contextmanager
+    def _counted(self, limits: CallLimits, input: Any, context: Context | None) -> Iterator[None]:
+        """One of the calls that a caller has under way; who may not call is not counted."""
         identity = None if context is None else context.identity
         check_access(self.spec, identity, input)
         caller = limits.enter(identity)
-        stream = self._follow(input, context)
         try:
-            async for each in stream:
-                yield each
+            yield
         finally:
             limits.leave(caller)
-            await stream.aclose()
 
     # reading the input
 
     def _read(self, input: Any) -> Any:
         """The handler's arguments, or a VALIDATION_ERROR."""
+        return self._read_whole(input)[1]
+
+    def _read_whole(self, input: Any) -> tuple[Mapping[str, Any], Any]:
+        """The input as it is read, and the handler's arguments, or a VALIDATION_ERROR."""
         if not isinstance(input, Mapping):
-            details = {"argument": "", "reason": "type", "expected": "object"}
-            raise CallError("VALIDATION_ERROR", "The input must be an object of named arguments", details)
+            raise invalid_argument("", "type", "object", "The input must be an object of named arguments")
         given = dict(input)
         try:
-            return self._decode(given)
-        except DecodeError as refused:
-            return self._read_again(given, refused)
+            return input, self._decode(given)
+        except DecodeError:
+            return self._read_again(given)
 
-    def _read_again(self, input: dict[str, Any], refused: DecodeError) -> Any:
+    def _read_again(self, input: dict[str, Any]) -> tuple[Mapping[str, Any], Any]:
         """Convert text that stands for its type, or say exactly what is wrong."""
-        from enfold.schema.arguments import coerce, faults, validation_error
+        from enfold.schema.arguments import coerce, faults, type_faults, validation_error
 
         schema = self.spec.input_schema
         value = input if self._policy.coerce is False else coerce(schema, input)
         if value is not input:
-            try:
-                return self._decode(value)
-            except DecodeError as again:
-                refused = again
+            with suppress(DecodeError):
+                return value, self._decode(value)
         found = faults(schema, value)
-        if found:
-            raise validation_error(found, schema)
-        raise _refused_by_type(refused)
+        raise validation_error([*found, *type_faults(self._decode, value, found)], schema)
 
     # running the handler
 
@@ -481,24 +551,20 @@ class PreparedOperation:
     # the result
 
     def _finish_plainly(self, result: Any, selection: Selection | None) -> ResponseEnvelope[Any]:
-        """Finish a result that is looked into before it is written, as a record or a selection does."""
-        envelope = self._looked_into()._finish(result)
+        """Finish a result that is looked into before it is written, as a record, a key or a selection does."""
+        finish = self._plain_finish if self._for_writing else self._finish
+        if finish is None:
+            from enfold.pipeline import build_pipeline
+
+            finish = self._plain_finish = build_pipeline(self.spec, self._policy, self.operation.signature)
+        envelope = finish(result)
         return envelope if selection is None else selection.of(envelope)
 
-    def _looked_into(self) -> PreparedOperation:
-        """The same operation for results that are plain data."""
-        if not self._for_writing:
-            return self
-        if self._plain is None:
-            self._plain = self.variant(for_writing=False)
-        return self._plain
-
-    def _selection(self, context: Context | None) -> Selection | None:
+    def _selection(self, text: str | None) -> Selection | None:
         """What is selected from the result: what the caller asks for, else what is selected unasked."""
         from enfold.selection.defaults import default_selection
         from enfold.selection.selecting import selection_of  # which most calls can do without
 
-        text = None if context is None else context.select
         if text not in self._selections:
             if len(self._selections) >= MOST_SELECTIONS:
                 self._selections.clear()
@@ -522,13 +588,24 @@ class PreparedOperation:
     def _timed_out(self) -> CallError:
         return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
-    def _as_told(self, error: CallError, context: Context | None) -> CallError:
-        """The error under the id that this caller got; a failure of a nested call names the operation that failed."""
+    def told(self, error: CallError) -> CallError:
+        """The error as callers hear it: by the row it was declared with, and without words that are for nobody."""
+        error.row = self.spec.declared_row(error.code) or error.row
+        if error.details:
+            from enfold.schema.plain import told_details  # which the first result loads, too
+
+            error.details = told_details(error.details)
+        if not self._policy.expose_errors:
+            error.hide_words()
+        return error
+
+    def _with_ids(self, error: CallError, context: Context | None) -> CallError:
+        """The error with the ids of the operation and of the request; that of a nested call keeps its own, and names it."""
+        self.told(error)
         if error.operation_id is None:
             error.operation_id = self.id
         elif error.operation_id not in (self.id, *error.message.split(": ", 1)[:1]):
             error.message = f"{error.operation_id}: {error.message}"
-        error.row = self.spec.declared_row(error.code) or error.row
         if context is not None:
             error.request_id = context.request_id
         return error
@@ -538,7 +615,7 @@ class PreparedOperation:
         if has_passed and is_cancellation(error):
             if context is not None:
                 context.cancel()
-            return self._as_told(self._timed_out(), context)
+            return self._with_ids(self._timed_out(), context)
         if not isinstance(error, Exception) and _is_meant_for_us(error):
             if context is not None:
                 context.cancel()
@@ -555,11 +632,13 @@ class PreparedOperation:
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
         facts = (self.id, context.request_id, of)
+        from enfold.log import Log
+
         Log("enfold").error("%s failed (request %s%s)", *facts, error=error, request_id=context.request_id)
-        told = error_from(error, None if self._policy.expose_errors else f"Operation {self.id} failed")
+        told = error_from(error, f"Operation {self.id} failed")
         if told.code == "TIMEOUT":
             told.retryable = self.spec.idempotent
-        return self._as_told(told, context)
+        return self._with_ids(told, context)
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:
@@ -583,14 +662,6 @@ def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
         raise DecodeError("", "what the input schema says")
 
     return convert
-
-
-def _refused_by_type(refused: DecodeError) -> CallError:
-    """The schema finds no fault, but the type does: a validator of the user's own, a date that is none."""
-    from enfold.schema.wording import refusal  # few inputs are refused
-
-    details = {"argument": refused.path, "reason": refused.reason, "expected": refused.expected}
-    return CallError("VALIDATION_ERROR", f'Argument "{refused.path}" {refusal(refused.expected)}', details)
 
 
 # --- driving coroutines -------------------------------------------------------------------------------------------

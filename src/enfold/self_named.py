@@ -1,7 +1,7 @@
 """Results that name themselves as an envelope of another format, and the failure such a result describes.
 
-`__ENVELOPE_V1__:` begins the second block of a ToolEnvelope V1, `schema_version` names an `mcp.envelope.v0.1`. Pure
-functions on JSON values: the formats of the same names read the rest.
+`__ENVELOPE_V1__:` begins the second block of a ToolEnvelope V1, `schema_version` names an `mcp.envelope.v0.1`, and another
+Enfold behind MCP has its code in `_meta`. Pure functions on JSON values: the formats of the same names read the rest.
 """
 
 from __future__ import annotations
@@ -13,23 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.errors import CODES, CallError, FormatError, code_row
-
-__all__ = [
-    "BLOCK_VERSION",
-    "ENVELOPE_VERSION",
-    "ErrorPayload",
-    "ToolEnvelope",
-    "UnknownVersionError",
-    "described_failure",
-    "failure_of_payload",
-    "is_encoded_block",
-    "names_itself",
-    "own_code",
-    "parse_block",
-    "parse_envelope",
-    "read_error_payload",
-]
+from enfold.errors import CODES, ERROR_KEY, CallError, FormatError, code_row
 
 ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
 BLOCK_VERSION: Final = 1
@@ -39,14 +23,14 @@ _MOST_DIGITS: Final = 9  # of a version
 _CODE_PREFIX: Final = "ENFOLD."
 
 
-def described_failure(structured: Any, texts: Iterable[str]) -> CallError | None:
-    """The failure that a failed result describes in an envelope; None where it does not name itself as one."""
+def described_failure(structured: Any, texts: Iterable[str], meta: Any = None) -> CallError | None:
+    """The failure that a failed result describes in an envelope or in `_meta`; None where it does neither."""
     given = list(texts)
     for text in given:
         if is_encoded_block(text):
             return _failure_in_block(text)
     value = structured if names_itself(structured) else parse_envelope(given)
-    return None if value is None else _failure_in_envelope(value)
+    return _failure_in_meta(meta, given) if value is None else _failure_in_envelope(value)
 
 
 # --- ToolEnvelope V1 ----------------------------------------------------------------------------------------------
@@ -215,3 +199,32 @@ def _failure_in_envelope(wire: Mapping[str, Any]) -> CallError | None:
         return None
     first = errors[0]
     return CallError(own_code(first.code), first.message, dict(first.details), first.retryable)
+
+
+# --- another Enfold -----------------------------------------------------------------------------------------------
+
+
+class _MetaError(msgspec.Struct, frozen=True):
+    """What `_meta["enfold/error"]` holds; the sentence is in the text."""
+
+    code: str
+    details: dict[str, Any] = {}
+    retryable: bool = False
+
+
+def _failure_in_meta(meta: Any, texts: list[str]) -> CallError | None:
+    try:
+        told = msgspec.convert(meta[ERROR_KEY], _MetaError)
+    except (TypeError, KeyError, msgspec.ValidationError, UnicodeEncodeError):
+        return None
+    return CallError(told.code, _sentence("\n".join(texts)) or told.code, dict(told.details), told.retryable)
+
+
+def _sentence(text: str) -> str:
+    """The message of `{"error": "…"}` or `{"error": {"message": "…"}}`; any other text as it is."""
+    try:
+        error = msgspec.json.decode(text)["error"]
+        found = error if isinstance(error, str) else error["message"]
+    except (msgspec.DecodeError, RecursionError, TypeError, KeyError):
+        return text
+    return found if isinstance(found, str) else text

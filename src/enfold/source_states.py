@@ -11,10 +11,12 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-__all__ = ["REQUIRED", "Problem", "SourceKind", "SourceState", "SourceTable", "SourceWatcher", "Watched"]
+from enfold.log import Log, counted
 
 SourceKind: TypeAlias = Literal["functions", "openapi", "mcp", "calls"]
 State: TypeAlias = Literal["starting", "up", "down"]
+
+_log: Final = Log("enfold.sources")
 
 REQUIRED: Final[frozenset[SourceKind]] = frozenset({"functions"})  # unless a source says otherwise
 
@@ -45,7 +47,10 @@ SourceWatcher: TypeAlias = Callable[[SourceState | None, SourceState | None], No
 
 
 class Watched(Protocol):
-    """A source that can lose what its operations come from, and get it back."""
+    """A source that can lose what its operations come from, and get it back.
+
+    One that has `needs` tells what it lacks; one that `is_closed` has not been lost.
+    """
 
     @property
     def is_up(self) -> bool: ...
@@ -80,6 +85,10 @@ class SourceTable:
 
     def __getitem__(self, name: str) -> SourceState:
         return self._states[name]
+
+    def name_of(self, kind: str, name: str) -> str:
+        """What the source of an operation is called here: by its name; of one that names none, the first of its kind."""
+        return name or next((state.name for state in self._states.values() if state.kind == kind), kind)
 
     @property
     def missing(self) -> list[SourceState]:
@@ -127,21 +136,28 @@ class SourceTable:
     def follow(
         self, name: str, kind: SourceKind, source: Watched, *, required: bool | None = None
     ) -> Callable[[], None]:
-        """Enter a source that lives, and keep its entry true; the answer leaves the entry as it is from then on."""
+        """Enter a source that lives, and keep its entry true; the answer leaves the entry as it is from then on.
+
+        Its loss and its return are one line each; where peers are, their transport tells that.
+        """
         entry = self._free_name(name)
         self._followed[entry] = source
 
         def look() -> None:
             if self._followed.get(entry) is source:
-                self.enter(
+                before = self._states.get(entry)
+                after = self.enter(
                     entry,
                     kind,
                     "up" if source.is_up else "down",
                     why=source.why or "the connection was lost",
                     operations=len(source),
                     skipped=source.skipped,
+                    needs=getattr(source, "needs", ()),
                     required=required,
                 )
+                if before is not None and kind != "calls" and not getattr(source, "is_closed", False):
+                    _log_change(before, after)
 
         def leave() -> None:
             if self._followed.get(entry) is source:
@@ -167,3 +183,10 @@ class SourceTable:
     def _tell(self, before: SourceState | None, after: SourceState | None) -> None:
         for callback in list(self._watchers.values()):
             callback(before, after)
+
+
+def _log_change(before: SourceState, after: SourceState) -> None:
+    if (before.state, after.state) == ("up", "down"):
+        _log.warning("%s is down: %s", after.name, after.why)
+    elif (before.state, after.state) == ("down", "up"):
+        _log.warning("%s is up: %s", after.name, counted(after.operations, "operation"))

@@ -15,8 +15,6 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.operation import Context
 
-__all__ = ["BlockingStream", "NestedCalls", "Threads"]
-
 _Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from asyncio import current_task
 from typing import Any, Final, Protocol
 
 import msgspec
-
-__all__ = ["SOON", "Limit", "Running", "Timekeeper", "limit_running_task", "this_thread", "timekeeper"]
 
 # Nearly everything is over by then.
 SOON: Final = 0.02
@@ -27,7 +26,7 @@ class Running(Protocol):
 
 
 class Timekeeper:
-    """The one timer of a loop. What begins is added to `running`, then `start` is called if it `is_stopped`."""
+    """The one timer of a loop. What begins is added to `running`, while the timer is set."""
 
     __slots__ = ("_met", "is_stopped", "loop", "running")
 
@@ -68,6 +67,21 @@ def timekeeper() -> Timekeeper:
     return keeper
 
 
+def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
+    """The timekeeper of the running loop, its timer set, and the task that runs.
+
+    Asking which loop runs takes as long as all the rest, so callers look first at what this thread knows: while the
+    timer of a loop is set, it ran here a moment ago, and if a task of it runs now, it still does.
+    """
+    keeper = timekeeper()
+    task = current_task(keeper.loop)
+    if task is None:
+        raise RuntimeError("Only a task can be ended when its time is over")
+    if keeper.is_stopped:
+        keeper.start()
+    return keeper, task
+
+
 class Limit(msgspec.Struct, eq=False):
     """A deadline for the running task, which is cancelled when it passes."""
 
@@ -101,17 +115,13 @@ class Limit(msgspec.Struct, eq=False):
 
 def limit_running_task(deadline: float) -> Limit:
     """Begin a limit, by `time.monotonic()`; whoever begins it also ends it."""
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("A limit needs a task to cancel")
     keeper = this_thread.keeper
-    if keeper is None or keeper.loop is not asyncio.get_running_loop():
-        keeper = timekeeper()
+    task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
+    if keeper is None or task is None:
+        keeper, task = running_task()
     limit = Limit(keeper, task, deadline, task.cancelling())
     if deadline - time.monotonic() < 2 * SOON:
         limit.become_slow(keeper.loop)
     else:
         keeper.running.add(limit)
-        if keeper.is_stopped:
-            keeper.start()
     return limit

@@ -109,6 +109,7 @@ class Server:
     ) -> None:
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
+        self.folder = folder
         self._program = program
         self._file = folder / f"{name}-{self.port}.conf"
         self._file.write_text(f'listen: "{host}:{self.port}"\nping_interval: "10s"\nping_max: 2\n{config}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -322,6 +322,43 @@ async def test_a_failure_with_giant_details_is_told_in_short(network: Network, o
         with pytest.raises(CallError) as raised:
             await asyncio.wait_for(asked, 1)
     assert (raised.value.code, raised.value.message, raised.value.details) == ("SOLD_OUT", "none left", {})
+
+
+HALF = "\ud800"  # half a character, as names of files have it that are no text
+UNWRITABLE = {
+    "sentence": (lambda: ValueError(f"no {HALF}"), "EXECUTION_ERROR", "no ?"),
+    "own sentence and details": (lambda: CallError("GONE", f"no {HALF}", {HALF: [HALF]}), "GONE", "no ?"),
+    "code": (lambda: CallError(HALF, "no"), "?", "no"),
+    "endless": (lambda: CallError("X" * 2_000_000, "x" * 2_000_000), "X" * 128, "x" * 2_000),
+}
+
+
+@pytest.mark.parametrize(("fault", "code", "message"), UNWRITABLE.values(), ids=UNWRITABLE)
+async def test_a_failure_that_cannot_be_written_as_it_is_reaches_its_caller_and_harms_nobody(
+    wide_network: Network, fault: Callable[[], Exception], code: str, message: str
+) -> None:
+    ops = OperationRegistry("shop")
+
+    @ops.query
+    async def fail() -> None:
+        raise fault()
+
+    @ops.subscription
+    async def count() -> AsyncIterator[int]:
+        yield 1
+        raise fault()
+
+    @ops.query
+    async def add() -> int:
+        return 1
+
+    worker, peer = wide_network.peer("worker"), wide_network.peer("alice")
+    async with serve_calls(ops, worker), PendingRequestMap(peer, retry=NEVER) as alice:
+        for asked in (alice.call("shop.fail", {}), _take(alice.subscribe("shop.count", {}), [])):
+            with pytest.raises(CallError) as raised:
+                await asyncio.wait_for(asked, 5)
+            assert (raised.value.code, raised.value.message) == (code, message)
+        assert (await alice.call("shop.add", {})).data == 1
 
 
 async def test_a_worker_that_cannot_even_look_at_a_request_says_so(network: Network) -> None:

@@ -33,7 +33,8 @@ from enfold.calls.protocol.events import (
     responded,
     write_event,
 )
-from enfold.envelope import RESPONSE_ENVELOPE_SCHEMA, ResponseEnvelope
+from enfold.envelope import ResponseEnvelope
+from enfold.envelope_schemas import RESPONSE_ENVELOPE_SCHEMA
 
 ID = "0123456789abcdef"
 

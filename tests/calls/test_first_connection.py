@@ -13,6 +13,7 @@ from tests.calls.networks import PASSWORD, free_port
 from enfold import CallError
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
+from enfold.calls.protocol.outage import address_name
 from enfold.calls.transports.addresses import open_transport
 
 
@@ -97,3 +98,25 @@ async def test_a_call_over_a_connection_that_never_stood_fails_with_its_sentence
     await pending.close()
     await transport.close()
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+SHOWN = {
+    "nats://ann:p@ss/w@host:4222,nats://bob:x@other": "nats://host:4222, nats://other",
+    "ann:secret@host:4222": "host:4222",
+    "127.0.0.1:4222": "127.0.0.1:4222",
+    "wss://hub.example.org/calls": "wss://hub.example.org/calls",
+}
+
+
+@pytest.mark.parametrize("address", SHOWN)
+def test_an_address_is_shown_without_its_secrets(address: str) -> None:
+    assert address_name(address) == SHOWN[address]
+
+
+async def test_a_hub_that_is_not_there_is_told_without_the_secrets_of_its_address() -> None:
+    transport = open_transport(f"ws://ann:p@ss@127.0.0.1:{free_port()}")
+    with pytest.raises(CallError) as raised:
+        await transport.connect()
+    await transport.close()
+    assert raised.value.code == "UNAVAILABLE"
+    assert "ss@" not in raised.value.message

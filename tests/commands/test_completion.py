@@ -52,6 +52,7 @@ def test_what_may_stand_at_the_end_of_a_line(folder: Path) -> None:
     assert candidates(folder, "call", "app.py", "price", "--format", "env") == ["envelope"]
     assert "--tokens" in candidates(folder, "serve", "--t")
     assert candidates(folder, "call", "nothing.py", "") == []
+    assert candidates(folder, "call", "", "shop.pr") == []
     assert candidates(folder, "nonsense", "") == []
 
 

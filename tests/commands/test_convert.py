@@ -31,6 +31,19 @@ def test_standard_input_and_a_bare_block_are_read(
     assert json.loads(capsys.readouterr().out) == {"result": {"n": 1}}
 
 
+@pytest.mark.parametrize("source", ["json", "text", "result"])
+def test_what_is_no_text_is_refused(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answer.json"
+    file.write_bytes(b"\xff\xfe")
+    lenient = io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8", "surrogateescape")  # as some terminals have it
+    monkeypatch.setattr("sys.stdin", lenient)
+    for given in (str(file), "-"):
+        assert main(["convert", "--from", source, "--to", "result", given]) == 2
+        assert capsys.readouterr().err.startswith("VALIDATION_ERROR: ")
+
+
 @pytest.mark.parametrize("text", ["{", '{"a": 1}'], ids=["not JSON", "another format"])
 def test_what_cannot_be_read_is_refused(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

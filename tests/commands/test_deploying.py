@@ -158,10 +158,28 @@ def test_edge_workers_and_nats_work_together_with_the_permissions_of_the_operati
             assert wait_for(f"{base}/readyz")["status"] == "ready"
             assert wait_for(f"{base}/functions/shop.price?item=tea") == {"result": 350}
             assert ask(f"{base}/functions/shop.order", b'{"item": "cup", "count": 2}') == (200, {"result": 2400})
+            assert check(services["edge"], "8000", edge) == 0
+            if shutil.which("wget") is not None:
+                assert check(services["nats"], "8222", monitor) == 0
             server.terminate()
             missing = wait_for(f"{base}/readyz", 503)["missing"]
+            assert check(services["edge"], "8000", edge) != 0
             assert [(each["kind"], each["state"]) for each in missing] == [("calls", "down")]
             assert "secret" not in json.dumps(missing)
+
+
+def check(service: Any, port: str, ours: int) -> int:
+    """The exit code of a service's health check, at the port that stands for its own."""
+    kind, program, *words = service["healthcheck"]["test"]
+    assert kind == "CMD"
+    command = [sys.executable if program == "python" else program, *(word.replace(port, str(ours)) for word in words)]
+    return subprocess.run(command, check=False, timeout=30, capture_output=True).returncode
+
+
+def test_every_service_of_ours_has_the_time_to_end_that_it_takes() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert [services[name]["stop_grace_period"] for name in ("edge", "worker")] == ["30s", "30s"]
+    assert "TimeoutStopSec=30\n" in (DEPLOY / "enfold.service").read_text()
 
 
 # --- systemd ------------------------------------------------------------------------------------------------------
@@ -169,8 +187,6 @@ def test_edge_workers_and_nats_work_together_with_the_permissions_of_the_operati
 
 def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
     unit = (DEPLOY / "enfold.service").read_text()
-    command = re.findall(r"^ExecStart=\S+/enfold (.*)$", unit, re.MULTILINE)[0].split()
-    assert enfold(command[0], "--help", cwd=DEPLOY).returncode == 0
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze")
@@ -178,3 +194,14 @@ def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
     path.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable} -m enfold", unit, flags=re.MULTILINE))
     done = subprocess.run([analyze, "verify", str(path)], capture_output=True, text=True, check=False, timeout=60)
     assert "enfold.service" not in done.stderr, done.stderr
+
+
+def test_what_the_unit_starts_is_read_again_and_ends_as_the_unit_says(folder: Path) -> None:
+    unit, port = (folder / "enfold.service").read_text(), free_port()
+    words = re.findall(r"^ExecStart=\S+/(enfold .*)$", unit, re.MULTILINE)[0].replace("8000", str(port)).split()
+    reload = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)[0]
+    with running(words, folder) as process:
+        wait_for(f"http://127.0.0.1:{port}/readyz")
+        subprocess.run(reload.replace("$MAINPID", str(process.pid)).split(), check=True, timeout=10)
+        assert ask(f"http://127.0.0.1:{port}/functions/shop.price?item=tea") == (200, {"result": 350})
+    assert process.returncode == 0

@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_healthy_program_ends_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(folder / "app.py")]) == 0
     out = capsys.readouterr().out
-    assert "functions, up, 1 operations" in out
+    assert "functions, up, 1 operation" in out
     assert out.endswith("0 errors, 0 warnings\n")
 
 
@@ -57,7 +57,7 @@ def test_what_is_down_left_out_or_lacks_a_credential_is_told(folder: Path, capsy
     told = json.loads(capsys.readouterr().out)
     assert told["healthy"] is False
     found = {(each["level"], each["where"]): each["what"] for each in reversed(told["findings"])}
-    assert found["note", "shop"] == "functions, up, 1 operations"
+    assert found["note", "shop"] == "functions, up, 1 operation"
     assert "no-such-server-anywhere" in found["error", "dead"]
     warnings = [each["what"] for each in told["findings"] if (each["level"], each["where"]) == ("warning", "pets")]
     assert warnings[0] == "no credentials: set ENFOLD_PETS_KEY"

@@ -11,6 +11,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from enfold.commands.main import main
+
 ROOT = Path(__file__).parents[2]
 SHOP = str(ROOT / "examples" / "shop" / "app.py")
 
@@ -39,7 +41,7 @@ WRONG = [
     ("an unknown command", ["sing"], 2, "VALIDATION_ERROR: There is no command 'sing'"),
     ("a command nearly right", ["lits"], 2, "VALIDATION_ERROR: There is no command 'lits': did you mean list?"),
     ("an operation nearly right", ["inspect", SHOP, "ordr"], 3, "OPERATION_NOT_FOUND: Operation not found: ordr. Did"),
-    ("no target", ["call"], 2, ""),
+    ("no target", ["call"], 2, "VALIDATION_ERROR: call needs a target"),
     ("a missing file", ["list", "nothing.py"], 2, "VALIDATION_ERROR: There is no file nothing.py"),
     ("a missing module", ["list", "no_such_module"], 2, "VALIDATION_ERROR: There is no module no_such_module"),
     (
@@ -49,7 +51,24 @@ WRONG = [
         "VALIDATION_ERROR: HTTP_X_USER is what the client says",
     ),
     ("no such registry", ["list", f"{SHOP}:nothing"], 2, "VALIDATION_ERROR:"),
-    ("an unknown option", ["list", SHOP, "--loud"], 2, "usage: enfold list"),
+    (
+        "an unknown option",
+        ["list", SHOP, "--loud"],
+        2,
+        "VALIDATION_ERROR: enfold list does not know --loud: enfold list --h",
+    ),
+    (
+        "an option nearly right",
+        ["serve", SHOP, "--prot=1"],
+        2,
+        "VALIDATION_ERROR: enfold serve does not know --prot: did",
+    ),
+    (
+        "a word too many",
+        ["list", SHOP, "shop"],
+        2,
+        "VALIDATION_ERROR: enfold list does not know shop: enfold list --help",
+    ),
     ("beyond loopback without tokens", ["serve", SHOP, "--host", "0.0.0.0"], 2, "VALIDATION_ERROR: Serving on 0.0.0.0"),
     (
         "beyond loopback with a list of no tokens",
@@ -75,8 +94,27 @@ WRONG = [
         2,
         "VALIDATION_ERROR: headers must be NAME=NUM",
     ),
+    (
+        "a port that there is not",
+        ["serve", SHOP, "--port", "99999"],
+        2,
+        "VALIDATION_ERROR: --port takes a number from 0",
+    ),
+    (
+        "a grace that is no time",
+        ["serve", SHOP, "--grace", "nan"],
+        2,
+        "VALIDATION_ERROR: --grace takes a number from 0",
+    ),
+    ("a grace before the end", ["serve", SHOP, "--grace", "-1"], 2, "VALIDATION_ERROR: --grace takes a number from 0"),
+    (
+        "a bound for fewer workers",
+        ["serve", SHOP, "--port", "0", "--workers", "4", "--bound", "calls_at_once=2"],
+        2,
+        "VALIDATION_ERROR: The bound calls_at_once=2 cannot be shared by 4 workers: let it be 4 or more, or take 2 wor",
+    ),
     ("nothing to serve", ["serve"], 2, "VALIDATION_ERROR: serve needs a target"),
-    ("an entry for no server", ["mcp", "--install-json"], 2, "usage: enfold mcp"),
+    ("an entry for no server", ["mcp", "--install-json"], 2, "VALIDATION_ERROR: mcp needs a target"),
     ("an entry for a missing file", ["mcp", "--install-json", "no.py"], 2, "VALIDATION_ERROR: There is no file no.py"),
     ("a configuration for CGI", ["cgi", "enfold.toml"], 2, "VALIDATION_ERROR: cgi takes a program"),
     ("NATS without a word", ["nats", SHOP], 2, "VALIDATION_ERROR: nats makes permissions: enfold nats permissions"),
@@ -95,6 +133,43 @@ def test_what_is_wrong_is_one_sentence_with_its_exit_code(
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "rest"),
+    [
+        *(
+            (name, "")
+            for name in ("serve", "mcp", "cgi", "list", "search", "openapi", "inspect", "containerize", "work")
+        ),
+        ("call", " OPERATION name=value"),
+        ("diff", " NEW-TARGET"),
+        ("nats permissions", ""),
+    ],
+)
+def test_a_command_without_a_target_says_what_one_is_and_which_is_near(
+    command: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The likeliest of the folder is named, fit to be pasted; CGI takes programs alone; no file is run, none can disturb."""
+    only_programs = command == "cgi"
+    steps = {
+        "notes.py": ("print()", "app.py"),  # nobody's, and not ours: then any name will do
+        "\x1b[31mred.py": ("import enfold", "app.py"),
+        "openapi.json": ("{", "app.py" if only_programs else "openapi.json"),
+        "my shop.py": ("from enfold import OperationRegistry\nraise SystemExit(9)", "'my shop.py'"),
+        "app.py": ("", "app.py"),
+        "enfold.toml": ("", "app.py" if only_programs else "enfold.toml"),
+    }
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.py").mkdir()
+    for name, (text, expected) in steps.items():
+        (tmp_path / name).write_text(text)
+        assert main(command.split()) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"VALIDATION_ERROR: {command} needs a target, as in: enfold {command} {expected}{rest}")
+        assert ("is in this folder" in told) is (name not in list(steps)[: 3 if only_programs else 2])
+        assert "A target is a Python program (app.py, app.py:ops, package.module)" in told
+        assert ("enfold.toml, or" in told) is not only_programs
 
 
 @pytest.mark.parametrize("command", ["serve", "mcp", "cgi", "call", "list", "openapi", "inspect", "work", "nats"])
@@ -195,7 +270,7 @@ def test_a_reloading_server_takes_up_a_change_and_ends_whole(tmp_path: Path, end
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as server:
         assert server.stderr is not None
         try:
-            assert next(server.stderr) == "Enfold serves 1 operations\n"
+            assert next(server.stderr) == "Enfold serves 1 operation\n"
             app.write_text("def one() -> int:\n    return 1\n\n\ndef two() -> int:\n    return 2\n")
             assert "Enfold serves 2 operations\n" in server.stderr
             server.send_signal(end)
@@ -252,6 +327,6 @@ def test_a_configuration_can_work_and_be_served_beside_what_peers_serve(nats: st
     with running("work", "one.toml", "--nats", nats, cwd=tmp_path) as worker:
         assert worker.readline().startswith("Enfold serves 7 operations")
         with running("serve", "two.toml", "--nats", nats, "--port", "0", cwd=tmp_path) as edge:
-            assert edge.readline() == "mine: up, 1 operations\n"
+            assert edge.readline() == "mine: up, 1 operation\n"
             assert edge.readline() == "Enfold serves 5 operations\n"
             assert answer(edge, "shop.add?x=1&y=2") == {"result": 3}

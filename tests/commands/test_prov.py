@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def test_verify_follows_the_lineage_and_checks_signatures(store: str, tmp_path: 
 
 
 def test_verify_finds_a_changed_parent(store: str) -> None:
-    with sqlite3.connect(store) as connection:
+    with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute("UPDATE records SET body = CAST(replace(body, 'shop.add', 'x') AS BLOB) WHERE run_id = 'a'")
     connection.close()
     code, text = answer("verify", "b", "--store", store)
@@ -106,7 +106,7 @@ def test_runs_are_listed_by_operation_and_caller(store: str) -> None:
     assert answer("list", "--store", store, "--caller", "nobody")[0] == 3
 
 
-def test_a_vector_that_is_not_what_it_says_is_told(tmp_path: Path) -> None:
+def test_a_vector_that_is_not_what_it_says_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"_vector_meta": {"id": "x", "expect": "fail", "reason": "a hyphen"}, "method_id": "adapter.fine"}
     (tmp_path / "wrong.json").write_text(json.dumps(good))
     pair = tmp_path / "integrity.digest.sha256"
@@ -121,6 +121,9 @@ def test_a_vector_that_is_not_what_it_says_is_told(tmp_path: Path) -> None:
     for words in ("x: no fault was found", "the canonical form differs; the digest differs", "torn: it cannot be read"):
         assert words in text
     assert answer("check-vector", str(tmp_path / "nothing"))[0] == 3
+    (tmp_path / "empty").mkdir()
+    assert answer("check-vector", str(tmp_path / "empty")) == (3, "")
+    assert capsys.readouterr().err.endswith(f"NOT_FOUND: there is no vector in {tmp_path / 'empty'}\n")
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,29 @@ def test_a_signal_lets_calls_finish_and_ends_the_children_and_the_sources(
     assert not is_running(child)
 
 
+def test_calls_that_outlast_the_grace_are_cancelled_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    answers: list[Any] = []
+
+    def call() -> None:
+        try:
+            served.get("/functions/shop.slow")
+        except HTTPError as error:
+            answers.append((error.code, json.load(error)))
+
+    with serving("app.py", "--grace", "0.2", cwd=tmp_path) as served:
+        calling = threading.Thread(target=call)
+        calling.start()
+        wait_for((tmp_path / "begun").exists)
+        assert served.end(signal.SIGTERM) == 0
+        calling.join()
+        assert served.process.stderr is not None
+        log = served.process.stderr.read().splitlines()
+    assert answers == [(499, {"error": "The call was cancelled"})]
+    assert len(log) == 1
+    assert "Cancel 1 running task(s)" in log[0]
+
+
 def test_a_signal_before_anything_is_served_ends_what_has_been_opened(tmp_path: Path) -> None:
     code = "import os, time; from pathlib import Path; Path('pid').write_text(str(os.getpid())); time.sleep(600)"
     command = json.dumps([sys.executable, "-c", code])
@@ -222,7 +245,7 @@ def test_the_application_has_its_name_everywhere(
         info = server_info(served.base)
     assert info == {"name": name, "version": version}
     assert document["info"] == {"title": name, "version": version}
-    assert f"{name} {version} serves 1 operations" in served.said
+    assert f"{name} {version} serves 1 operation" in served.said
 
 
 def test_a_script_is_called_by_its_own_name_in_its_usage(tmp_path: Path) -> None:
@@ -279,6 +302,21 @@ class Session:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
         return urlopen(Request(self._url, body, self._headers), timeout=30)  # noqa: S310  # our own server
 
+    def ask(self, method: str, body: bytes | None = None, **headers: str) -> int:
+        """The status of any request in the session."""
+        sent = self._headers | {name.replace("_", "-"): value for name, value in headers.items()}
+        try:
+            with urlopen(Request(self._url, body, sent, method=method), timeout=30) as reply:  # noqa: S310
+                return int(reply.status)
+        except HTTPError as error:
+            return error.code
+
+    def order(self, key: str) -> int:
+        """The process that ran the first call with this key."""
+        meta = {"enfold/idempotencyKey": key}
+        with self._send("tools/call", {"name": "shop_order", "arguments": {}, "_meta": meta}) as reply:
+            return int(json.load(reply)["result"]["structuredContent"]["result"])
+
     def call(self) -> int:
         """The process that answers; it is always the one that has the session."""
         with self._send("tools/call", {"name": "shop_who", "arguments": {}}) as reply:
@@ -290,7 +328,7 @@ class Session:
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
     folder = tmp_path_factory.mktemp("workers")
     (folder / "app.py").write_text(WORKED)
-    with serving("app.py", "--workers", "2", cwd=folder) as served:
+    with serving("app.py", "--workers", "2", "--keep-payloads", cwd=folder) as served:
         two_sessions(served)  # both are there
         yield served, folder
 
@@ -313,7 +351,7 @@ def two_sessions(served: Served) -> dict[int, Session]:
     return found
 
 
-def test_a_session_and_an_idempotency_key_find_their_worker_from_every_connection(worked: tuple[Served, Path]) -> None:
+def test_a_session_and_an_idempotency_key_are_one_on_every_connection_and_surface(worked: tuple[Served, Path]) -> None:
     served, folder = worked
     sessions = two_sessions(served)
     assert {pid: {session.call() for _ in range(8)} for pid, session in sessions.items()} == {
@@ -323,8 +361,21 @@ def test_a_session_and_an_idempotency_key_find_their_worker_from_every_connectio
         headers = {"Content-Type": "application/json", "Idempotency-Key": f"key-{number}"}
         for _ in range(6):
             with urlopen(Request(f"{served.base}/functions/order", b"{}", headers), timeout=30) as reply:  # noqa: S310
-                assert reply.status == 200
+                assert json.load(reply)["result"] in {session.order(f"key-{number}") for session in sessions.values()}
     assert (folder / "orders").read_text() == "xxx"
+    assert {session.order("key-mcp") for session in sessions.values()} <= sessions.keys()
+    assert (folder / "orders").read_text() == "xxxx"
+
+
+def test_an_answer_comes_back_though_its_worker_has_not_read_the_request_to_its_end(
+    worked: tuple[Served, Path],
+) -> None:
+    for session in two_sessions(worked[0]).values():
+        assert {session.ask("POST", b" " * 200_000, Content_Type="text/plain") for _ in range(12)} == {415}
+        assert {session.ask("GET", Accept="application/json") for _ in range(12)} == {406}
+    for _ in range(12):
+        ended = Session(worked[0].base)
+        assert (ended.ask("DELETE"), ended.ask("DELETE")) == (204, 404)
 
 
 def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]) -> None:
@@ -339,8 +390,9 @@ def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]
     (counted,) = [line for line in lines if re.match(r'enfold_calls_total\{.*operation="shop.who"', line)]
     assert float(counted.split()[-1]) >= asked
     with urlopen(f"{served.base}/functions/enfold.calls?follow=false", timeout=30) as reply:  # noqa: S310
-        kept = reply.read().decode().count('"shop.who"')
-    assert kept >= min(asked, 200)
+        calls = reply.read().decode()
+    assert calls.count('"operation":"shop.who"') >= min(asked, 200)
+    assert all(f'"arguments":{{}},"result":{pid},' in calls for pid in pids)  # what --keep-payloads asks for
     with urlopen(f"{served.base}/functions/enfold.calls", timeout=30) as stream:  # noqa: S310
         marks = {f"mark-{number}" for number in range(12)}
         for mark in marks:  # each on a connection of its own, and so now here, now there
@@ -371,6 +423,7 @@ def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_b
     hanging = threading.Thread(target=hang)
     hanging.start()
     victim = int(wait_for(lambda: next(folder.glob("hanging-*"), None)).name.partition("-")[2])
+    ran = sessions[victim].order("key-of-the-dead")
     os.kill(victim, signal.SIGKILL)
     hanging.join(30)
     assert len(failures) == 1
@@ -380,6 +433,31 @@ def test_a_worker_that_is_killed_loses_its_own_calls_and_sessions_alone_and_is_b
     with pytest.raises(HTTPError, match="404"):
         sessions[victim].call()
     assert two_sessions(served).keys() == workers_of(served)
+    assert (ran, sessions[other].order("key-of-the-dead")) == (victim, victim)  # what it had done is not done again
+
+
+def test_a_worker_is_back_with_the_configuration_in_force_though_its_file_has_been_broken(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(WORKED)
+    file = tmp_path / "enfold.toml"
+    file.write_text('[sources.first]\nfunctions = "app.py:ops"\n')
+    with serving("enfold.toml", "--workers", "2", cwd=tmp_path) as served:
+        two_sessions(served)
+        file.write_text(file.read_text() + '[sources.second]\nfunctions = "app.py:ops"\nnamespace = "second"\n')
+        log = served.process.stderr
+        assert log is not None
+        for _ in range(2):
+            _until(log, "second opened")
+        file.write_text("[sources.first")
+        for _ in range(2):
+            _until(log, "stays in force")
+        victim = min(workers_of(served))
+        os.kill(victim, signal.SIGKILL)
+        _until(log, "stays in force")  # it has tried the file, and goes on
+        both = workers_of(served)
+        assert (len(both), victim in both) == (2, False)
+        found: set[int] = set()
+        while found != both:
+            found.add(served.get("/functions/second.shop.who")["result"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])

@@ -15,6 +15,7 @@ from tests.serving import serve
 from enfold import Identity, OperationRegistry
 from enfold.commands.targets import read_target
 from enfold.identities.tokens import Tokens
+from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 
 ROOT = Path(__file__).parents[2]
@@ -140,14 +141,52 @@ def test_a_server_is_shown_the_token_of_the_environment(tmp_path: Path) -> None:
         words = ("call", f"http://127.0.0.1:{client.port}/mcp", "shop_add", "x=1", "y=2")
         let_in = enfold(*words, ENFOLD_TOKEN="secret")
         refused = enfold(*words, HOME=str(tmp_path))
+        wrong = enfold(*words, ENFOLD_TOKEN="guess")
+    with serve(to_http(ops)) as web:
+        elsewhere = enfold("list", f"http://127.0.0.1:{web.port}/")
     assert (let_in.returncode, let_in.stderr) == (0, "")
     assert (refused.returncode, refused.stdout) == (4, "")
     assert refused.stderr.endswith("Set ENFOLD_TOKEN to a token that is accepted there\n")
+    assert wrong.stderr == f"ACCESS_DENIED: {words[1]} does not accept the token in ENFOLD_TOKEN\n"
+    address = f"http://127.0.0.1:{web.port}"
+    assert elsewhere.stderr == f"EXECUTION_ERROR: {address}/ is no MCP server (HTTP 404): try {address}/mcp\n"
 
 
+EMPTY = "VALIDATION_ERROR: The target is empty: name a Python file, as in app.py\n"
 WRONG = [
+    *(
+        (f"an empty target of {command}", [command, "", *rest], 2, EMPTY)
+        for command, *rest in (
+            ("list",),
+            ("search", "price"),
+            ("inspect",),
+            ("openapi",),
+            ("doctor",),
+            ("serve", "--port", "0"),
+            ("containerize",),
+            ("mcp", "--install-json"),
+        )
+    ),
+    (
+        "tokens that are missing",
+        ["doctor", "examples/quickstart.py", "--tokens", "{folder}/no.json"],
+        2,
+        "VALIDATION_ERROR: The tokens cannot be read from ",
+    ),
+    (
+        "a folder for tasks",
+        ["serve", "examples/quickstart.py", "--port", "0", "--tasks", "{folder}"],
+        2,
+        "VALIDATION_ERROR: Tasks cannot be kept in ",
+    ),
     ("nothing after the dashes", ["list", "--"], 2, "VALIDATION_ERROR: After -- comes the command"),
     ("no operation after the dashes", ["call", "--", "npx"], 2, "VALIDATION_ERROR: call needs an operation"),
+    (
+        "no operation",
+        ["call", "examples/quickstart.py"],
+        2,
+        "VALIDATION_ERROR: call needs an operation, as in: enfold call examples/quickstart.py shop.add\n",
+    ),
     ("a server that ends", ["list", "--", "false"], 7, "UNAVAILABLE: false has ended"),
     (
         "a server nobody runs",
@@ -189,3 +228,54 @@ def test_a_missing_extra_is_told_with_what_installs_it(words: list[str], tmp_pat
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stderr) == (7, "UNAVAILABLE: pets.yaml needs yaml: pip install 'enfold[openapi]'\n")
+
+
+NOISY = """
+print("noise")
+import os
+os.write(1, b"noise of the file\\n")
+from enfold import OperationRegistry
+ops = OperationRegistry("shop")
+@ops.query
+def one() -> int:
+    return 1
+"""
+
+
+@pytest.fixture
+def noisy(tmp_path: Path) -> Path:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "noisy.toml").write_text('[sources.shop]\nfunctions = "noisy.py"\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "rest"),
+    [
+        ("openapi noisy.py", ""),
+        ("openapi noisy.toml", ""),
+        ("list noisy.py", "--json"),
+        ("inspect noisy.py", ""),
+        ("search noisy.py", "one --json"),
+        ("doctor noisy.py", "--json"),
+    ],
+)
+def test_what_a_target_prints_while_it_is_loaded_is_no_part_of_the_output(noisy: Path, command: str, rest: str) -> None:
+    name, target = command.split()
+    done = enfold(name, str(noisy / target), *rest.split())
+    assert json.loads(done.stdout)
+    assert "noise\n" in done.stderr
+    assert "noise of the file\n" in done.stderr
+
+
+@pytest.mark.parametrize("target", ["noisy.py", "noisy.toml"])
+def test_what_a_target_prints_while_it_is_loaded_is_no_message_of_mcp(noisy: Path, target: str) -> None:
+    command = [sys.executable, "-m", "enfold", "mcp", str(noisy / target)]
+    ping = '{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+    done = subprocess.run(command, input=ping, capture_output=True, text=True, check=True, timeout=60)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+
+
+def test_what_a_target_prints_while_it_is_loaded_is_no_header_of_cgi(noisy: Path) -> None:
+    done = enfold("cgi", str(noisy / "noisy.py"), PATH_INFO="/one", REQUEST_METHOD="GET")
+    assert done.stdout.startswith("Status: 200 OK\nContent-Type: application/json\n")

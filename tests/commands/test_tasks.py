@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calls.networks import Server
+from tests.tasks import conftest
 
 from enfold.commands.main import main
 from enfold.commands.targets import Target
@@ -17,8 +24,8 @@ from enfold.config import read_config
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
 from enfold.idempotency.sqlite_results import SQLiteOnceStore
-from enfold.mcp.asking import elicitation
 from enfold.operation import Progress
+from enfold.operation.asking import elicitation
 from enfold.operation.repeats import EntryKey
 from enfold.sources.functions import load_target
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
@@ -37,12 +44,20 @@ async def report(year: int) -> str:
 async def clean(context: Context) -> str:
     return (await elicit(context, "Sure?")).action
 
+@ops.mutation(durable=True)
+async def pay(amount: int) -> int:
+    with open("effects", "a") as file:
+        file.write("x")
+    return amount
+
 @ops.mutation
 async def plain() -> str:
     with open("effects", "a") as file:
         file.write("x")
     return "plain"
 """
+
+jetstream = conftest.jetstream
 
 
 @pytest.fixture
@@ -99,12 +114,132 @@ def test_a_task_is_ordered_run_elsewhere_and_found_again(folder: Path, capfd: py
     [
         (["tasks", "get", "A" * 32, "--tasks", "none.db"], 2),
         (["tasks", "get"], 2),
+        (["tasks", "cancel", "A" * 32, "B" * 32], 2),
+        (["tasks", "list", "abc"], 2),
+        (["tasks", "clean", "abc"], 2),
+        (["tasks", "list", "--limit", "-1"], 2),
+        (["tasks", "list", "--limit", "1001"], 2),
+        (["tasks", "wait", "A" * 32, "--timeout", "nan"], 2),
+        (["tasks", "wait", "A" * 32, "--timeout", "-1"], 2),
+        (["tasks", "list", "--target", "nothere.py"], 2),
+        (["call", "app.py", "shop.report", "year=1", "--detach", "--timeout", "1"], 2),
+        (["call", "app.py", "shop.report", "year=1", "--detach", "--output", "f"], 2),
+        (["call", "app.py", "shop.report", "year=1", "--detach", "--format", "envelope"], 2),
+        (["call", "app.py", "--detach", "--request", "{}"], 2),
         (["call", "app.py", "shop.plain", "--detach"], 2),
         (["call", "app.py", "shop.report", "year=x", "--detach"], 2),
     ],
 )
 def test_what_cannot_be_is_told(folder: Path, words: list[str], code: int) -> None:
+    assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 0  # so that there is a store
     assert main(words) == code
+
+
+def test_who_says_nothing_is_asked_for_a_verb_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks"]) == 2
+    assert capfd.readouterr().err.endswith("the following arguments are required: verb\n")
+
+
+def test_one_key_is_one_run_in_the_shell_and_who_runs_it_is_told(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Checks 10 and 25 in the shell: ordered and called, called and ordered; nobody else's task is run by a call."""
+    assert main(["call", "app.py", "shop.pay", "amount=9", "--detach"]) == 0
+    waiting, told = capfd.readouterr()
+    assert told.startswith("nobody runs tasks of this store now: ")
+    assert told.endswith(f"Follow it: enfold tasks wait {waiting}")
+    for n, (first, second) in enumerate([(["--detach"], []), ([], ["--detach"])]):
+        key = ["--idempotency-key", f"k{n}"]
+        for words in (first, second, []):
+            assert main(["call", "app.py", "shop.pay", f"amount={n}", *key, *words]) == 0
+        assert (folder / "effects").read_text() == "xx"[: n + 1]
+        out = capfd.readouterr().out.splitlines()
+        (result,) = {line for line in out if line.startswith("{")}
+        (task_id,) = {line for line in out if not line.startswith("{")}
+        assert main(["tasks", "wait", task_id]) == 0
+        assert capfd.readouterr().out.strip() == result == json.dumps({"result": n}, separators=(",", ":"))
+    assert main(["tasks", "get", waiting.strip()]) == 0
+    assert json.loads(capfd.readouterr().out)["status"] == "working"  # which no call has taken along
+    assert main(["call", "app.py", "shop.pay", "amount=7", "--idempotency-key", "k1"]) == 2
+
+    async def served() -> bool | None:
+        tasks = open_tasks(load_target("app.py"), task_settings(Target("program", "app.py")))
+        assert tasks is not None
+        other = open_tasks(load_target("app.py"), task_settings(Target("program", "app.py")), at_once=0)
+        assert other is not None
+        async with tasks:
+            async for task in tasks.store.watch(None, waiting.strip()):
+                if task.is_ended:
+                    break
+            return await other.store.has_worker()
+
+    assert asyncio.run(served()) is True
+
+
+def test_nothing_is_detached_that_would_end_with_the_command(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / ".enfold").write_text("no folder")  # so that the default store is in memory
+    assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 7
+    told = capfd.readouterr()
+    assert (told.out, "name a file with --tasks" in told.err) == ("", True)
+    assert main(["call", "app.py", "shop.report", "year=1"]) == 0
+
+
+def test_a_file_of_an_older_version_is_taken_over_and_others_are_told(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["call", "app.py", "shop.report", "year=1", "--detach"]) == 0
+    task_id = capfd.readouterr().out.strip()
+    file = folder / ".enfold" / "tasks.db"
+    assert main(["tasks", "cancel", task_id]) == 0
+    change(
+        file,
+        "DROP INDEX tasks_by_change; ALTER TABLE tasks DROP COLUMN change; DROP TABLE kept_bytes; PRAGMA user_version = 1",
+    )
+    assert main(["tasks", "get", task_id]) == 0
+    with closing(sqlite3.connect(file)) as connection:  # what has ended before is counted, too
+        assert connection.execute("SELECT bytes > 500 FROM kept_bytes").fetchall() == [(1,)]
+    assert main(["call", "app.py", "shop.report", "year=2", "--detach"]) == 0
+    capfd.readouterr()
+    assert main(["tasks", "list"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 2
+    for version, words in ((99, "newer version of Enfold"), (0, "another program's")):
+        change(file, f"PRAGMA user_version = {version}")
+        before = file.read_bytes()
+        assert main(["tasks", "list"]) == 7
+        told = capfd.readouterr().err
+        assert words in told
+        assert "tasks.db" in told
+        assert file.read_bytes() == before
+
+
+def change(file: Path, statements: str) -> None:
+    connection = sqlite3.connect(file)
+    connection.executescript(statements)
+    connection.close()
+
+
+def test_a_store_on_nats_is_named_by_every_command(
+    folder: Path, jetstream: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ordered, run, waited for and found over one address; a key meets its task there, too."""
+    store = ["--tasks", jetstream.url]
+    assert main(["call", "app.py", "shop.pay", "amount=3", "--detach", "--idempotency-key", "k", *store]) == 0
+    task_id, told = capfd.readouterr()
+    task_id = task_id.strip()
+    assert "nobody runs tasks" in told
+    words = [sys.executable, "-m", "enfold", "work", "app.py", *store]
+    with subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            assert main(["tasks", "wait", task_id, "--timeout", "20", *store]) == 0
+            assert json.loads(capfd.readouterr().out) == {"result": 3}
+            assert main(["call", "app.py", "shop.pay", "amount=3", "--idempotency-key", "k", *store]) == 0
+            assert json.loads(capfd.readouterr().out) == {"result": 3}
+            assert main(["tasks", "get", "A" * 32, *store]) == 3
+        finally:
+            worker.terminate()
+        assert worker.wait(20) == 0
+    assert (folder / "effects").read_text() == "x"
+    assert not (folder / ".enfold").exists()
 
 
 def test_a_wrong_id_is_not_found(folder: Path) -> None:
@@ -127,6 +262,21 @@ def test_a_key_works_from_one_command_to_the_next(folder: Path, capfd: pytest.Ca
         assert main(["call", "app.py", "shop.plain", "--idempotency-key", key]) == 0
     assert (folder / "effects").read_text() == "xx"
     assert main(["call", "app.py", "shop.plain", "--idempotency-key", ""]) == 2
+
+
+def test_a_key_works_from_one_mcp_server_to_the_next(folder: Path) -> None:
+    """An editor starts the server anew: what is not durable is kept beside the tasks, as over HTTP."""
+    own = {"protocolVersion": "2026-07-28", "clientCapabilities": {}}
+    meta = {f"io.modelcontextprotocol/{name}": value for name, value in own.items()}
+    params = {"name": "shop.plain", "arguments": {}, "_meta": {**meta, "enfold/idempotencyKey": "k"}}
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}) + "\n"
+    words = [sys.executable, "-m", "enfold", "mcp", "app.py"]
+    told = [
+        json.loads(subprocess.run(words, cwd=folder, input=line, capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert [each["result"]["structuredContent"] for each in told] == [{"result": "plain"}] * 2
+    assert (folder / "effects").read_text() == "x"
 
 
 async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
@@ -159,6 +309,94 @@ async def test_processes_share_first_results_in_a_file(tmp_path: Path) -> None:
         await one.once(key("ann", "k3"), "digest", 1, run)
     assert (full.value.code, ran) == ("RESOURCE_EXHAUSTED", 3)
     assert (await one.once(key("bob", "k"), "digest", 1, run)).data == 2
+
+
+async def test_first_results_have_bounds_of_bytes_and_outlive_processes_and_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, ran = tmp_path / "results.db", []
+    store = SQLiteOnceStore(path, bytes_per_identity=3_000)
+
+    async def result() -> ResponseEnvelope[Any]:
+        ran.append(1)
+        return local_envelope("x" * 1_000, "shop.pay")
+
+    def key(owner: str, name: str) -> EntryKey:
+        return EntryKey((owner, None), "shop.pay", name)
+
+    for owner, name in (("bob", "b"), ("ann", "0"), ("ann", "1"), ("ann", "2"), ("ann", "3")):
+        await store.once(key(owner, name), "d", 1, result)
+    for owner, name in (("bob", "b"), ("ann", "3"), ("ann", "2")):
+        await store.once(key(owner, name), "d", 1, result)
+    assert len(ran) == 5  # the newest are kept, and nobody else's have gone for them
+    await store.once(key("ann", "0"), "d", 1, result)
+    assert len(ran) == 6
+    # A process that was killed in the middle holds its key no longer; the clock has nothing to do with it.
+    program = (
+        "import asyncio, sys; from enfold.idempotency.sqlite_results import *; from enfold.operation.repeats import *\n"
+        "async def run(): print('runs', flush=True); await asyncio.sleep(3600)\n"
+        "asyncio.run(SQLiteOnceStore(sys.argv[1]).once(EntryKey(('ann', None), 'shop.pay', 'k'), 'd', 3600, run))"
+    )
+    words = (sys.executable, "-c", program, str(path))
+    other = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    assert await other.stdout.readline() == b"runs\n"
+    later = time.time() + 9 * 3600
+    monkeypatch.setattr("enfold.idempotency.sqlite_results.time.time", lambda: later)
+    with pytest.raises(CallError, match="has not ended yet"):
+        await store.once(key("ann", "k"), "d", 0.2, result)
+    other.kill()
+    await other.wait()
+    await store.once(key("ann", "k"), "d", 5, result)
+    assert len(ran) == 7
+    # A file that cannot be written for a while: the effect is there once, and its result is kept when it can be.
+    go_on, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> ResponseEnvelope[Any]:
+        begun.set()
+        await go_on.wait()
+        return await result()
+
+    first = asyncio.create_task(store.once(key("ann", "away"), "d", 30, slow))
+    await begun.wait()
+    with closing(sqlite3.connect(path, isolation_level=None)) as blocking, blocking:
+        blocking.execute("PRAGMA busy_timeout = 5000")
+        blocking.execute("BEGIN IMMEDIATE")
+        await store._do(lambda file: file.execute("PRAGMA busy_timeout = 1"))
+        go_on.set()
+        await first
+    await store.once(key("ann", "away"), "d", 20, result)
+    assert len(ran) == 8
+
+
+async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) -> None:
+    """The file is removed or replaced under those who use it: what one has done from then on, none does again."""
+    path, ran = tmp_path / "results.db", 0
+    go_on, begun = asyncio.Event(), asyncio.Event()
+    one, two = SQLiteOnceStore(path), SQLiteOnceStore(path)
+
+    async def run() -> ResponseEnvelope[Any]:
+        nonlocal ran
+        ran += 1
+        begun.set()
+        await go_on.wait()
+        return local_envelope(ran, "shop.pay")
+
+    def call(store: SQLiteOnceStore, name: str) -> asyncio.Task[ResponseEnvelope[Any]]:
+        return asyncio.create_task(store.once(EntryKey(("ann", None), "shop.pay", name), "d", 30, run))
+
+    running = call(one, "under way")
+    await begun.wait()
+    _remove(path)
+    go_on.set()
+    await running
+    for n, name in enumerate(("under way", "new")):
+        assert [(await call(store, name)).data for store in (two, one, two)] == [n + 1] * 3
+
+
+def _remove(database: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{database}{suffix}").unlink()
 
 
 def test_a_person_is_asked_until_the_answer_fits() -> None:

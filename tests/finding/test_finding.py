@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sqlite3
 import subprocess
 import sys
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from enfold import OperationRegistry, OperationSpec, testing
 from enfold.finding import Finder, outline, signature
-from enfold.finding.words import search_words, split_words
+from enfold.finding.index import Index, search_words, split_words
 from enfold.operation import Operation
 from enfold.surfaces.http import to_http
 
@@ -130,3 +132,12 @@ def test_a_schema_that_describes_the_world_is_still_one_short_line() -> None:
         )
         assert len(signature(spec)) < 3_000
     assert msgspec.json.encode(Finder(registry()).describe("maps.geocode", None))
+
+
+def test_an_index_that_is_gone_has_closed_its_database() -> None:
+    index = Index()
+    database = index._database
+    del index
+    gc.collect()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        database.execute("SELECT 1")

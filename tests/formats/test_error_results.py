@@ -151,6 +151,15 @@ SELF_NAMED: dict[str, ResponseEnvelope[Any]] = {
         is_error=True,
         content=[TextContent(text=json.dumps(V01_FAILURE))],
     ),
+    **{
+        f"another Enfold, in format {name}": mcp_envelope(
+            None,
+            is_error=True,
+            content=[TextContent(text=json.dumps({"error": told}))],
+            _meta={"enfold/error": {"code": "ERR_MODEL", "retryable": True, "details": DETAILS}},
+        )
+        for name, told in {"result": "The model refused", "envelope": {"message": "The model refused"}}.items()
+    },
 }
 
 
@@ -186,6 +195,12 @@ def test_its_sentence_and_nothing_encoded_is_what_people_see(
     seen = in_the_shell(ops, "up.get", "result")
     assert "The model refused" in seen.messages + capsys.readouterr().err
     assert "__ENVELOPE" not in failed.text()
+
+
+def test_a_code_that_would_forge_a_line_is_shown_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"enfold/error": {"code": "X\r\n\x1b[2JOK"}}
+    seen = in_the_shell(registry_with(mcp_envelope(None, is_error=True, _meta=told), {}), "up.get", "result")
+    assert (seen.messages + capsys.readouterr().err).startswith("UNKNOWN_ERROR: ")
 
 
 def test_the_category_of_a_failed_tool_stays_its_own() -> None:

@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 from tests.formats.surfaces import in_the_shell, over_cgi, over_http, over_mcp
 
-from enfold import CallError, OperationRegistry, TextContent, http_envelope, mcp_envelope
+from enfold import CallError, OperationRegistry, TextContent, formats, http_envelope, mcp_envelope
 from enfold.formats import FORMATS, find_format, register_format
 from enfold.formats.conversion import convert
 from enfold.surfaces.openapi import to_openapi
@@ -21,17 +21,21 @@ from enfold.surfaces.openapi import to_openapi
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "extending" / "format.py"
 
 
+@pytest.fixture(autouse=True)
+def _formats_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone with it: other tests go through all formats there are."""
+    monkeypatch.setattr(formats._formats, "_known", dict(formats._formats._known))
+
+
 @pytest.fixture
 def jsend() -> str:
-    """The name of the example's format, which is registered once."""
-    if "jsend" not in FORMATS:
-        spec = importlib.util.spec_from_file_location("jsend_example", EXAMPLE)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        register_format("jsend", module)
-    return "jsend"
+    """The name of the example's format."""
+    spec = importlib.util.spec_from_file_location("jsend_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return register_format("jsend", module).name
 
 
 def shop() -> OperationRegistry:
@@ -113,8 +117,7 @@ def test_a_format_of_verbs_alone_has_no_structure_and_no_schema() -> None:
         write_error=lambda error, _: error.message,
         read=lambda wire: wire,
     )
-    if "bare" not in FORMATS:
-        register_format("bare", bare)
+    register_format("bare", bare)
     assert over_http(shop(), "shop.add", "bare", {"x": 1, "y": 2}).body == "3"
     seen = over_mcp(shop(), "shop.add", "bare", {"x": 1, "y": 2})
     assert (seen.body["content"], seen.body["structured"]) == ([{"type": "text", "text": '"3"'}], None)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from enfold.envelope import TextContent, http_envelope, local_envelope, mcp_envelope
+from enfold.content import TextContent
+from enfold.envelope import http_envelope, local_envelope, mcp_envelope
 from enfold.errors import CODES, CallError, FormatError
 from enfold.formats import tool_envelope_v1 as fmt
 from enfold.operation import OperationSpec

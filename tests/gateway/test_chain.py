@@ -13,7 +13,7 @@ from tests.gateway.conftest import serve
 from tests.gateway.puppets import stdio_puppet
 
 from enfold import OperationRegistry
-from enfold.envelope import TextContent
+from enfold.content import TextContent
 from enfold.mcp.json_rpc import passed_meta
 from enfold.sources.mcp import from_mcp
 from enfold.surfaces.http import to_http

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,10 +17,11 @@ from tests.gateway.conftest import serve
 from tests.sources.mcp.task_server import TaskServer, asking, completed, text, working
 
 from enfold import Context, Identity, OperationRegistry
+from enfold.commands.main import main
 from enfold.commands.targets import Target
 from enfold.commands.task_store import open_tasks, task_settings
 from enfold.identities.tokens import Tokens
-from enfold.mcp.signing import Signer
+from enfold.mcp.kept_by_clients import StateSigner
 from enfold.sources.mcp import from_mcp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
@@ -70,8 +72,8 @@ class Talk:
         assert begun["resultType"] == "task", begun
         return str(begun["taskId"])
 
-    async def page(self, method: str, path: str, caller: str = "ann", body: Any = None) -> tuple[int, Any]:
-        headers = {"host": "localhost", "authorization": f"Bearer {caller}", "content-type": "application/json"}
+    async def page(self, method: str, path: str, caller: str = "ann", body: Any = None, **more: str) -> tuple[int, Any]:
+        headers = {"host": "localhost", "authorization": f"Bearer {caller}", "content-type": "application/json", **more}
         sent = b"" if body is None else json.dumps(body).encode()
         answer = await Conversation(self.http, method, path, headers, sent).began()
         return answer.status, await answer.json()
@@ -165,6 +167,116 @@ async def test_whoever_cannot_take_a_task_or_wants_more_of_the_result_waits_for_
         assert "taskId" not in too_long
 
 
+async def test_who_prefers_not_to_wait_gets_the_task_of_the_server_over_http() -> None:
+    names = ("slow", "soon", "keyed", "quick")
+    server = TaskServer({name: [working(40), DONE] for name in names} | {"quick": [text("at once")]})
+    async with gateway(server) as talk:
+
+        async def ask(name: str, prefer: str = "respond-async", **more: str) -> tuple[int, Any]:
+            return await talk.page("POST", f"/functions/far.{name}", body={}, prefer=prefer, **more)
+
+        status, task = await ask("slow")
+        assert (status, task["operation"], task["taskId"][:2]) == (202, "far.slow", "s.")
+        assert (await talk.page("GET", f"/tasks/{task['taskId']}/result"))[0] == 200
+        assert (await talk.page("GET", f"/tasks/{task['taskId']}", "bob"))[0] == 404
+        status, told = await ask("soon", "respond-async, wait=10")
+        assert (status, "done" in json.dumps(told)) == (200, True)
+        status, told = await ask("keyed", **{"idempotency-key": "k"})  # whose result is kept here
+        assert (status, "done" in json.dumps(told)) == (200, True)
+        assert (await ask("quick"))[0] == 200  # of which the server has made no task
+
+
+shop = OperationRegistry("shop")
+
+
+@shop.mutation(durable=True)
+async def sign(context: Context) -> str:
+    """A tool that asks, in its task, whoever said that they can be asked."""
+    return (await context.ask("Sure?")).action
+
+
+@shop.mutation
+async def ask_now(context: Context) -> str:
+    """A tool that asks in the call, where nobody who prefers not to wait is there to answer."""
+    return (await context.ask("Sure?")).action
+
+
+async def test_who_prefers_not_to_wait_answers_the_questions_of_the_servers_task_over_http() -> None:
+    registry = OperationRegistry()
+    async with Tasks(shop, MemoryTasks()) as behind:
+        app = to_http(shop, mounts={"/mcp": to_mcp(shop, tasks=behind)}, tasks=behind)
+        async with serve(app, app.stop) as url, from_mcp(f"{url}/mcp", namespace="far") as operations:
+            registry.register_all(operations)
+            talk = Talk(registry)
+            prefer = "respond-async, wait=10"
+            status, task = await talk.page("POST", "/functions/far.shop_sign", body={}, prefer=prefer)
+            assert (status, task["status"]) == (202, "input_required")
+            (key,) = task["inputRequests"]
+            place, answers = f"/tasks/{task['taskId']}", {key: {"action": "accept", "content": {}}}
+            assert (await talk.page("POST", f"{place}/input", body={"inputResponses": answers}))[0] == 202
+            assert await talk.page("GET", f"{place}/result?wait=10") == (200, {"result": "accept"})
+            status, refused = await talk.page("POST", "/functions/far.shop_ask_now", body={}, prefer=prefer)
+            assert (status, "elicitation" in json.dumps(refused)) == (503, True)
+
+
+async def test_the_shell_follows_a_task_of_a_server_behind_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = TaskServer({"slow": [working(40), working(40), DONE, DONE], "other": GOES_ON})
+    async with serve(server) as url:
+        config = tmp_path / "mcp.json"
+        config.write_text(json.dumps({"mcpServers": {"far": {"url": f"{url}/mcp"}}}))
+        (tmp_path / "empty.json").write_text('{"mcpServers": {}}')
+        tasks = open_tasks(OperationRegistry(), task_settings(Target("configuration", str(config))))
+        assert tasks is not None
+        handles = [
+            tasks.taker(f"far.{name}", identity=Identity("ann"))({"taskId": f"id-of-{name}", "status": "working"}).id
+            for name in ("slow", "other")
+        ]
+
+        async def shell(*words: str) -> tuple[int, str]:
+            code = await asyncio.to_thread(main, ["tasks", *words])
+            told = capfd.readouterr()
+            return code, told.out or told.err
+
+        code, told = await shell("get", handles[0], "--target", "mcp.json")
+        assert (code, json.loads(told)["status"]) == (0, "working")
+        code, told = await shell("wait", handles[0], "--target", "mcp.json", "--timeout", "20")
+        assert (code, json.loads(told)) == (0, {"result": [{"type": "text", "text": "done"}]})
+        assert (await shell("cancel", handles[1], "--target", "mcp.json"))[0] == 0
+        assert [each["taskId"] for each in server.said("tasks/cancel")] == ["id-of-other"]
+        code, told = await shell("get", handles[0])
+        assert (code, "--target" in told) == (2, True)
+        assert (await shell("get", handles[0][:-1] + "!", "--target", "mcp.json"))[0] == 3
+        assert (await shell("get", handles[0], "--target", "empty.json"))[0] == 3
+
+
+async def test_the_shell_takes_no_handle_that_was_changed_or_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Check 34 in the shell, which sees everybody's tasks: but for those, all attacks on a handle."""
+    monkeypatch.chdir(tmp_path)
+    server = TaskServer({"slow": GOES_ON, "other": GOES_ON})
+    async with serve(server) as url:
+        source = f'[sources.far]\nurl = "{url}/mcp"\n'
+        (tmp_path / "enfold.toml").write_text(f'[tasks]\nsecret = "{SECRET.decode()}"\n{source}')
+        tasks = open_tasks(OperationRegistry(), task_settings(Target("configuration", "enfold.toml")))
+        assert tasks is not None
+        taken = tasks.taker("far.slow", identity=Identity("ann"))({"taskId": "id-of-slow", "status": "working"})
+        told: dict[str, tuple[int, str]] = {}
+        for name, attack in ATTACKS.items():
+            forged, caller = attack(taken.id)
+            if forged.startswith("s.") and caller == "ann":
+                code = await asyncio.to_thread(main, ["tasks", "cancel", forged, "--target", "enfold.toml"])
+                told[name] = code, capfd.readouterr().err.strip()
+        assert set(told.values()) == {(3, "TASK_NOT_FOUND: There is no such task, or it is not kept any more")}, told
+        assert len(told) >= 12
+        assert server.said("tasks/cancel") == []
+        code = await asyncio.to_thread(main, ["tasks", "cancel", taken.id, "--target", "enfold.toml"])
+        assert (code, [each["taskId"] for each in server.said("tasks/cancel")]) == (0, ["id-of-slow"])
+
+
 async def test_a_cancel_reaches_the_server_over_mcp_and_http() -> None:
     server = TaskServer({"slow": [working(), working()]})
     async with gateway(server) as talk:
@@ -199,10 +311,10 @@ def changed_in(handle: str, **fields: Any) -> str:
 
 
 def signed(handle: str, secret: bytes, purpose: bytes, **fields: Any) -> str:
-    content = msgspec.json.decode(Signer(SECRET, b"task ").content_of(handle.removeprefix("s.")) or b"")
+    content = msgspec.json.decode(StateSigner(SECRET, b"task ").content_of(handle.removeprefix("s.")) or b"")
     places = ["operation", "task_id", "owner", "created", "expires"]
     made = [fields.get(name, value) for name, value in zip(places, content, strict=True)]
-    return "s." + Signer(secret, purpose).sign(msgspec.json.encode(made))
+    return "s." + StateSigner(secret, purpose).sign(msgspec.json.encode(made))
 
 
 ATTACKS: dict[str, Callable[[str], tuple[str, str]]] = {

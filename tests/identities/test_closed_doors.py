@@ -58,7 +58,6 @@ def paths() -> list[str]:
     described = list(to_openapi(shop(), identity=Identity("owner", frozenset({"*"})))["paths"])
     short = [path.replace("shop.", "") for path in described]
     others = [
-        "/",
         "/openapi.json",
         "/call",
         "/mcp",
@@ -88,12 +87,38 @@ REFUSED = (401, 400)  # 400: not even a request that the server below us underst
 def test_what_stays_open_says_nothing_but_where_to_get_a_token() -> None:
     with serve(gateway(shop())) as client:
         answers = [client.get(path) for path in OPEN]
+        root = client.get("/")
         refused = client.get("/functions/price")
     assert [answer.status for answer in answers] == [200, 200, 200, 200]
     assert [answer.json for answer in answers[:2]] == [{"status": "ok"}, {"status": "ready"}]
     assert answers[2].json["scopes_supported"] == ["write"]
     assert answers[3].json["resource"].endswith("/mcp")
+    assert (root.status, root.json.keys()) == (200, {"console", "http", "document", "health"})  # as at every server
     assert "resource_metadata=" in refused.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize(("path", "resource"), [("/functions/price", "/shop/"), ("/mcp", "/shop/mcp")])
+@pytest.mark.parametrize("root", ["", "/shop"], ids=["at the root", "below a path"])
+def test_a_refusal_leads_to_the_metadata_also_where_a_proxy_takes_a_path_away(
+    root: str, path: str, resource: str
+) -> None:
+    app = gateway(shop())
+
+    async def as_uvicorn_has_it(scope: Any, receive: Any, send: Any) -> None:
+        below = {"root_path": root, "path": root + scope["path"]} if scope["type"] == "http" else {}
+        await app({**scope, **below}, receive, send)
+
+    with serve(as_uvicorn_has_it) as client:
+        origin = f"http://127.0.0.1:{client.port}"
+        told = client.post(path, {}).headers["www-authenticate"]
+        wrong = client.request("POST", path, b"{}", {"Authorization": "Bearer wrong"}).headers["www-authenticate"]
+        assert wrong.replace(', error="invalid_token"', "") == told  # whose token has expired has to be led there, too
+        url = told.partition('resource_metadata="')[2].partition('"')[0]
+        assert url.startswith(f"{origin}{root}/.well-known/")
+        found = client.get(url.removeprefix(f"{origin}{root}")).json["resource"]
+        assert found == f"{origin}{root}{resource.removeprefix('/shop')}"
+        behind = client.get(f"/.well-known/oauth-protected-resource{root}{resource.removeprefix('/shop')}")
+        assert behind.json["resource"] == found  # where RFC 9728 looks for it
 
 
 def test_what_is_public_is_open_and_alone_in_the_document() -> None:

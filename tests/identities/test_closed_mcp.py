@@ -14,8 +14,15 @@ from enfold.identities.tokens import Tokens
 from enfold.mcp import prompt, resource
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
+from enfold.testing.asgi_client import Conversation
 
-TOKENS = Tokens({"ann-token": Identity("ann", frozenset({"write"})), "bob-token": Identity("bob")})
+TOKENS = Tokens(
+    {
+        "ann-token": Identity("ann", frozenset({"write"})),
+        "weak-token": Identity("ann"),  # the same person, with fewer rights
+        "bob-token": Identity("bob"),
+    }
+)
 HANDSHAKE, STATELESS = "2025-11-25", "2026-07-28"
 META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}
 METHODS: dict[str, dict[str, Any]] = {
@@ -151,6 +158,44 @@ def test_a_stranger_with_a_session_has_a_session_of_strangers(public: Client) ->
     mine = ask(public, "initialize", METHODS["initialize"], HANDSHAKE, Authorization="Bearer ann-token")
     stolen = {"Mcp-Session-Id": mine.headers["mcp-session-id"]}
     assert ask(public, "tools/list", {}, HANDSHAKE, **stolen).status == 401
+
+
+@pytest.mark.parametrize("opener", ["ann-token", "weak-token"])
+def test_in_a_session_each_request_has_the_rights_of_its_own_token(closed: Client, opener: str) -> None:
+    opened = ask(closed, "initialize", METHODS["initialize"], HANDSHAKE, Authorization=f"Bearer {opener}")
+
+    def tried(method: str, token: str) -> str:
+        headers = {"Authorization": f"Bearer {token}", "Mcp-Session-Id": opened.headers["mcp-session-id"]}
+        return ask(closed, method, {"name": "shop_order"}, HANDSHAKE, **headers).body.decode()
+
+    for _ in range(2):
+        assert '"structuredContent"' in tried("tools/call", "ann-token")
+        assert "shop_order" in tried("tools/list", "ann-token")
+        assert "Unknown tool" in tried("tools/call", "weak-token")
+        assert "shop_order" not in tried("tools/list", "weak-token")
+    assert "no such session" in tried("tools/list", "bob-token")
+
+
+@pytest.mark.parametrize(("token", "is_resumed"), [("ann-token", True), ("weak-token", False)])
+async def test_an_answer_is_taken_up_again_by_a_token_that_allows_as_much(token: str, is_resumed: bool) -> None:
+    app = to_mcp(shop(public=False), tokens=TOKENS)
+
+    async def asked(method: str, token: str, message: Any = None, **headers: str) -> Conversation:
+        sent = {"host": "localhost:8000", "accept": "text/event-stream, application/json", **headers}
+        sent |= {"content-type": "application/json", "authorization": f"Bearer {token}"}
+        return await Conversation(app, method, "/mcp", sent, json.dumps(message).encode() if message else b"").began()
+
+    def message(method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+    opened = await asked("POST", "ann-token", message("initialize", METHODS["initialize"]))
+    session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+    called = await asked("POST", "ann-token", message("tools/call", {"name": "shop_order"}), **session)
+    first = (await called.body()).decode().partition("id: ")[2].partition("\n")[0]
+    again = await asked("GET", token, **session, **{"last-event-id": first})
+    event = await anext(again.chunks())  # of a new stream the first tells its own id
+    assert (first.partition("-")[0].encode() in event) is is_resumed
+    again.leave()
 
 
 def test_a_wrong_token_is_refused_although_something_is_public(public: Client) -> None:

@@ -229,6 +229,26 @@ def test_weak_keys_are_left_out() -> None:
     assert read_key_set(shown) == ()
 
 
+ODD_KEYS: dict[str, dict[str, Any]] = {
+    "no kind": {"crv": "P-256", "x": "AQ", "y": "AQ"},
+    "another kind than its curve has": {"kty": "RSA", "crv": "Ed25519", "n": "AQ", "e": "AQAB", "x": "AQ"},
+    "a kind that is a list": {"kty": ["RSA"], "n": "AQ", "e": "AQAB"},
+    "a shared secret": {"kty": "oct", "crv": "P-256", "k": "c2VjcmV0"},
+    "nothing at all": {},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_KEYS.values(), ids=ODD_KEYS)
+def test_an_odd_key_is_left_out_and_the_others_stay(odd: dict[str, Any]) -> None:
+    from jwt.algorithms import ECAlgorithm
+
+    from enfold.issuers.keys import read_key_set
+
+    good = json.loads(ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()).public_key()))
+    found = read_key_set(json.dumps({"keys": [odd, {**good, "kid": "good"}, odd]}).encode())
+    assert [key.as_dict(private=False).get("kid") for key in found] == ["good"]
+
+
 # --- claims -------------------------------------------------------------------------------------------------------
 
 PLACES: dict[str, tuple[dict[str, Any], ClaimPlaces, Identity]] = {

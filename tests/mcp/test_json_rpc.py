@@ -42,6 +42,7 @@ WRONG: dict[str, tuple[bytes, int, Any]] = {
     "an id that is true": (b'{"jsonrpc":"2.0","id":true,"method":"a"}', -32600, None),
     "parameters by position": (b'{"jsonrpc":"2.0","id":4,"method":"a","params":[1]}', -32600, 4),
     "neither asked nor told": (b'{"jsonrpc":"2.0"}', -32600, None),
+    "neither asked nor answered": (b'{"jsonrpc":"2.0","id":5}', -32600, 5),
 }
 
 

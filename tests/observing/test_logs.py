@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pty
 import re
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -16,9 +17,10 @@ import pytest
 
 from enfold.commands.log_setup import JSONLines, PlainLines
 from enfold.observing import CallRecord
-from enfold.observing.lines import call_fields, call_line
+from enfold.observing.call_lines import call_fields, call_line
 from enfold.operation import Origin
 
+HIDDEN = "\x1b\x85\x9b\u2028\u2029\u202e\r"
 FORGED = "x\n2026-01-01 00:00:00.000 ERROR   forged \x1b[31m\r\u2028"
 APP = f"""
 from enfold import OperationRegistry
@@ -30,7 +32,13 @@ async def add(x: int, y: int) -> int:
 
 @ops.query
 async def fail() -> int:
-    raise ValueError({FORGED!r})
+    raise ValueError({FORGED!r} + {HIDDEN!r})
+
+@ops.query
+async def warn() -> int:
+    import warnings
+    warnings.warn({FORGED!r} + {HIDDEN!r})
+    return 1
 """
 ENTRY = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ")
 
@@ -57,7 +65,9 @@ def test_the_line_of_a_call_has_every_fact_once_and_strangers_words_stay_words()
     assert "zzzz" not in str(call_fields(hostile))[-20:]
 
 
-@pytest.mark.parametrize("text", [FORGED, "half \ud800 a character", "%s %d"])
+@pytest.mark.parametrize(
+    "text", [FORGED, "half \ud800 a character", "%s %d", "\u2028\u2029\x85\x9b31m\u202e\U000e0001\x7f\x00"]
+)
 def test_whatever_an_entry_says_it_is_one_entry(text: str) -> None:
     raised = (ValueError, ValueError(text), None)
     entry = logging.LogRecord("enfold", logging.ERROR, "", 0, "%s failed", (text,), raised)
@@ -65,7 +75,7 @@ def test_whatever_an_entry_says_it_is_one_entry(text: str) -> None:
     assert sum(1 for line in re.split(r"[\n\r\u2028]", plain) if ENTRY.match(line)) == 1
     assert "\x1b" not in plain
     written = JSONLines().format(entry)
-    assert "\n" not in written
+    assert written.isprintable()
     assert json.loads(written)["message"].startswith(text.split("\ud800", maxsplit=1)[0])
 
 
@@ -82,22 +92,105 @@ def test_a_server_writes_a_line_for_each_call_and_the_stack_of_a_failure(tmp_pat
             while "Ctrl-C" not in said[-1]:
                 said.append(next(lines))
             port = next(int(found[1]) for line in said if (found := re.search(r"http://127.0.0.1:(\d+)", line)))
-            asked = ["shop.add?x=1&y=2", "shop.fail", "shop.nowhere"]
-            assert [status_of(port, f"/functions/{each}") for each in asked] == [200, 500, 404]
+            asked = ["shop.add?x=1&y=2", "shop.fail", "shop.warn", "shop.nowhere"]
+            assert [status_of(port, f"/functions/{each}") for each in asked] == [200, 500, 200, 404]
             logged: list[str] = []
             while not any("OPERATION_NOT_FOUND" in line for line in logged):
                 logged.append(next(lines))
         finally:
             server.terminate()
             server.communicate()
+    assert not any(each in "".join(said + logged) for each in HIDDEN)
     if form == "json":
         entries = [json.loads(line) for line in logged]
-        assert [each.get("code") for each in entries] == ["OK", None, "EXECUTION_ERROR", "OPERATION_NOT_FOUND"]
+        assert [each.get("code") for each in entries] == [
+            "OK",
+            None,
+            "EXECUTION_ERROR",
+            None,
+            "OK",
+            "OPERATION_NOT_FOUND",
+        ]
+        assert (entries[3]["logger"], entries[3]["level"]) == ("py.warnings", "warning")
+        assert "serves 3 operations" in json.loads(said[0])["message"]
+        assert json.loads(said[-1])["message"] == "Press Ctrl-C to stop."
         assert entries[1]["request_id"] == entries[2]["request_id"]
         assert entries[1]["stack"].startswith("Traceback")
         assert all({"time", "level", "logger"} <= each.keys() for each in entries)
     else:
         entries_of_text = [line for line in logged if ENTRY.match(line)]
-        assert len(entries_of_text) == 4
+        assert len(entries_of_text) == 6
         assert " http shop.add OK " in entries_of_text[0]
         assert all(line.startswith("  | ") for line in logged if not ENTRY.match(line))
+
+
+# --- what is written, and where -----------------------------------------------------------------------------------
+
+LEVELS = """
+import logging
+from enfold import OperationRegistry
+from enfold.log import Log
+ops = OperationRegistry("shop")
+
+@ops.query
+async def talk() -> int:
+    for level in ("debug", "info", "warning", "error"):
+        getattr(Log("enfold.app"), level)(f"ours-{level}")
+        getattr(logging.getLogger("library"), level)(f"theirs-{level}")
+    return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--log-level", "debug"], ["ours-debug", "ours-info", "ours-warning", "theirs-warning", "ours-error"]),
+        ([], ["ours-info", "ours-warning", "theirs-warning", "ours-error"]),
+        (["--log-level", "warning"], ["ours-warning", "theirs-warning", "ours-error"]),
+        (["--log-level", "error"], ["ours-error"]),
+        (["--log-level", "error", "--access-log"], ["ours-error", "shop.talk"]),
+        (["--no-access-log"], ["ours-info", "ours-warning", "theirs-warning", "ours-error"]),
+    ],
+    ids=["debug", "info", "warning", "error", "error and calls", "no calls"],
+)
+def test_levels_and_lines_of_calls_are_chosen(tmp_path: Path, words: list[str], written: list[str]) -> None:
+    (tmp_path / "app.py").write_text(LEVELS)
+    command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        said = ""
+        while "Ctrl-C" not in said:
+            said += server.stderr.readline()
+        port = int(re.findall(r"http://127.0.0.1:(\d+)/functions", said)[0])
+        assert status_of(port, "/functions/shop.talk") == 200
+        server.terminate()
+        log = server.stderr.read()
+    assert [each for each in re.findall(r"ours-\w+|theirs-\w+|shop\.talk", log) if each != "theirs-error"] == written
+    assert "theirs-error" in log
+
+
+@pytest.mark.parametrize("words", [[], ["--no-access-log"]], ids=["by default", "unless it is not wanted"])
+def test_on_a_terminal_every_call_is_a_line_as_it_ends(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    terminal, side = pty.openpty()
+    command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=side) as server:
+        os.close(side)
+        said = b""
+        while b"Ctrl-C" not in said:
+            said += os.read(terminal, 4096)
+        port = int(re.findall(rb"http://127.0.0.1:(\d+)/functions", said)[0])
+        assert [status_of(port, f"/functions/shop.{name}") for name in ("add?x=1&y=2", "fail")] == [200, 500]
+        server.terminate()
+        with suppress(OSError):  # how a terminal says that nobody has its other side any more
+            while part := os.read(terminal, 4096):
+                said += part
+    os.close(terminal)
+    shown = said.decode().partition("Ctrl-C to stop.")[2]
+    calls = [line for line in shown.splitlines() if " http shop." in line]
+    assert [line.split()[2:5] for line in calls] == ([] if words else CALLS)
+    assert all(ENTRY.match(line) for line in calls)
+    assert not any(each in shown.replace("\r\n", "\n") for each in HIDDEN)
+
+
+CALLS = [["http", "shop.add", "OK"], ["http", "shop.fail", "EXECUTION_ERROR"]]

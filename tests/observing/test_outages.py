@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from tests.calls.networks import Server, free_port, nats_server_program
 
+from enfold import OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import Message, Signal
 from enfold.calls.websocket import WebSocketHub, WebSocketTransport
 from enfold.identities.tokens import Tokens
 from enfold.operation import Identity
+from enfold.sources.calls import from_calls
 
 USERS = 'authorization {{ users = [{{ user: ann, password: "{}" }}] }}'
 
@@ -98,3 +100,36 @@ async def test_the_loss_and_return_of_a_hub_is_a_line_each(caplog: pytest.LogCap
         ours = [each.getMessage() for each in caplog.records if each.name == "enfold.calls.websocket"]
         assert ours == [f"{place} is lost: it is tried again until it is back", f"{place} is back"]
     await again.close()
+
+
+async def test_a_server_that_is_dead_and_one_that_refuses_us_are_told_apart_where_readiness_is_read(
+    tmp_path: Path,
+) -> None:
+    server = Server(nats_server_program(), tmp_path, USERS.format("right"))
+    server.wait_until_ready()
+    registry, changed = OperationRegistry(), asyncio.Event()
+    registry.sources.watch(lambda *_: changed.set())
+
+    async def until(why: str) -> None:
+        while registry.sources["nats"].why != why:
+            changed.clear()
+            await asyncio.wait_for(changed.wait(), 30)
+
+    try:
+        async with (
+            NATSTransport(f"nats://ann:right@127.0.0.1:{server.port}") as transport,
+            from_calls(transport, name="nats") as peers,
+        ):
+            peers.keep(registry)
+            server.kill()
+            await until("it cannot be reached")
+            server._file.write_text(server._file.read_text().replace("right", "changed"))
+            server.restart()
+            await until("it does not let us in: check the user, password or token")
+            server.kill()
+            await until("it cannot be reached")
+            server._file.write_text(server._file.read_text().replace("changed", "right"))
+            server.restart()
+            await until("")
+    finally:
+        server.close()

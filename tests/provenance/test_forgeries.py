@@ -223,7 +223,7 @@ def asked(limit: int, key: SigningKey | None = KEY, *, deterministic: bool = Tru
         "preferences": {"max_output_bytes": limit, "deterministic": deterministic},
     }
     call = RequestCall(ops, request, adapter="http", recorder=Recorder(key=key))
-    answer = call.answer(asyncio.run(ops.execute(call.spec.id, call.input, call.context)))
+    answer = call.write(asyncio.run(ops.execute(call.spec.id, call.input, call.context)))
     return json.loads(msgspec.json.encode(answer))  # type: ignore[no-any-return]
 
 

@@ -13,7 +13,7 @@ from tests.serving import serve
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.provenance import CaptureOptions, Recorder, RecordStore, StoredRecordError, recorded_run_id, verify_run
-from enfold.provenance import store as store_module
+from enfold.provenance import record_store as store_module
 from enfold.surfaces.http import to_http
 
 FULL = CaptureOptions("full")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,38 @@ def test_old_records_are_forgotten(path: Path) -> None:
 
 def test_a_record_changed_in_the_file_is_found(store: RecordStore, path: Path) -> None:
     store.put(run("a"))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE records SET body = CAST(replace(body, 'shop.add', 'shop.sub') AS BLOB)")
     connection.close()
     with pytest.raises(StoredRecordError, match="changed"):
         store.get("a")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", "text", 5, b"[]", b'{"parents":"a"}', b'{"parents":["\\ud800"]}', b'{"parents":["\xff"]}']
+)
+def test_a_record_changed_before_it_was_indexed_does_not_keep_others_from_being_found(
+    store: RecordStore, path: Path, body: Any
+) -> None:
+    for record in (run("a"), run("b", "a"), run("c", "a", "b")):
+        store.put(record, identity="ann")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE records SET body = ? WHERE run_id = 'b'", (body,))
+    connection.close()
+    assert (store.children("a"), store.children("b")) == (["c"], ["c"])
+    assert [each.run_id for each in store.find_runs(identity="ann") if each.fault] == ["b"]
+
+
+def test_what_is_forgotten_is_forgotten_with_its_links(path: Path) -> None:
+    with RecordStore(path, per_identity=2) as store:
+        for number in range(7):
+            store.put(run(f"r{number}", *([f"r{number - 1}"] if number else [])), moment=number)
+        assert [each["run_id"] for each in store.find()] == ["r6", "r5"]
+        assert (store.children("r3"), store.children("r4"), store.children("r5")) == ([], ["r5"], ["r6"])
+        assert (store.purge(6), len(store)) == (1, 1)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute("SELECT parent FROM links").fetchall() == [("r5",)]
+    connection.close()
 
 
 def test_a_store_that_is_not_there_is_not_made_by_reading(path: Path) -> None:
@@ -180,6 +208,6 @@ def test_no_record_is_torn_or_lost_when_writers_are_killed(path: Path) -> None:
     with RecordStore(path, per_identity=10**9) as store:
         assert all(store.get(run_id) is not None for run_id in acknowledged)
         assert all(each["tool"]["name"] == "shop.add" for each in store.find(limit=10**6))
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()

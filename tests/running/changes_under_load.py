@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+SOON = 2.0  # seconds after which a new source is to be callable
 LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
 SHOP = "def price(name: str = '') -> int:\n    return len(name)\n"
 
@@ -36,6 +37,12 @@ class Figures(msgspec.Struct):
     list_changes: int = 0
     exit_code: int | None = None
     told: list[str] = []
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing of what stays has failed, and what is new came soon."""
+        is_soon = max(self.seconds_until_callable, default=0.0) <= SOON
+        return not self.failures and self.exit_code == 0 and is_soon
 
     def __str__(self) -> str:
         slowest = max(self.seconds_until_callable, default=0.0)
@@ -187,4 +194,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     seen = run(options.changes, options.clients)
     print(seen)  # noqa: T201  # what the script is for
-    sys.exit(1 if seen.failures or seen.exit_code else 0)
+    sys.exit(0 if seen.is_right else 1)

@@ -1,7 +1,8 @@
 """A server of two workers under mixed load, while its children are killed, its workers die and its file changes.
 
-`python -m tests.running.faults_under_load --seconds 600` prints what was seen: answers by their codes, errors without a code,
-memory at the beginning and at the end, and the processes that were left after SIGTERM.
+The load is calls of functions, of a process that speaks MCP and of a service with an OpenAPI document, streams, and sessions of
+MCP clients. `python -m tests.running.faults_under_load --seconds 600` prints what was seen: answers by their codes, errors
+without a code, memory at the beginning and at the end, and the processes that were left after SIGTERM.
 """
 
 import argparse
@@ -14,7 +15,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,11 +40,24 @@ def fails() -> int:
 
 def large(size: int) -> str:
     return "x" * size
+
+async def ticks(count: int):
+    for number in range(count):
+        yield number
+        await asyncio.sleep(0.01)
 """
+GROWTH: Final = 1.3  # how much more memory the last third may take than the first
+INTRODUCTION: Final = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "load", "version": "1"},
+}
 # What is asked, and how often beside the others.
 CALLS: Final[list[tuple[int, str, Any]]] = [
     (20, "shop.price", {"name": "tea"}),
     (20, "little.add", {"x": 1, "y": 2}),
+    (10, "far.price", {"name": "tea"}),
+    (4, "shop.ticks", {"count": 20}),
     (4, "shop.slow", {"seconds": 0.2}),
     (2, "shop.fails", {}),
     (2, "shop.large", {"size": 200_000}),
@@ -64,9 +79,20 @@ class Seen(msgspec.Struct):
     left: list[int] = msgspec.field(default_factory=list)  # processes that outlived the server
     exit_code: int | None = None
 
-    def __str__(self) -> str:
+    @property
+    def thirds(self) -> tuple[float, float]:
+        """The most memory in the first third of the time, and in the last."""
         third = max(1, len(self.memory) // 3)
-        early, late = max(self.memory[:third], default=0.0), max(self.memory[-third:], default=0.0)
+        return max(self.memory[:third], default=0.0), max(self.memory[-third:], default=0.0)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether every error had a code, memory stayed as it was, and nothing was left behind."""
+        early, late = self.thirds
+        return not self.uncoded and not self.left and self.exit_code == 0 and late <= early * GROWTH
+
+    def __str__(self) -> str:
+        early, late = self.thirds
         return (
             f"{sum(self.answers.values())} answers {dict(self.answers)}; {len(self.uncoded)} errors without a code "
             f"{self.uncoded[:3]}; {self.cut} connections cut; faults {dict(self.faults)}; memory at most {early:.0f} MB in "
@@ -80,21 +106,34 @@ def run(seconds: float, clients: int = 4, seed: int = 1) -> Seen:
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "shop.py").write_text(SHOP)
-        _configure(folder, 0)
-        command = [sys.executable, "-m", "enfold", "serve", "enfold.toml", "--port", "0", "--workers", "2"]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
-            assert server.stderr is not None
-            try:
-                port = _port(server.stderr)
-                threading.Thread(target=lambda: list(server.stderr or ()), daemon=True).start()
-                _trouble(server.pid, port, folder, seconds, clients, random.Random(seed), seen)  # noqa: S311
-                seen.started.update(_family(server.pid))
-                server.terminate()
-                seen.exit_code = server.wait(60)
-                seen.left = _still_running(seen.started)
-            finally:
-                server.kill()
+        with _served(folder, "shop.py") as (_, far):
+            (folder / "far").write_text(f"http://127.0.0.1:{far}/openapi.json")
+            _configure(folder, 0)
+            _run_server(folder, seconds, clients, seed, seen)
     return seen
+
+
+@contextmanager
+def _served(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server, and its port."""
+    command = [sys.executable, "-m", "enfold", "serve", *words, "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as server:
+        assert server.stderr is not None
+        try:
+            port = _port(server.stderr)
+            threading.Thread(target=lambda: list(server.stderr or ()), daemon=True).start()
+            yield server, port
+        finally:
+            server.kill()
+
+
+def _run_server(folder: Path, seconds: float, clients: int, seed: int, seen: Seen) -> None:
+    with _served(folder, "enfold.toml", "--workers", "2") as (server, port):
+        _trouble(server.pid, port, folder, seconds, clients, random.Random(seed), seen)  # noqa: S311
+        seen.started.update(_family(server.pid))
+        server.terminate()
+        seen.exit_code = server.wait(60)
+        seen.left = _still_running(seen.started)
 
 
 def _trouble(
@@ -105,6 +144,7 @@ def _trouble(
         threading.Thread(target=_call, args=(port, random.Random(number), over, seen))  # noqa: S311
         for number in range(clients)
     ]
+    callers.append(threading.Thread(target=_hold_sessions, args=(port, over, seen)))
     for thread in callers:
         thread.start()
     ends_at, change = time.monotonic() + seconds, 0
@@ -140,6 +180,7 @@ def _configure(folder: Path, change: int) -> None:
     little = json.dumps([sys.executable, str(LITTLE), "--stays"])
     text = f'[sources.shop]\nfunctions = "shop.py"\nnamespace = "shop"\n[sources.little]\ncommand = {little}\n'
     text += f'[sources.other]\nfunctions = "shop.py"\nnamespace = "other"\ntimeout = {change + 1}\n'
+    text += f'[sources.far]\nopenapi = "{(folder / "far").read_text()}"\n'
     text += f"[sources.guest]\ncommand = {little}\n" if change % 2 else ""
     new = folder / "enfold.new"
     new.write_text(text)
@@ -174,6 +215,33 @@ def _ask(connection: HTTPConnection, operation: str, given: Any, seen: Seen) -> 
     if reply.status >= 400 and code is None:
         seen.uncoded.append(f"{operation} {reply.status}")
     return not reply.will_close
+
+
+def _hold_sessions(port: int, over: threading.Event, seen: Seen) -> None:
+    """An MCP client with a session, and with another one when that has died with its worker."""
+    while not over.is_set():
+        with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as client, suppress(OSError, HTTPException):
+            session = _tell(client, "initialize", INTRODUCTION, seen)[1]
+            status = 200
+            while status == 200 and session is not None and not over.is_set():
+                named = {"name": "shop_price", "arguments": {"name": "tea"}}
+                status, _ = _tell(client, "tools/call", named, seen, session)
+
+
+def _tell(
+    client: HTTPConnection, method: str, params: Any, seen: Seen, session: str | None = None
+) -> tuple[int, str | None]:
+    """The status of a message's answer, and the session that it begins."""
+    headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    client.request("POST", "/mcp", body, headers | ({} if session is None else {"Mcp-Session-Id": session}))
+    reply = client.getresponse()
+    reply.read()
+    code = reply.headers.get("Enfold-Code")
+    seen.answers[f"MCP {code or reply.status}"] += 1
+    if reply.status >= 400 and code is None:
+        seen.uncoded.append(f"{method} {reply.status}")
+    return reply.status, reply.headers.get("Mcp-Session-Id")
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
@@ -218,4 +286,4 @@ if __name__ == "__main__":
     options = parser.parse_args()
     found = run(options.seconds, options.clients)
     print(found)  # noqa: T201  # what the script is for
-    sys.exit(1 if found.uncoded or found.left or found.exit_code else 0)
+    sys.exit(0 if found.is_right else 1)

@@ -16,8 +16,7 @@ from tests.conftest import not_run
 
 from enfold.schema.advertised import Advertising
 from enfold.schema.nodes.pattern import compile_pattern
-from enfold.schema.regexp.portable import portable_pattern
-from enfold.schema.regexp.syntax import PatternError
+from enfold.schema.regexp.syntax import PatternError, portable_pattern
 
 REWRITTEN = {
     r"\-": "-",
@@ -35,15 +34,24 @@ REWRITTEN = {
     r"\A[a-z]+\Z": "^[a-z]+$",
     r"\A[a-z]+\z": "^[a-z]+$",
     r"(?P<x>a)": "(?<x>a)",
+    r"(?P<x>a)\k<x>\1": r"(?<x>a)\k<x>\1",
+    r"\(?P<x>a": r"\(?P<x>a",
+    r"[(?P<x>]": r"[(?P<x>]",
+    r"[\#-\%]": "[#-%]",
+    r"(\_]|{)*": r"(_\]|\{)*",
+    r"\Aa|b\z": "^a|b$",
+    r"[\U0001F600-\U0001F602]": r"[\u{1f600}-\u{1f602}]",
     r"\U0001F600": r"\u{1f600}",
 }
 KEPT = [
     "", r"^[a-z]+$", r"\d{1,3}(?:\.\d+)?", r"[-a]", r"[a-]", r"[\w-]", r"[-\w]", r"[\--a]", r"[^\]]", r"\/", r"\p{L}",
     r"\u{1F600}", r"(?<a>b)\k<a>", r"(a)\1", r"(?<!a)b(?=c)", r"[\b]", r"\0", "[😀-😂]", r"^\S+@\S+$", r"\cA", r"\x41",
+    r"(?:(?=a))*", r"(?=a)(b)*",
 ]  # fmt: skip
 LEFT_OUT = [
     r"(?i)abc", r"a++", r"\012", r"(?=a)*", r"(?<=a)?b", r"\h", r"\p{Foo}", r"\pL", r"\x4", r"\k<a>", r"\1", "(", ")",
     "[b-a]", "a**", "x{2,1}", r"^*", r"[\B]", r"[\1]", r"(?>a)", r"(?#c)", r"\Qa\E", "\\", r"(?P=x)", "[", "a{2}{3}",
+    r"(?P<x>a)(?<x>b)", r"\U00110000", r"\U0001", r"[\A]", r"\A*", r"(?!a){2}", "a" * 10_001,
 ]  # fmt: skip
 
 
@@ -184,6 +192,14 @@ def test_a_loosened_schema_takes_every_object(value: Any) -> None:
 @pytest.mark.parametrize("value", [None, [], "text", 1, True])
 def test_a_loosened_schema_keeps_the_type_of_its_root(value: Any) -> None:
     assert not jsonschema_rs.validator_for(Advertising().loosened(WHOLE)).is_valid(value)
+
+
+@pytest.mark.parametrize("junk", [None, 1, True, {}, [1], ["string", None], [["string"]]], ids=str)
+def test_a_schema_whose_type_is_none_is_shown_all_the_same(junk: Any) -> None:
+    schema = {"properties": {"a": {"type": junk, "title": "A"}}}
+    assert Advertising().loosened(schema)["properties"]["a"]["title"] == "A"
+    assert Advertising().portable(schema) is schema
+    assert Advertising().useful(schema, short=True) is schema
 
 
 def test_a_loosened_schema_still_tells_what_there_is() -> None:

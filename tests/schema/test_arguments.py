@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from enfold.schema.arguments import Fault, coerce, faults, validation_error
 from enfold.schema.check import compile_schema
 from enfold.schema.inputs.faults import Walk
-from enfold.schema.nodes.node import read_nodes
 
 Schema = dict[str, Any]
 
@@ -363,7 +362,7 @@ values = st.recursive(
 @given(schemas(), values)
 def test_there_are_faults_exactly_where_the_check_refuses(schema: Schema, value: Any) -> None:
     compiled = compile_schema(schema)
-    assert Walk().fits(read_nodes(schema)[0], value) is compiled.check(value)
+    assert Walk(compiled.variants).fits(compiled.root, value) is compiled.check(value)
     assert bool(faults(schema, value)) is not compiled.check(value)
 
 
@@ -468,3 +467,7 @@ def test_a_fault_goes_out_with_three_fields() -> None:
 def test_an_argument_whose_name_is_no_text_is_unknown() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
     assert faults(schema, {"a": 1, 5: 2}) == [Fault("5", "unknown", None)]
+
+
+def test_text_that_stands_for_a_listed_fraction_is_converted() -> None:
+    assert coerce({"enum": [2.5, None]}, "2.5") == 2.5

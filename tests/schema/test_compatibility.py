@@ -91,6 +91,51 @@ PAIRS: dict[str, tuple[Any, Any, bool, bool]] = {
         True,
         True,
     ),
+    "OpenAPI 3.0's null": (TEXT, {**TEXT, "nullable": True}, False, True),
+    "an exclusive end of draft 4": (
+        {**NUMBER, "minimum": 0},
+        {**NUMBER, "minimum": 0, "exclusiveMinimum": True},
+        True,
+        False,
+    ),
+    "a pair of draft 4 became a list": (
+        {"type": "array", "items": [WHOLE], "additionalItems": False},
+        {"items": WHOLE},
+        False,
+        True,
+    ),
+    "an old dependency came": ({"type": "object"}, {"type": "object", "dependencies": {"a": ["b"]}}, True, False),
+    "a condition that stayed": ({**TEXT, "not": {"const": "a"}}, {**TEXT, "not": {"const": "a"}}, False, False),
+    "a condition that changed": ({**TEXT, "not": {"const": "a"}}, {**TEXT, "not": {"const": "b"}}, True, True),
+    "a condition in a part": (
+        {"allOf": [TEXT, {"if": {"const": "a"}, "then": False}]},
+        {**TEXT, "if": {"const": "a"}, "then": False},
+        False,
+        False,
+    ),
+    "nothing may be given": ({"type": "string", "enum": []}, WHOLE, False, True),
+    "parts that leave nothing": ({"allOf": [TEXT, WHOLE]}, {"type": "boolean"}, False, True),
+    "parts that narrow each other": (
+        {"allOf": [{**WHOLE, "minimum": 3}, {"maximum": 5, "type": "number"}]},
+        {**WHOLE, "minimum": 2, "maximum": 5},
+        False,
+        True,
+    ),
+    "choices that a part narrows": ({"enum": ["a", 1], **TEXT}, {"const": "a"}, False, False),
+    "a pattern for the names": (
+        {"type": "object", "patternProperties": {"^x": WHOLE}, "additionalProperties": False},
+        {"type": "object", "patternProperties": {"^x": WHOLE}, "additionalProperties": False},
+        False,
+        False,
+    ),
+    "a count came": ({"type": "object"}, {"type": "object", "minProperties": 1}, True, False),
+    "a count of nothing": ({"type": "array"}, {"type": "array", "minItems": 0}, False, False),
+    "a choice inside a choice": (
+        {"anyOf": [{"anyOf": [TEXT, WHOLE]}, NUMBER]},
+        {"anyOf": [NUMBER, TEXT]},
+        False,
+        False,
+    ),
     "multiples": ({**WHOLE, "multipleOf": 4}, {**WHOLE, "multipleOf": 2}, False, True),
 }
 
@@ -160,3 +205,34 @@ def test_what_is_said_to_fit_fits(old: Any, new: Any, values: list[Any]) -> None
     before, now = jsonschema_rs.validator_for(old), jsonschema_rs.validator_for(new)
     for value in values:
         assert now.is_valid(value) or not before.is_valid(value), value
+
+
+JUNK = [None, True, 0, -1, 2.5, "a", [], {}, [1], ["a"], {"a": 1}, [None], {"a": [None]}, "#/nowhere"]
+KEYWORDS = [
+    "type", "enum", "anyOf", "oneOf", "allOf", "$ref", "not", "if", "contains", "dependentRequired", "dependentSchemas",
+    "dependencies", "patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems", "properties",
+    "required", "additionalProperties", "minProperties", "items", "prefixItems", "maxItems", "uniqueItems", "minLength",
+    "pattern", "format", "minimum", "exclusiveMaximum", "multipleOf", "discriminator", "nullable", "$defs", "$id",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_schemas_of_strangers_are_compared_whatever_they_hold(keyword: str) -> None:
+    known = thing("a", a=WHOLE)
+    for junk in JUNK:
+        odd = {**known, keyword: junk}
+        assert isinstance(incompatibilities(odd, known), list)
+        assert isinstance(incompatibilities(known, odd), list)
+        assert incompatibilities(odd, odd) == [], (keyword, junk)
+
+
+def test_a_schema_that_cannot_be_read_is_not_said_to_fit() -> None:
+    assert [found.why for found in incompatibilities(TEXT, "string")] == [
+        "cannot be compared: A schema is an object or a boolean, not str"
+    ]
+
+
+def test_steps_are_compared_in_decimal() -> None:
+    wide, narrow = ({"type": "number", "multipleOf": step} for step in (0.3, 0.1))
+    assert incompatibilities(wide, narrow) == []
+    assert incompatibilities(narrow, wide) != []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from enfold import cast
+from enfold.schema.arguments import coerce, faults
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.nodes.budget import shared_effort
 from enfold.schema.nodes.pattern import compile_pattern
@@ -336,3 +339,57 @@ def test_values_held_against_very_many_variants_are_kept_once_that_is_too_much()
     assert repaired.data[0] == {"k0": 5}
     assert repaired.data[-1] == value[-1]
     assert "unrepairable" in {warning.code for warning in repaired.warnings}
+
+
+def _calls(work: Callable[[], Any]) -> int:
+    """How many functions are called to do some work."""
+    count = 0
+
+    def note(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+AGAIN = {"$ref": "#/$defs/N"}
+RECURSIVE: dict[str, list[Any]] = {
+    "two that are alike": [
+        {"type": "object", "properties": {"k": AGAIN, "t": {"type": "string"}, f"p{place}": {"type": "integer"}}}
+        for place in range(2)
+    ],
+    "three that are alike": [
+        {"type": "object", "properties": {"k": AGAIN, f"p{place}": {"type": "integer"}}}
+        for place in range(3)
+    ],
+    "those with a tag": [
+        {"type": "object", "properties": {"t": {"const": word}, "k": AGAIN}} for word in ("x", "y")
+    ],
+    "an object and a table": [
+        {"type": "object", "properties": {"k": AGAIN}},
+        {"type": "object", "additionalProperties": AGAIN},
+    ],
+    "a condition": [
+        {"type": "object", "properties": {"k": AGAIN}},
+        {"if": {"properties": {"k": AGAIN}}, "then": {"properties": {"k": AGAIN, "t": {"type": "string"}}}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("leaf", ["bad", 1, None, "1"], ids=str)
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("variants", RECURSIVE.values(), ids=RECURSIVE.keys())
+def test_the_work_on_a_recursive_union_stays_in_proportion_to_the_value(
+    variants: list[Any], keyword: str, leaf: Any
+) -> None:
+    schema = {"$defs": {"N": {keyword: [*variants, {"type": "integer"}]}}, **AGAIN}
+    value = nested(25, leaf, lambda inner: {"k": inner, "t": "x", "extra": 1})
+    questions: list[Callable[[Any, Any], Any]] = [answer, faults, coerce, cast]
+
+    for question in questions:
+        assert _calls(lambda question=question: question(schema, value)) < 3_000_000  # type: ignore[misc]  # bound here

@@ -1,18 +1,22 @@
-"""An input with half a million faults costs little: the work ends at a bound, and so does what is told."""
+"""Several faults of one input are told together; half a million cost little: the work ends at a bound, as does what is told."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import weakref
+from collections.abc import Callable
+from datetime import date
 from typing import Any
+from uuid import UUID
 
+import pydantic
 import pytest
 
 from enfold import CallError, OperationRegistry
+from enfold.schema.check import compile_schema
 from enfold.schema.inputs.coercion import Coercion
 from enfold.schema.inputs.faults import TooMuchWorkError, Walk
-from enfold.schema.nodes.node import read_nodes
 
 MANY = 500_000
 
@@ -51,11 +55,69 @@ async def test_a_few_of_many_faults_are_told(operation: str, given: dict[str, An
     assert len(caught.value.message) < 1_000
 
 
+class Even(pydantic.BaseModel):
+    """What pydantic reads, and a validator of the user's own."""
+
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def is_even(cls, n: int) -> int:
+        if n % 2:
+            raise ValueError("odd")
+        return n
+
+
+async def plan(start: date, end: date, id: UUID, file: bytes = b"", count: int = 0) -> None:
+    """Types that msgspec reads."""
+
+
+async def plan_with_a_model(start: date, even: Even, other: Even | None, count: int = 0) -> None:
+    """Types that pydantic reads."""
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "told"),
+    [
+        (
+            plan,
+            {"start": "soon", "end": "2020-13-01", "id": "x", "file": "é"},
+            {"start": "date", "end": "date", "id": "uuid", "file": "base64"},
+        ),
+        (
+            plan,
+            {"start": "soon", "end": "later", "count": "x"},
+            {"id": "string", "count": "integer", "start": "date", "end": "date"},
+        ),
+        (
+            plan_with_a_model,
+            {"start": "soon", "even": {"n": 1}, "other": {"n": 3}},
+            {"start": "date", "even.n": "odd", "other.n": "odd"},
+        ),
+        (
+            plan_with_a_model,
+            {"even": {"n": 1}, "other": {"n": "x"}, "count": 1.5},
+            {"start": "string", "even.n": "odd", "other.n": "integer", "count": "integer"},
+        ),
+    ],
+)
+async def test_what_types_refuse_is_told_together_with_what_the_schema_refuses(
+    function: Callable[..., Any], given: dict[str, Any], told: dict[str, str]
+) -> None:
+    own = OperationRegistry("t")
+    own.query(function)
+    with pytest.raises(CallError) as caught:
+        await own.execute(f"t.{function.__name__}", given)
+    first = caught.value.details
+    assert {each["argument"]: each["expected"] for each in (first, *first["more"])} == told
+    assert all(f'"{argument}"' in caught.value.message for argument in told)
+
+
 def test_texts_that_stand_for_nothing_are_given_up_after_some() -> None:
-    [root, *_] = read_nodes({"type": "array", "items": {"type": "integer"}})
-    walk = Walk(1_000_000)
+    schema = compile_schema({"type": "array", "items": {"type": "integer"}})
+    walk = Walk(schema.variants, 1_000_000)
     with pytest.raises(TooMuchWorkError):
-        Coercion(walk).convert(root, ["x"] * MANY)
+        Coercion(walk).convert(schema.root, ["x"] * MANY)
     assert 1_000_000 - walk._left < 10_000
 
 

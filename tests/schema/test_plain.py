@@ -24,9 +24,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enfold.envelope import ResponseEnvelope, ResultWarning, TextContent, http_envelope, local_envelope
+from enfold.content import TextContent
+from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope, local_envelope
 from enfold.errors import CallError
-from enfold.schema.plain import DEEPEST, to_plain
+from enfold.schema.plain import DEEPEST, to_plain, unwritable
+from enfold.schema.structs import encode
 
 ID = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
@@ -126,7 +128,6 @@ CASES: dict[str, tuple[Any, Any]] = {
     "duration": (dt.timedelta(hours=1, minutes=30), "PT5400S"),
     "uuid": (ID, str(ID)),
     "decimal": (Decimal("1.50"), "1.50"),
-    "decimal that is no number": (Decimal("NaN"), "NaN"),
     "path": (PurePosixPath("a/b"), "a/b"),
     "address": (ipaddress.ip_address("1.2.3.4"), "1.2.3.4"),
     "tuple": ((1, (2,)), [1, [2]]),
@@ -196,6 +197,8 @@ def numbers() -> Iterator[int]:
 UNFIT: dict[str, tuple[Any, str]] = {
     "root": (object(), "/"),
     "nan": ({"a": [1, float("nan")]}, "/a/1"),
+    "decimal that is no number": ({"a": [Decimal(1), Decimal("NaN")]}, "/a/1"),
+    "decimal without end": ({"a": Decimal("-Infinity")}, "/a"),
     "infinity": ([float("-inf")], "/0"),
     "object in a dataclass": (Nested([Point(1), object()]), "/points/1"),  # type: ignore[list-item]  # that is the point
     "object below odd keys": ({"a/b": {"c~d": object()}}, "/a~1b/c~0d"),
@@ -328,3 +331,20 @@ def test_two_keys_with_the_same_text_are_an_error_that_names_them() -> None:
     with pytest.raises(CallError) as caught:
         to_plain({"in": {1: 2, "1": 3}})
     assert (caught.value.code, caught.value.details["path"]) == ("EXECUTION_ERROR", "/in/1")
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ("\ud800", ""),
+        ({"rows": [{"name": "whole"}, {"name": "half \udcff"}]}, "/rows/1/name"),
+        ({"a/b": ["x", "\ud800"]}, "/a~1b/1"),
+        ({"\ud800": 1}, ""),
+        ({"\ud800": {"b": "\ud800"}}, ""),
+    ],
+)
+def test_half_a_character_is_told_by_its_place(data: Any, path: str) -> None:
+    with pytest.raises(UnicodeEncodeError) as refused:
+        encode(data)
+    told = unwritable(data, refused.value)
+    assert (told.message, told.details["path"]) == (f"failed to marshal response: {path or '/'}", path)

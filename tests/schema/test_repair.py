@@ -528,6 +528,31 @@ def test_array_siblings_share_one_entry() -> None:
     assert (warning.code, warning.path, warning.count, warning.old) == ("strip", "/items/*/url", 20, "u0")
 
 
+def test_siblings_that_lose_different_properties_are_told_of_by_property() -> None:
+    rows = [{"id": number, "a": 1, "url": "u"} | ({"b": 2} if number % 3 == 0 else {}) for number in range(9)]
+    rows[4]["id"], rows[5] = "x", {"id": 5, "only": True}
+    del rows[7]["id"]
+    repaired = repair({"type": "array", "items": record(["id"], id=INTEGER, name=STRING)}, rows)
+    assert repaired.data == [{"id": "x" if number == 4 else number} if number != 7 else {} for number in range(9)]
+    assert [(warning.code, warning.path, warning.count) for warning in repaired.warnings] == [
+        ("strip", "/*/a", 8),
+        ("strip", "/*/url", 8),
+        ("strip", "/*/b", 3),
+        ("type_mismatch", "/4/id", 1),
+        ("strip", "/5/only", 1),
+        ("missing", "/7/id", 1),
+    ]
+
+
+def test_siblings_with_a_thousand_different_extras_lose_them_all() -> None:
+    rows = [{"id": number, f"x{number}": 1, "x0": 2} for number in range(1000)]
+    repaired = repair({"type": "array", "items": record(id=INTEGER)}, rows)
+    assert repaired.data == [{"id": number} for number in range(1000)]
+    first, second, *_, last = repaired.warnings
+    assert (first.path, first.count, second.path, second.count) == ("/*/x0", 1000, "/1/x1", 1)
+    assert (last.code, last.count) == ("more", 951)
+
+
 def test_only_the_positions_that_differ_become_a_star() -> None:
     schema = {"type": "array", "items": {"type": "array", "items": INTEGER}}
     assert told(repair(schema, [[1], ["x", "y"]])) == [("type_mismatch", "/1/*")]
@@ -537,6 +562,8 @@ def test_a_key_that_is_a_star_is_never_collapsed() -> None:
     schema = {"type": "array", "items": record([], a=INTEGER)}
     repaired = repair(schema, [{"*": 1}, {"*": 2}])
     assert told(repaired) == [("strip", "/0/*"), ("strip", "/1/*")]
+    below = repair(record(**{"*": schema}), {"*": [{"b": 1}, {"b": 2}]})
+    assert told(below) == [("strip", "/*/0/b"), ("strip", "/*/1/b")]
 
 
 def test_paths_are_json_pointers() -> None:

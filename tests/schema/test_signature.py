@@ -6,6 +6,7 @@ import datetime as dt
 import functools
 import subprocess
 import sys
+import types
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Optional
@@ -391,7 +392,17 @@ def not_json(x: Literal[Shop]) -> None: ...  # type: ignore[valid-type]  # that 
 def number(x: 3) -> None: ...  # type: ignore[valid-type]  # that is the point
 
 
+def keys_that_are_no_text(x: dict[tuple[int, int], str]) -> None: ...
+def keys_of_truth() -> list[dict[bool, str]]:
+    return []
+
+
 UNUSABLE: dict[str, tuple[Any, str]] = {
+    "keys that are no text": (
+        keys_that_are_no_text,
+        r"parameter 'x': dict\[tuple\[int, int\], str\] has no form in JSON",
+    ),
+    "keys that are true or false": (keys_of_truth, r"return type: dict\[bool, str\] has no form in JSON"),
     "*args": (positional, r"positional\(\): \*args has no names"),
     "**kwargs": (keywords, r"keywords\(\): \*\*kwargs has no schema"),
     "positional-only": (positional_only, r"parameter 'x' is positional-only"),
@@ -416,6 +427,40 @@ UNUSABLE: dict[str, tuple[Any, str]] = {
 def test_what_cannot_be_served_is_a_clear_error_at_registration(function: Any, sentence: str) -> None:
     with pytest.raises(TypeError, match=sentence):
         read_signature(function)
+
+
+FUTURE = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+GENERIC = """
+class Box{params}:
+    item: T
+    more: list[Box[T]] | None = None
+
+class Shelf{params}:
+    def put(self, box: Box[int], other: T) -> list[T]: ...
+"""
+OLDER = f"from typing import Generic, TypeVar\nT = TypeVar('T')\n{GENERIC.format(params='(Generic[T])')}\ndel T"
+NEWER = f"{GENERIC.format(params='[T]')}\ndef first[T: int](boxes: list[Box[T]], other: T) -> T: ..."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        OLDER,
+        pytest.param(NEWER, marks=pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.12 has them first")),
+    ],
+    ids=["variables", "type parameters"],
+)
+def test_type_parameters_are_found_where_annotations_are_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("shelves")
+    monkeypatch.setitem(sys.modules, "shelves", module)
+    exec(FUTURE + text.replace("class Box", "@dataclass\nclass Box"), vars(module))  # noqa: S102  # our own text
+    put = read_signature(module.Shelf().put)
+    assert put.decode({"box": {"item": 1, "more": [{"item": 2}]}, "other": "x"})["box"].more[0].item == 2
+    with pytest.raises(DecodeError):
+        put.decode({"box": {"item": 1, "more": [{"item": "x"}]}, "other": "x"})
+    if hasattr(module, "first"):
+        with pytest.raises(DecodeError):
+            read_signature(module.first).decode({"boxes": [], "other": "x"})
 
 
 @dataclass

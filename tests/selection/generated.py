@@ -10,7 +10,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from enfold.selection.grammar import read_fields
 from enfold.selection.narrowing import narrowed_schema
-from enfold.selection.values import compile_fields
+from enfold.selection.selecting import compile_fields
 
 __all__ = ["CASES", "Case"]
 

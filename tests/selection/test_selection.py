@@ -13,8 +13,8 @@ from tests.selection.generated import CASES, Case
 
 from enfold import CallError, Context, OperationRegistry, TextContent, mcp_envelope
 from enfold.selection.grammar import read_fields
-from enfold.selection.narrowing import narrowed_schema
-from enfold.selection.values import compile_fields, count_left_out
+from enfold.selection.narrowing import check_fields, narrowed_schema
+from enfold.selection.selecting import compile_fields, count_left_out
 from enfold.surfaces.openapi import to_openapi
 
 # --- the grammar --------------------------------------------------------------------------------------------------
@@ -252,3 +252,10 @@ def test_a_narrowed_schema_says_only_what_is_left() -> None:
         "Item_2": ["title"],
     }
     jsonschema_rs.meta.validate(narrow)
+
+
+def test_a_hostile_pattern_of_a_schema_keeps_no_caller_waiting() -> None:
+    schema = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "integer"}}}
+    check_fields(schema, {"aaa": None})
+    with pytest.raises(CallError, match="there is no"):
+        check_fields(schema, {"a" * 60 + "!": None})

@@ -255,7 +255,7 @@ def test_the_document_is_of_the_format_and_the_place_that_it_is_asked_at(app: Pa
 def test_a_result_that_has_no_json_form_is_a_failure_in_json(app: Path, path: str) -> None:
     reply = cgi(app, path)
     assert (reply.status, reply.headers["enfold-code"]) == ("500 Internal Server Error", "EXECUTION_ERROR")
-    assert reply.body["error"].startswith("Error: failed to marshal response: ")
+    assert reply.body["error"].startswith("Error: failed to marshal response: /")
 
 
 @pytest.mark.parametrize("times", [1, 10_000], ids=["a word", "more than a buffer"])
@@ -276,9 +276,10 @@ def test_a_program_that_cannot_start_answers_all_the_same(tmp_path: Path, text: 
     app = tmp_path / "app.py"
     if text is not None:
         app.write_text(text)
-    reply = cgi(app, "/Add", b"{}", GATEWAY_INTERFACE="CGI/1.1")
-    assert (reply.status, reply.headers["content-type"]) == ("500 Internal Server Error", "application/json")
-    assert reply.body == {"error": "Error: The server failed to start"}
+    for gateway in ({"GATEWAY_INTERFACE": "CGI/1.1"}, {}):  # not every web server names itself
+        reply = cgi(app, "/Add", b"{}", **gateway)
+        assert (reply.status, reply.headers["content-type"]) == ("500 Internal Server Error", "application/json")
+        assert reply.body == {"error": "Error: The server failed to start"}
 
 
 def test_what_breaks_on_the_way_to_an_answer_is_told_without_a_stack() -> None:
@@ -391,8 +392,9 @@ def test_a_page_of_another_site_is_refused(app: Path, origin: str, status: str) 
 
 
 def test_an_interrupt_raised_by_a_handler_is_answered(app: Path) -> None:
-    reply = cgi(app, "/interrupted")
-    assert (reply.status, reply.body) == ("500 Internal Server Error", {"error": "Error: The server failed to answer"})
+    reply = cgi(app, "/interrupted", HTTP_ENFOLD_FORMAT="envelope")
+    assert (reply.status, reply.headers["enfold-code"]) == ("500 Internal Server Error", "EXECUTION_ERROR")
+    assert reply.body["error"]["message"] == "KeyboardInterrupt"
 
 
 def test_options_tell_the_methods(app: Path) -> None:

@@ -165,6 +165,12 @@ FAILURES = [
     ("missing", ["add"], 2, 'VALIDATION_ERROR: Argument "x" is missing (expected integer)'),
     ("wrong type", ["add", "x=abc"], 2, 'VALIDATION_ERROR: Argument "x" must be integer, got string'),
     ("unknown argument", ["add", "x=1", "z=2"], 2, 'VALIDATION_ERROR: Unknown argument "z"'),
+    (
+        "one namespace more",
+        ["warehouse.t.add", "x=1"],
+        3,
+        "OPERATION_NOT_FOUND: Operation not found: warehouse.t.add. Did you mean t.add?",
+    ),
     ("unknown operation", ["t.ad", "x=1"], 3, "OPERATION_NOT_FOUND: Operation not found: t.ad. Did you mean t.add?"),
     ("slow", ["slow"], 5, "TIMEOUT: t.slow took longer than it may"),
     ("failing", ["broken"], 1, "EXECUTION_ERROR: no such disk"),
@@ -227,7 +233,7 @@ def test_a_stream_is_printed_line_by_line_and_a_failure_at_its_end_is_told(app: 
 def test_a_result_that_has_no_json_form_is_a_failure_in_one_sentence(app: Path, name: str, before: list[Any]) -> None:
     code, lines, said = call(app, name)
     assert (code, lines) == (1, before)
-    assert said.startswith("EXECUTION_ERROR: failed to marshal response: ")
+    assert said.startswith("EXECUTION_ERROR: failed to marshal response: /")
     assert len(said.splitlines()) == 1
 
 

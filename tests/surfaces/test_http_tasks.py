@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from tests.calls.processes import IS_FULL, say
 from tests.surfaces.mcp.test_task_methods import DECLARED
 
 from enfold import CallError, Context, Identity, OperationRegistry
@@ -19,6 +21,7 @@ from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.task import new_task_id
 from enfold.testing.asgi_client import Conversation, living
 
 ops = OperationRegistry("shop")
@@ -44,6 +47,13 @@ async def archive(seconds: float) -> str:
     return "archived"
 
 
+@ops.mutation(durable=True)
+async def burn(how: str) -> str:
+    if how == "program":
+        await asyncio.to_thread(subprocess.run, ["sh", "-c", "echo hunter2 >&2; exit 3"], check=True, stderr=-1)
+    raise ValueError("The password is hunter2")
+
+
 @ops.mutation
 async def plain() -> str:
     return "plain"
@@ -55,10 +65,10 @@ TOKENS = Tokens(
 
 
 class Client:
-    def __init__(self) -> None:
+    def __init__(self, *, expose_errors: bool = True) -> None:
         self.tasks = Tasks(ops, MemoryTasks())
-        mcp = to_mcp(ops, tokens=TOKENS, tasks=self.tasks)
-        self.app = to_http(ops, tokens=TOKENS, tasks=self.tasks, mounts={"/mcp": mcp})
+        mcp = to_mcp(ops, tokens=TOKENS, tasks=self.tasks, expose_errors=expose_errors)
+        self.app = to_http(ops, tokens=TOKENS, tasks=self.tasks, mounts={"/mcp": mcp}, expose_errors=expose_errors)
 
     async def send(
         self, method: str, path: str, body: Any = None, caller: str | None = "ann", **more: str
@@ -141,6 +151,23 @@ async def test_a_task_can_be_followed(client: Client) -> None:
     assert "input_required" in seen
 
 
+async def test_nothing_is_left_of_who_follows_a_task_and_goes_away(client: Client) -> None:
+    task_id = await client.start("report", {"year": 9999})
+    waiting = client.tasks.store._wakeups._waiting  # type: ignore[attr-defined]
+    streams = [await client.send("GET", f"/tasks/{task_id}", accept="text/event-stream") for _ in range(20)]
+    waits = [await client.send("GET", f"/tasks/{task_id}?wait=0.01") for _ in range(3)]
+    for stream in streams:
+        await anext(stream.events())
+    assert list(waiting.values()).count(task_id) == 20
+    for stream in streams:
+        stream.leave()
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(each.task for each in (*streams, *waits)))
+        while task_id in waiting.values():  # noqa: ASYNC110  # of the server
+            await asyncio.sleep(0.01)
+    assert (await client.ask("GET", f"/tasks/{task_id}"))[1]["status"] == "working"
+
+
 async def test_a_task_is_seen_by_its_owner_alone(client: Client) -> None:
     task_id = await client.start("report", {"year": 9999})
     wrong = ["A" * 32, task_id[:-1], "..%2F", "s.x", "x" * 5000]
@@ -159,6 +186,22 @@ async def test_a_task_is_seen_by_its_owner_alone(client: Client) -> None:
     assert [each["taskId"] for each in (await client.ask("GET", "/tasks"))[1]["tasks"]] == [task_id]
     assert [each["taskId"] for each in (await client.ask("GET", "/tasks", caller="root"))[1]["tasks"]] == [task_id]
     assert (await client.ask("GET", f"/tasks/{task_id}"))[1]["status"] == "working"
+
+
+async def test_nobody_guesses_an_id_at_any_door(client: Client) -> None:
+    """Check 32 through HTTP and MCP: by a stranger to the tasks, and by who sees all of them."""
+    for _ in range(20):
+        await client.start("clean")
+    guesses, hits = 100_000 if IS_FULL else 200, 0
+    for n in range(guesses):
+        guess = new_task_id() if n % 2 else f"{n:032d}"
+        if n % 4 < 2:
+            status, _ = await client.ask("GET", f"/tasks/{guess}", caller="root" if n % 3 else "bob")
+            hits += status != 404
+        else:
+            hits += "status" in await mcp(client, "tasks/get", {"taskId": guess})
+    say("32", f"HTTP and MCP: {hits} hits of {guesses}")
+    assert hits == 0
 
 
 async def test_only_what_is_durable_becomes_a_task_and_what_must_be_one_names_it(client: Client) -> None:
@@ -195,20 +238,45 @@ async def test_there_is_nothing_else_below_tasks(client: Client, method: str, pa
     assert (await client.ask("GET", f"/tasks/{'A' * 32}?wait=x"))[0] == 404
 
 
-async def test_a_task_begun_over_http_is_the_same_over_mcp(client: Client) -> None:
-    task_id = await client.start("report", {"year": -1})
-    _, here = await client.ask("GET", f"/tasks/{task_id}?wait=10")
+async def mcp(client: Client, method: str, params: dict[str, Any]) -> Any:
     own = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": DECLARED,
     }
-    wire = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"taskId": task_id, "_meta": own}}
-    headers = {"mcp_method": "tasks/get", "mcp_protocol_version": "2026-07-28"}
-    _, there = await client.ask("POST", "/mcp", wire, **headers)
+    wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": own}}
+    headers = {"mcp_method": method, "mcp_protocol_version": "2026-07-28"}
+    answer = (await client.ask("POST", "/mcp", wire, **headers))[1]
+    return answer["result"] if "result" in answer else answer["error"]
+
+
+async def test_a_task_begun_over_http_is_the_same_over_mcp(client: Client) -> None:
+    task_id = await client.start("report", {"year": -1})
+    _, here = await client.ask("GET", f"/tasks/{task_id}?wait=10")
+    there = await mcp(client, "tasks/get", {"taskId": task_id})
     same = ("taskId", "createdAt", "lastUpdatedAt", "ttlMs")
-    assert {name: here[name] for name in same} == {name: there["result"][name] for name in same}
-    assert (here["status"], there["result"]["status"]) == ("failed", "completed")
-    assert there["result"]["result"]["isError"]
+    assert {name: here[name] for name in same} == {name: there[name] for name in same}
+    assert (here["status"], there["status"]) == ("failed", "completed")
+    assert there["result"]["isError"]
+
+
+@pytest.mark.parametrize("how", ["exception", "program"])
+async def test_the_words_of_an_exception_can_be_kept_from_callers_by_tasks_too(how: str) -> None:
+    """Whoever ran it: the store keeps the words, and each surface tells what it may."""
+    hiding = Client(expose_errors=False)
+    task_id = await hiding.start("burn", {"how": how})
+    plain = await hiding.ask("POST", "/functions/shop.burn", {"how": how})
+    assert plain == (500, {"error": "Function error: Operation shop.burn failed"})
+    _, task = await hiding.ask("GET", f"/tasks/{task_id}?wait=10", enfold_format="envelope")
+    assert task["error"]["error"]["message"] == "Operation shop.burn failed"
+    assert await hiding.ask("GET", f"/tasks/{task_id}/result") == plain
+    assert await hiding.ask("POST", "/functions/shop.burn", {"how": how}, idempotency_key="k") == plain
+    verb = await hiding.ask("POST", "/functions/enfold.tasks.get", {"task_id": task_id})
+    told = await mcp(hiding, "tasks/get", {"taskId": task_id})
+    assert "hunter2" not in f"{task}{verb}{told}"
+    assert (verb[0], told["result"]["isError"]) == (200, True)
+    kept = await (await hiding.tasks.get(task_id, identity=Identity("ann"))).state()
+    assert "hunter2" in str(kept.outcome)
+    await hiding.tasks.close()
 
 
 async def test_the_document_says_where_tasks_are_found(client: Client) -> None:

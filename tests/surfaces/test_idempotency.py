@@ -11,7 +11,7 @@ import pytest
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
-from enfold.mcp.asking import elicit
+from enfold.operation.asking import elicit
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
 from enfold.testing.asgi_client import Conversation, living
@@ -41,6 +41,13 @@ class Shop:
             if amount == 14:
                 raise CallError("UNAVAILABLE", "Not now")
             return len(self.effects)
+
+        @ops.mutation
+        async def halved(how: str) -> str:
+            self.effects.append(0)
+            if how == "words":
+                raise CallError("GONE", "half \ud800", {"half": "\ud800"})
+            return "half \ud800"
 
         @ops.mutation
         async def confirmed(context: Context) -> str:
@@ -104,6 +111,12 @@ async def test_a_repeat_gets_the_first_result_whichever_way_it_comes(shop: Shop)
     assert shop.effects == [5, 5]
 
 
+async def test_an_input_is_the_same_however_its_numbers_are_written(shop: Shop) -> None:
+    for amount in (5, "5", 5.0):
+        assert await shop.http("pay", {"amount": amount}, "k") == (200, 1)
+    assert shop.effects == [5]
+
+
 async def test_the_same_key_with_another_input_is_refused(shop: Shop) -> None:
     await shop.http("pay", {"amount": 5}, "k")
     status, told = await shop.http("pay", {"amount": 6}, "k")
@@ -117,6 +130,16 @@ async def test_an_error_is_kept_only_if_it_is_final(shop: Shop, amount: int, sta
     answers = [await shop.http("pay", {"amount": amount}, "k") for _ in range(2)]
     assert [each[0] for each in answers] == [status, status]
     assert len(shop.effects) == runs
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [("words", "Function error: half ?"), ("result", "Function error: failed to marshal response: ")],
+)
+async def test_an_outcome_that_utf_8_cannot_hold_is_kept_as_a_failure(shop: Shop, how: str, sentence: str) -> None:
+    first, again = [await shop.http("halved", {"how": how}, "k") for _ in range(2)]
+    assert (first[0], first[1].startswith(sentence), again) == (500, True, first)
+    assert len(shop.effects) == 1
 
 
 async def test_repeats_at_the_same_time_wait_for_the_first(shop: Shop) -> None:

@@ -1,12 +1,16 @@
 """What a person sees at a terminal while a call runs, on the screen that they have; nothing of it goes into a pipe."""
 
 import io
+import os
+import pty
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from enfold import OperationRegistry
 from enfold.operation import LogMessage, Progress
+from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.command_line.terminal import ProgressLine
 
 
@@ -40,9 +44,9 @@ def test_progress_is_drawn_over_and_log_lines_stay_above_it() -> None:
     line.hear(Progress(1, 4, "a long first step"))
     line.hear(LogMessage("found \x1b[2Jsomething", "warning"))
     line.hear(Progress(2, 4, "next"))
-    assert screen.lines() == ["warning: found  [2Jsomething", "[############............]  50% next"]
+    assert screen.lines() == ["warning: found \\x1b[2Jsomething", "[############............]  50% next"]
     line.clear()
-    assert screen.lines() == ["warning: found  [2Jsomething", ""]
+    assert screen.lines() == ["warning: found \\x1b[2Jsomething", ""]
 
 
 def test_while_nobody_says_how_far_it_is_time_goes_by_and_others_write_above() -> None:
@@ -61,6 +65,32 @@ def test_a_pipe_sees_nothing_of_it() -> None:
         line.hear(Progress(1, 2))
         line.hear(LogMessage("something"))
     assert pipe.getvalue() == ""
+
+
+def test_a_short_result_stays_on_its_line_and_a_long_one_is_indented() -> None:
+    ops, shown = OperationRegistry("shop"), Screen()
+
+    @ops.query
+    def text(length: int) -> str:
+        return "x" * length
+
+    for length in (60, 70):
+        to_command_line(ops, ["shop.text", f"length={length}"], stdout=shown, stderr=io.StringIO())
+    assert shown.lines() == ['{"result":"' + "x" * 60 + '"}', "{", '  "result": "' + "x" * 70 + '"', "}", ""]
+
+
+def test_who_starts_an_mcp_server_at_a_terminal_is_told_who_speaks_to_it() -> None:
+    keys, terminal = pty.openpty()
+    words = [sys.executable, "-m", "enfold", "mcp", str(Path(__file__).parents[2] / "examples/quickstart.py")]
+    with subprocess.Popen(words, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        os.write(keys, b"\x04")  # Ctrl-D
+        told = server.communicate(timeout=60)
+    os.close(keys)
+    os.close(terminal)
+    assert told == (
+        "",
+        "An MCP client starts this command and speaks to it. For a browser: enfold serve. Ctrl-D ends it.\n",
+    )
 
 
 def test_the_meta_is_shown_to_who_wants_it(tmp_path: Path) -> None:

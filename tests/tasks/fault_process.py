@@ -1,20 +1,25 @@
 """A process of the fault stories: it runs tasks, or orders them, and writes down what it does before it can be killed.
 
-`python -m tests.tasks.fault_process work STORE LOG` or `... order STORE LOG FIRST COUNT OPERATION`.
+`python -m tests.tasks.fault_process work STORE LOG [SECONDS]`, with a clock that is ahead by so many seconds, or
+`... order STORE LOG FIRST COUNT OPERATION`, which orders as far as its input allows: a line is the number before which
+it has to wait for another line. `... call PORT COUNT` has callers of an HTTP server killed while it accepts their tasks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import random
+import socket
+import struct
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.calls.nats import NATSTransport
-from enfold.mcp.asking import elicit
+from enfold.operation.asking import ask, elicit, elicitation
 from enfold.tasks import Task, Tasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
@@ -52,6 +57,7 @@ def operations(log: Log) -> OperationRegistry:
     async def keyed(n: int, context: Context) -> int:
         """An effect in another system, which takes each key once."""
         assert context.task is not None
+        log.write("start", context.task.id, os.getpid())
         await asyncio.sleep(0.02)
         log.write("effect", context.task.id, n)
         log.write("keyed", context.task.id, n)
@@ -66,12 +72,13 @@ def operations(log: Log) -> OperationRegistry:
 
     @ops.mutation(durable=True, on_crash="retry", idempotent=True)
     async def asking(n: int, context: Context) -> int:
-        first = await elicit(context, f"First of {n}?", FORM)
+        """Ask for two things at once, and then for one more."""
+        both = await ask(context, {name: elicitation(f"{name} of {n}?", FORM) for name in ("First", "Second")})
         await asyncio.sleep(0.005)
-        second = await elicit(context, f"Second of {n}?", FORM)
+        third = await elicit(context, f"Third of {n}?", FORM)
         assert context.task is not None
         log.write("effect", context.task.id, n)
-        return int(first.content["n"]) + int(second.content["n"])
+        return sum(int(each["content"]["n"]) for each in both.values()) + int(third.content["n"])
 
     @ops.mutation(durable=True, on_crash="retry")
     async def blocking(seconds: float, context: Context) -> str:
@@ -99,16 +106,23 @@ def open_store(address: str) -> TaskStore:
 
 async def main(role: str, address: str, path: str, *rest: str) -> None:
     log = Log(path)
-    tasks = Tasks(operations(log), open_store(address), at_once=8 if role == "work" else 0, limit=1_000_000)
-    if role == "work":
+    if role == "work" and rest:
+        real, ahead = time.time_ns, int(rest[0]) * 1_000_000_000
+        time.time_ns = lambda: real() + ahead
+    tasks = Tasks(operations(log), open_store(address), at_once=0 if role == "order" else 8, limit=1_000_000)
+    if role != "order":  # `both` runs what it orders, as a server does
         _log_records(tasks, log)
         tasks.begin()
+    if role == "work":
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.Event().wait()
     first, count, operation = int(rest[0]), int(rest[1]), rest[2]
+    allowed = first + count if rest[3:] else first
     for n in range(first, first + count):
-        await asyncio.sleep(0.01)  # so that there is time to kill somebody
+        while n >= allowed:
+            allowed = int(await asyncio.to_thread(sys.stdin.readline))
+        await asyncio.sleep(0.005)
         task_id = await _order(tasks, operation, n)
         log.write("accepted", task_id, n)
         if rest[3:]:
@@ -153,15 +167,6 @@ def _log_records(tasks: Tasks, log: Log) -> None:
     store.record, store.hold = logged, held
 
 
-def read_log(path: Path) -> dict[str, list[tuple[str, str]]]:
-    """What was written, by its first word."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for line in path.read_text(encoding="ascii").splitlines():
-        word, task_id, rest = line.split(" ", 2)
-        found.setdefault(word, []).append((task_id, rest))
-    return found
-
-
 def order_and_die(address: str, path: str, count: str) -> None:
     """Order as many tasks, each in a process of its own that is killed as soon as the task is accepted."""
     for n in range(int(count)):
@@ -171,8 +176,40 @@ def order_and_die(address: str, path: str, count: str) -> None:
         os.waitpid(child, 0)
 
 
+def call_and_die(port: str, count: str) -> None:
+    """Call as often, each in a process of its own that is killed somewhere between its request and the answer."""
+    dice = random.Random(18)  # noqa: S311  # to be thrown again
+    for n in range(int(count)):
+        pause = dice.random() * 0.006
+        child = os.fork()
+        if not child:
+            _call(int(port), n)
+            time.sleep(pause)
+            os.kill(os.getpid(), 9)
+        os.waitpid(child, 0)
+
+
+def _call(port: int, n: int) -> None:
+    """Send a whole request; every second connection is reset when its process dies, the others are ended."""
+    body = json.dumps({"year": n})
+    head = [
+        "POST /functions/shop.report HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "Content-Type: application/json",
+        "Prefer: respond-async",
+        f"Idempotency-Key: k{n}",
+        f"Content-Length: {len(body)}",
+    ]
+    connection = socket.create_connection(("127.0.0.1", port))
+    if n % 2:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.sendall("\r\n".join([*head, "", body]).encode())
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "die":
         order_and_die(*sys.argv[2:])
+    elif sys.argv[1] == "call":
+        call_and_die(*sys.argv[2:])
     else:
         asyncio.run(main(*sys.argv[1:]))

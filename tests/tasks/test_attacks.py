@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import random
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from tests.calls.networks import Server, nats_server_program
-from tests.calls.processes import IS_FULL, ROOT
+from tests.calls.processes import IS_FULL, ROOT, say
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions
-from enfold.mcp.asking import elicit
+from enfold.identities.token_file import TokenFile, add_token
+from enfold.identities.tokens import AnyOf, Tokens
+from enfold.operation.asking import elicit
 from enfold.provenance import Recorder
-from enfold.tasks import Status, Tasks
+from enfold.surfaces.http import to_http
+from enfold.tasks import Status, TaskHandle, Tasks
+from enfold.tasks.kept_bytes import TaskLimits, check_kept_bytes, is_much
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.nats_names import Names, owner_token
-from enfold.tasks.runner import narrower
 from enfold.tasks.sqlite import SQLiteTasks
+from enfold.tasks.store import TaskStore, now_ms
+from enfold.tasks.task import new_task_id
+from enfold.testing.asgi_client import Conversation
 
 ANN = Identity("ann", frozenset({"write"}))
 EVE = Identity("eve", frozenset({"write"}))
+BOSS = Identity("boss", frozenset({"enfold:admin"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 YES = {"action": "accept", "content": {"name": "Ann"}}
 
@@ -45,9 +55,31 @@ async def sign(year: int, context: Context) -> str:
     return f"{year} {name.content['name']}"
 
 
+@ops.mutation(
+    durable=True,
+    access={"required_scopes": ["write"], "resource_type": "year", "resource_action": "sign", "resource_id": "year"},
+)
+async def sign_year(year: int) -> int:
+    return year
+
+
 @ops.mutation(durable=True)
 async def large(size: int) -> str:
     return "x" * size
+
+
+@ops.mutation(durable=True)
+async def wait() -> None:
+    await asyncio.sleep(3600)
+
+
+@ops.mutation(durable=True)
+async def noise(seed: int, size: int) -> str:
+    return made_of(seed, size)
+
+
+def made_of(seed: int, size: int) -> str:
+    return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]  # noqa: S311  # the same each time
 
 
 async def refused(call: Any) -> CallError:
@@ -64,18 +96,17 @@ async def asked(tasks: Tasks, handle: Any) -> Any:
     raise AssertionError("it asks for nothing")
 
 
-async def test_nobody_guesses_an_id_or_says_anything_to_anothers_task(tmp_path: Path) -> None:
-    async with Tasks(ops, SQLiteTasks(tmp_path / "t.db")) as tasks:
+async def test_nobody_guesses_an_id_or_says_anything_to_anothers_task(store: TaskStore) -> None:
+    async with Tasks(ops, store) as tasks:
         handle = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
         before = await asked(tasks, handle)
         (key,) = before.questions
-        guesses = 100_000 if IS_FULL else 500
-        found = await asyncio.gather(*(tasks.store.get(None, f"{n:032d}") for n in range(guesses)))
-        assert not any(found)
+        assert await hits(store, 100_000 if IS_FULL else 500) == 0
         for other in (EVE, None, Identity("ann", frozenset({"write"}), on_behalf_of="eve"), Identity('["ann"]')):
             assert (await refused(tasks.get(str(handle.id), identity=other))).code == "TASK_NOT_FOUND"
-        for wrong in ("", "x", "a" * 33, "../../etc/passwd", "' OR 1=1 --", "ä" * 32, "a" * 32 + "\n"):
-            assert (await refused(tasks.get(wrong, identity=ANN))).code == "TASK_NOT_FOUND"
+        for wrong in ("", "x", "a" * 33, "../../etc/passwd", "' OR 1=1 --", "ä" * 32, "a" * 32 + "\n", "*", ">", "a.>"):
+            for who in (ANN, BOSS):
+                assert (await refused(tasks.get(wrong, identity=who))).code == "TASK_NOT_FOUND"
         assert await handle.state() == before
         await handle.answer({key: YES})
         assert (await handle.result()).data == "1 Ann"
@@ -85,8 +116,17 @@ async def test_nobody_guesses_an_id_or_says_anything_to_anothers_task(tmp_path: 
         assert await handle.state() == ended
 
 
-async def test_a_question_that_was_changed_gets_a_new_key_and_no_old_answer() -> None:
-    store = MemoryTasks()
+async def hits(store: TaskStore, guesses: int) -> int:
+    """How many guessed ids somebody finds who may see every task, half of them close to no id at all."""
+    found = 0
+    for start in range(0, guesses, 500):
+        ids = [new_task_id() if n % 2 else f"{start + n:032d}" for n in range(500)]
+        found += sum(each is not None for each in await asyncio.gather(*(store.get(None, each) for each in ids)))
+    say("32", f"{type(store).__name__}: {found} hits of {guesses}")
+    return found
+
+
+async def test_a_question_that_was_changed_gets_a_new_key_and_no_old_answer(store: TaskStore) -> None:
     async with Tasks(ops, store) as tasks:
         handle = await tasks.start("shop.sign", {"year": 2}, identity=ANN)
         (first,) = (await asked(tasks, handle)).questions
@@ -98,22 +138,56 @@ async def test_a_question_that_was_changed_gets_a_new_key_and_no_old_answer() ->
                     if task.questions and first not in task.questions:
                         break
             (second,) = task.questions
+            assert second != first
+            assert task.questions[second].params["message"] == "Who pays?"
+            await handle.answer({first: YES, second: {"action": "accept", "content": {"name": "Bob"}}})
+            assert (await handle.result()).data == "2 Bob"
         finally:
             wording[0] = "Who signs?"
-        assert second != first
-        assert task.questions[second].params["message"] == "Who pays?"
 
 
-async def test_a_scope_lost_between_start_and_run_is_recorded_and_nothing_runs() -> None:
-    store = MemoryTasks()
-    edge = Tasks(ops, store, at_once=0)
-    handle = await edge.start("shop.sign", {"year": 3}, identity=ANN)
-    async with Tasks(ops, store, current=lambda identity: Identity(identity.id)):
-        assert (await refused(handle.result())).code == "ACCESS_DENIED"
-    assert handle.id not in ran
-    boss = Identity("ann", frozenset({"*"}), {"p:1": ["read", "write"]})
-    known = narrower(boss, Identity("ann", frozenset({"read"}), {"p:1": ["read"], "p:2": ["read"]}))
-    assert (known.scopes, known.resources) == (frozenset({"read"}), {"p:1": ["read"]})
+async def test_a_scope_lost_between_start_and_run_is_recorded_and_nothing_runs(
+    store: TaskStore, tmp_path: Path
+) -> None:
+    """With the file of tokens that a server reads: the scope is taken away, and then the token."""
+    file = tmp_path / "tokens.json"
+    who = TokenFile(_with_tokens(file, ["write"]))
+    for left in (["read"], None):  # another scope, and no token at all
+        _with_tokens(file, ["write"])
+        edge = Tasks(ops, store, at_once=0)
+        handle = await edge.start("shop.sign", {"year": 3}, identity=ANN)
+        _with_tokens(file, left)
+        async with Tasks(ops, store, current=AnyOf([who]).current):
+            assert (await refused(handle.result())).code == "ACCESS_DENIED"
+            assert (await handle.state()).status is Status.FAILED
+        assert handle.id not in ran
+    assert AnyOf([who, Issuer()]).current(ANN) is None  # who may be known to an issuer keeps what they had
+    # What became wider meanwhile is no loss.
+    for now in (Identity("ann", frozenset({"write"}), {"year:*": ["sign"]}), Identity("ann", frozenset({"*"}))):
+        before = Identity("ann", frozenset({"write"}), {"year:3": ["sign"]})
+        handle = await Tasks(ops, store, at_once=0).start("shop.sign_year", {"year": 3}, identity=before)
+        async with Tasks(ops, store, current=partial(_known_as, now)):
+            assert (await handle.result()).data == 3
+
+
+def _known_as(now: Identity, _: Identity) -> Identity:
+    return now
+
+
+class Issuer:
+    """Knows nobody by name."""
+
+    def identify(self, token: str) -> Identity | None:
+        del token
+        return None
+
+
+def _with_tokens(file: Path, scopes: list[str] | None) -> Path:
+    file.unlink(missing_ok=True)
+    add_token(file, "bob", scopes=["write"])
+    for scope in scopes or ():
+        add_token(file, "ann", scopes=[scope])
+    return file
 
 
 async def test_a_record_of_provenance_names_the_task() -> None:
@@ -125,29 +199,98 @@ async def test_a_record_of_provenance_names_the_task() -> None:
     assert [each["labels"]["id"] for each in named] == [handle.id]
 
 
-async def test_expiry_comes_after_the_promised_time_and_not_before(tmp_path: Path) -> None:
-    for store in (MemoryTasks(), SQLiteTasks(tmp_path / "t.db")):
-        async with Tasks(ops, store, keep=0.4, deadline=0.4) as tasks:
-            handle = await tasks.start("shop.large", {"size": 1})
-            waiting = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
-            await handle.result()
-            assert (await handle.state()).ttl_ms == 800
-            await store.expire()
-            assert (await handle.state()).status is Status.COMPLETED
-            await asyncio.sleep(0.5)
-            await store.expire()
+async def test_expiry_comes_after_the_promised_time_and_not_before(store: TaskStore) -> None:
+    async with Tasks(ops, store, keep=0.5, deadline=2.0) as tasks:
+        await store.list(None)  # what a store makes with its first use takes time, too
+        waiting = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
+        handle = await tasks.start("shop.large", {"size": 1}, idempotency_key="k")
+        await handle.result()
+        task = await handle.state()
+        assert task.ttl_ms == 2500
+        async with asyncio.timeout(4):  # who waits hears of the deadline in time
             assert (await refused(waiting.result())).code == "TIMEOUT"
-            assert (await handle.state()).status is Status.COMPLETED
-            await asyncio.sleep(0.5)
-            await store.expire()
-            assert (await refused(handle.state())).code == "TASK_NOT_FOUND"
+        assert now_ms() >= (await waiting.state()).order.deadline
+        while (found := await store.get(None, task.id)) is not None:
+            assert found.status is Status.COMPLETED
+            asked_at = now_ms()
+            await asyncio.sleep(0.01)
+        assert asked_at < task.order.expires <= now_ms()
+        for gone in (handle, waiting):
+            assert (await refused(gone.state())).code == "TASK_NOT_FOUND"
+        assert (await tasks.start("shop.large", {"size": 1}, idempotency_key="k")).id != handle.id
 
 
-async def test_a_result_is_equal_by_its_digest_or_too_large() -> None:
-    async with Tasks(ops, MemoryTasks(), max_result=1000) as tasks:
-        assert (await (await tasks.start("shop.large", {"size": 500})).result()).data == "x" * 500
-        error = await refused((await tasks.start("shop.large", {"size": 2000})).result())
-        assert (error.code, error.details["limit"]) == ("PAYLOAD_TOO_LARGE", 1000)
+async def test_a_result_of_8_mb_is_equal_by_its_digest_and_one_over_the_limit_too_large(store: TaskStore) -> None:
+    async with Tasks(ops, store, max_result=9_000_000) as tasks:
+        noise = (await (await tasks.start("shop.noise", {"seed": 1, "size": 8_000_000})).result()).data
+        assert hashlib.sha256(noise.encode()).digest() == hashlib.sha256(made_of(1, 8_000_000).encode()).digest()
+        error = await refused((await tasks.start("shop.noise", {"seed": 1, "size": 9_000_001})).result())
+        assert (error.code, error.details["limit"]) == ("PAYLOAD_TOO_LARGE", 9_000_000)
+
+
+async def test_what_is_kept_of_one_callers_finished_tasks_is_bounded_and_nothing_is_forgotten_for_it(
+    store: TaskStore,
+) -> None:
+    size = 70_000  # on NATS kept in parts
+    async with Tasks(ops, store, kept_bytes_per_identity=3 * size) as tasks:
+        first = await tasks.start("shop.large", {"size": size}, identity=ANN, idempotency_key="first")
+        done = [first, *[await tasks.start("shop.large", {"size": size}, identity=ANN) for _ in range(2)]]
+        assert [len((await each.result()).data) for each in done] == [size] * 3
+        error = await refused(tasks.start("shop.large", {"size": 1}, identity=ANN))
+        assert (error.code, error.details["reason"], error.details["limit"]) == (
+            "RESOURCE_EXHAUSTED",
+            "task_bytes",
+            3 * size,
+        )
+        assert 3 * size < error.details["size"] < 3 * size + 10_000
+        assert 172_000 < error.details["retry_after"] < 2 * 86_400 + 3_601  # with the hour in which they are forgotten
+        again = await tasks.start("shop.large", {"size": size}, identity=ANN, idempotency_key="first")
+        assert (again.id, len((await again.result()).data)) == (first.id, size)
+        assert len((await (await tasks.start("shop.large", {"size": size}, identity=EVE)).result()).data) == size
+        # Where all together have too much, who has more than a tenth of their own waits, and nobody else.
+        crowded = Tasks(ops, store, kept_bytes_per_identity=6 * size, kept_bytes=1, at_once=0)
+        error = await refused(crowded.start("shop.large", {"size": 1}, identity=EVE))
+        assert (error.details["limit"], "while the store is full" in error.message) == (6 * size // 10, True)
+        await (await crowded.start("shop.large", {"size": 1}, identity=BOSS)).result()
+
+
+def test_what_is_forgotten_counts_no_more() -> None:
+    limits, hour = TaskLimits(100, 1_000, 10_000), 3_600_000
+    kept = {10: 600, 11: 500}
+    check_kept_bytes(kept, 0, limits, 10 * hour)
+    with pytest.raises(CallError) as raised:
+        check_kept_bytes(kept, 0, limits, 10 * hour - 5_000)
+    assert raised.value.details == {"reason": "task_bytes", "size": 1_100, "limit": 1_000, "retry_after": 5}
+    with pytest.raises(CallError):
+        check_kept_bytes(kept, 10_000, limits, 10 * hour)
+    assert [is_much(kept, limits, now * hour) for now in (9, 10, 11)] == [True, True, False]
+
+
+async def test_a_key_is_any_text_and_tells_its_inputs_apart(store: TaskStore) -> None:
+    odd = ["\x00", "a\nb", "é😀", "' OR 1=1 --", "../../x", "*", ">", ".", "a.b", " ", "%s%n", "x" * 256]
+    tasks = Tasks(ops, store, at_once=0, limit=1_000)
+    twice = [[await tasks.start("shop.wait", identity=ANN, idempotency_key=key) for _ in range(2)] for key in odd]
+    assert [first.id == second.id for first, second in twice] == [True] * len(odd)
+    assert len({first.id for first, _ in twice}) == len(odd)
+    for key in odd:
+        first = await tasks.start("shop.large", {"size": 1}, identity=ANN, idempotency_key=key)  # another operation
+        assert first.id not in {each.id for pair in twice for each in pair}
+        again = await refused(tasks.start("shop.large", {"size": 2}, identity=ANN, idempotency_key=key))
+        assert again.details["argument"] == "idempotencyKey"
+    for key in ("", "x" * 257, "\udcff"):  # the last is what a shell makes of bytes that are no text
+        error = await refused(tasks.start("shop.wait", identity=ANN, idempotency_key=key))
+        assert (error.code, error.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
+    await tasks.close()
+
+
+async def test_answers_that_are_too_large_are_refused(store: TaskStore) -> None:
+    async with Tasks(ops, store) as tasks:
+        handle = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
+        (key,) = (await asked(tasks, handle)).questions
+        error = await refused(handle.answer({key: {"action": "accept", "content": {"name": "x" * 1_000_000}}}))
+        assert (error.code, error.details["reason"]) == ("PAYLOAD_TOO_LARGE", "inputResponses")
+        await handle.answer({key: YES})
+        assert (await handle.result()).data == "1 Ann"
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------------
@@ -157,7 +300,7 @@ async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_bac
     path = tmp_path / "t.db"
     tasks = Tasks(ops, SQLiteTasks(path), at_once=0)
     kept = await tasks.start("shop.large", {"size": 1})
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("BEGIN EXCLUSIVE")
         error = await refused(tasks.start("shop.large", {"size": 1}))
         assert (error.code, error.details) == ("UNAVAILABLE", {"reason": "store"})
@@ -178,6 +321,119 @@ async def test_a_file_that_is_locked_full_or_broken_is_unavailable_and_comes_bac
     assert broken.read_bytes() == b"no database" * 1000
 
 
+async def test_a_file_that_is_removed_or_replaced_takes_no_task_that_nobody_would_find(tmp_path: Path) -> None:
+    path, other = tmp_path / "t.db", tmp_path / "other.db"
+    async with Tasks(ops, SQLiteTasks(other), at_once=0) as elsewhere:
+        left = await elsewhere.start("shop.large", {"size": 3})
+    tasks = Tasks(ops, SQLiteTasks(path), at_once=0)
+    for other_file in (None, other):
+        kept = await tasks.start("shop.large", {"size": 1})
+        _replace(path, other_file)
+        again = await _ordered(tasks)
+        async with Tasks(ops, SQLiteTasks(path), at_once=0) as others:
+            await others.get(str(again.id))
+            assert (await refused(others.get(str(kept.id)))).code == "TASK_NOT_FOUND"
+    (tmp_path / "t.db-wal").unlink()  # alone: what was in it is not lost
+    more = await _ordered(tasks)
+    async with Tasks(ops, SQLiteTasks(path)):
+        done = [(await (await tasks.get(str(each.id))).result()).data for each in (left, again, more)]
+        assert done == ["xxx", "xx", "xx"]
+    await tasks.close()
+
+
+async def test_a_file_is_the_same_wherever_its_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tasks = Tasks(ops, SQLiteTasks("t.db"), at_once=0)
+    (tmp_path / "elsewhere").mkdir()
+    await tasks.start("shop.large", {"size": 1})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await tasks.start("shop.large", {"size": 1})
+    await tasks.close()
+    assert len(await SQLiteTasks(tmp_path / "t.db").list(None)) == 2
+
+
+def _replace(path: Path, other: Path | None) -> None:
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        each.unlink()
+    if other is not None:
+        other.replace(path)
+
+
+async def _ordered(tasks: Tasks) -> TaskHandle:
+    """A task that was accepted: unless the store has seen by itself that its file is another, at the second time."""
+    try:
+        return await tasks.start("shop.large", {"size": 2})
+    except CallError as error:
+        if (error.code, error.details) != ("UNAVAILABLE", {"reason": "store"}):
+            raise
+        return await tasks.start("shop.large", {"size": 2})
+
+
+@pytest.mark.parametrize("column", ["state", "ordered"])
+@pytest.mark.parametrize("garbage", [b"\x00\xff", "text", b"{}"], ids=["bytes", "text", "json"])
+async def test_a_row_that_somebody_has_written_over_ends_its_own_task_and_no_other(
+    tmp_path: Path, column: str, garbage: Any
+) -> None:
+    path = tmp_path / "t.db"
+    edge = Tasks(ops, SQLiteTasks(path), at_once=0, deadline=0.3)
+    lost = [await edge.start("shop.large", {"size": 1}, identity=ANN) for _ in range(2)]
+    edge = Tasks(ops, edge.store, at_once=0)
+    good = await edge.start("shop.large", {"size": 2}, identity=ANN)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        ids = [each.id for each in lost]
+        connection.execute(f"UPDATE tasks SET {column} = ? WHERE id IN (?, ?)", (garbage, *ids))  # noqa: S608
+        connection.execute("UPDATE tasks SET holder = 'gone' WHERE id = ?", (ids[1],))  # as if its worker had died
+    connection.close()
+    assert [task.id for task in await edge.list(identity=ANN)] == [good.id]
+    async with Tasks(ops, edge.store) as tasks:
+        assert (await (await tasks.get(str(good.id), identity=ANN)).result()).data == "xx"
+        for each in lost:
+            assert (await refused(each.state())).code == "DATA_LOSS"
+        await asyncio.sleep(0.35)
+        await tasks.store.expire()
+        with closing(sqlite3.connect(path)) as connection, connection:  # nobody tries to run them again
+            left = connection.execute("SELECT COUNT(*) FROM tasks WHERE outcome IS NULL").fetchone()
+            assert left == (0,)
+        connection.close()
+
+
+class Counting(SQLiteTasks):
+    """A store that counts the steps of its database."""
+
+    steps = 0
+
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
+        connection.set_progress_handler(self._step, 10)
+        return connection
+
+    def _step(self) -> None:
+        self.steps += 1
+
+
+async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> None:
+    store = Counting(tmp_path / "t.db", fsync="normal")
+    tasks = Tasks(ops, store, at_once=0, limit=100_000)
+    spent: dict[str, list[int]] = {}
+    for _ in range(2):
+        for verb, run in {
+            "accept": lambda: tasks.start("shop.large", {"size": 1}, identity=EVE),
+            "list": lambda: tasks.list(identity=ANN, limit=10),
+            "list all": lambda: tasks.list(identity=BOSS, limit=10),
+            "claim": lambda: store.claim(lambda: ["shop.large", "shop.wait"], 4, 0),
+            "expire": store.expire,
+        }.items():
+            before = store.steps
+            await run()
+            spent.setdefault(verb, []).append(store.steps - before)
+        each = [(name, {"size": 1} if name == "large" else {}) for name in ("large", "wait") * 500]
+        await asyncio.gather(*(tasks.start(f"shop.{name}", given, identity=ANN) for name, given in each))
+    await tasks.close()
+    few, many = ({verb: steps[place] for verb, steps in spent.items()} for place in (0, 1))
+    most = {"list": 150, "list all": 150, "claim": 60, "expire": 1_000}
+    assert {verb: many[verb] - few[verb] for verb in few if many[verb] - few[verb] > most.get(verb, 20)} == {}
+
+
 async def test_two_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from tests.tasks.fault_process import *\n"
@@ -193,13 +449,12 @@ async def test_two_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     assert len(told[0][0]) == 33
 
 
-async def test_the_file_holds_no_token_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+async def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     async with Tasks(ops, SQLiteTasks(tmp_path / "t.db")) as tasks:
         handle = await tasks.start("shop.sign", {"year": 1}, identity=ANN, request_id="r-1")
         await asked(tasks, handle)
     files = [each for each in await asyncio.to_thread(lambda: list(tmp_path.rglob("*"))) if each.is_file()]
     assert {oct(each.stat().st_mode & 0o777) for each in files} == {"0o600"}
-    assert not any(word in each.read_bytes() for each in files for word in (b"Bearer", b"secret-token"))
 
 
 # --- NATS ---------------------------------------------------------------------------------------------------------
@@ -272,17 +527,146 @@ async def test_a_caller_of_the_server_reaches_no_task_however_they_try(peers: di
         assert (await handle.result()).data == "5 Ann"
 
 
-async def test_garbage_in_the_queue_is_kept_aside_and_the_others_go_on(peers: dict[str, NATSTransport]) -> None:
+async def test_no_token_is_in_what_the_server_keeps(jetstream: Server) -> None:
+    """Messages and files are searched; what was ordered is found there, so that the search can find something."""
+    secret, marker, name = f"tok-{os.urandom(12).hex()}", f"mark-{os.urandom(12).hex()}", f"t{os.urandom(4).hex()}"
+    async with NATSTransport(jetstream.url) as transport, Tasks(ops, NATSTasks(transport, name=name)) as tasks:
+        app = to_http(ops, tokens=Tokens({secret: ANN}), tasks=tasks)
+        headers = {"host": "localhost:8000", "content-type": "application/json", "prefer": "respond-async"}
+        headers |= {"authorization": f"Bearer {secret}", "x-request-id": marker, "idempotency-key": marker}
+        begun = await Conversation(app, "POST", "/functions/shop.sign", headers, b'{"year": 1}').began()
+        handle = await tasks.get((await begun.json())["taskId"], identity=ANN)
+        (key,) = (await asked(tasks, handle)).questions
+        await handle.answer({key: {"action": "accept", "content": {"name": marker}}})
+        await handle.result()
+        kept = await messages(transport, f"{name}_queue") + await messages(transport, f"KV_{name}")
+    read = [each for each in (jetstream.folder / "store").rglob("*") if each.is_file()]
+    found = {"messages": kept, "files": [each.read_bytes() for each in read]}
+    say("36", f"JetStream: {len(kept)} messages and {len(read)} files searched")
+    for where, texts in found.items():
+        assert any(marker.encode() in text for text in texts), where
+        assert not [text for text in texts for word in (secret, "Bearer ") if word.encode() in text], where
+
+
+async def messages(transport: NATSTransport, stream: str) -> list[bytes]:
+    """All that a stream keeps, with subjects and headers."""
+    from nats.js.errors import NotFoundError
+
+    context = transport.client.jetstream()
+    state, found = (await context.stream_info(stream)).state, []
+    for sequence in range(state.first_seq, state.last_seq + 1):
+        with suppress(NotFoundError):  # a newer one stands in its place
+            message = await context.get_msg(stream, sequence)
+            found.append(repr((message.subject, message.headers)).encode() + (message.data or b""))
+    return found
+
+
+async def test_garbage_and_forged_orders_are_kept_aside_and_the_others_go_on(peers: dict[str, NATSTransport]) -> None:
     names = Names()
     edge = Tasks(ops, NATSTasks(peers["edge"]), at_once=0)
     async with Tasks(ops, NATSTasks(peers["worker"], ack_wait=2)) as tasks:
+        good = (await (await edge.start("shop.large", {"size": 1})).state()).order
         streams = tasks.store._streams  # type: ignore[attr-defined]
         context = await streams.open()
-        for data in (b"", b"garbage", b"\xff\xfe", b'{"id": 1}', os.urandom(1000)):
-            await context.publish(names.queued("x", "shop.large"), data)
+        forged = [
+            msgspec.structs.replace(good, **{"id": new_task_id(), **change})
+            for change in (
+                {"id": "a.b"},
+                {"id": ">"},
+                {"id": ""},
+                {"operation": "shop.sign"},
+                {"owner": "x"},
+                {"keep": 1e308},
+                {"deadline": 2**63},
+            )
+        ]
+        garbage = [b"", b"garbage", b"\xff\xfe", b'{"id": 1}', os.urandom(1000)]
+        for data in (*garbage, *map(msgspec.json.encode, forged)):
+            await context.publish(names.queued(owner_token(""), "shop.large"), data)
         assert (await (await edge.start("shop.large", {"size": 300_000})).result()).data == "x" * 300_000
         async with asyncio.timeout(10):
-            while len(await streams.keys("dead.*")) < 5:  # noqa: ASYNC110  # of the server
+            while len(await streams.keys("dead.*")) < 12 or (await context.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
                 await asyncio.sleep(0.02)
-        with suppress(CallError):
-            assert (await context.stream_info(names.queue)).state.messages == 0
+
+
+@pytest.fixture
+async def emptied(jetstream: Server) -> AsyncIterator[tuple[Tasks, Tasks, Any, Names]]:
+    """An edge, a worker that does not run yet, and somebody with all rights on the server."""
+    name = f"t{os.urandom(4).hex()}"
+    async with NATSTransport(jetstream.url) as one, NATSTransport(jetstream.url) as other:
+        edge = Tasks(ops, NATSTasks(one, ack_wait=0.2, name=name), at_once=0, limit=5)
+        worker = Tasks(ops, NATSTasks(other, ack_wait=0.2, name=name))
+        await edge.store.list(None)
+        yield edge, worker, one.client.jetstream(), Names(name)
+        await worker.close()
+        await edge.close()
+
+
+async def test_what_somebody_deletes_on_the_server_is_made_anew_and_no_known_task_is_lost(
+    emptied: tuple[Tasks, Tasks, Any, Names],
+) -> None:
+    edge, worker, jetstream, names = emptied
+    waiting = await edge.start("shop.large", {"size": 2})
+    long_ago = msgspec.structs.replace((await waiting.state()).order, id=new_task_id(), deadline=1, keep=1)
+    await jetstream.publish(names.queued(owner_token(""), "shop.large"), msgspec.json.encode(long_ago))
+    worker.begin()  # what was forgotten before anybody ran it stays forgotten
+    async with asyncio.timeout(20):
+        assert (await waiting.result()).data == "xx"
+        while (await jetstream.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
+            await asyncio.sleep(0.02)
+    assert await edge.store.get(None, long_ago.id) is None
+    await worker.close()
+    waiting = await edge.start("shop.large", {"size": 2})
+    await jetstream.delete_stream(names.queue)
+    worker.begin()
+    async with asyncio.timeout(20):
+        assert (await waiting.result()).data == "xx"  # whoever asks for it has it queued again
+    for consumer in await jetstream.consumers_info(names.queue):
+        await jetstream.delete_consumer(names.queue, consumer.name)
+    async with asyncio.timeout(20):
+        assert (await (await edge.start("shop.large", {"size": 3})).result()).data == "xxx"
+    await jetstream.delete_stream(names.bucket)
+    error = await refused(edge.start("shop.large", {"size": 1}))
+    assert (error.code, error.details) == ("UNAVAILABLE", {"reason": "store"})
+    async with asyncio.timeout(20):
+        assert (await (await edge.start("shop.large", {"size": 4})).result()).data == "xxxx"
+
+
+async def test_garbage_in_the_bucket_ends_its_own_task_and_no_other(emptied: tuple[Tasks, Tasks, Any, Names]) -> None:
+    edge, worker, jetstream, names = emptied
+    lost, kept = [await edge.start("shop.large", {"size": n}, identity=ANN) for n in (1, 2)]
+    place = owner_token((await lost.state()).owner)
+    await jetstream.publish(names.key(f"{place}.{lost.id}.state"), b"garbage")
+    assert [task.id for task in await edge.list(identity=ANN)] == [kept.id]
+    for call in (lost.state(), lost.cancel(), lost.result()):
+        assert (await refused(call)).code == "DATA_LOSS"
+    worker.begin()
+    held = await edge.start("shop.wait", identity=ANN)
+    async for task in held.watch():
+        if task.fence:
+            break
+    await jetstream.publish(names.key(f"{place}.{held.id}.state"), b"[]")
+    assert (await kept.result()).data == "xx"
+    async with asyncio.timeout(10):
+        while (await jetstream.stream_info(names.queue)).state.messages:  # noqa: ASYNC110  # of the server
+            await asyncio.sleep(0.02)
+    for handle in (lost, held):
+        assert (await handle.state()).status is Status.FAILED
+        assert (await refused(handle.result())).code == "DATA_LOSS"
+    assert worker.runner.counted.fenced == 1
+
+
+async def test_places_of_edges_that_died_are_given_up_when_they_are_missed(
+    emptied: tuple[Tasks, Tasks, Any, Names],
+) -> None:
+    edge, _, jetstream, names = emptied
+    kept = [await edge.start("shop.large", {"size": 1}) for _ in range(2)]
+    for taken in (b"1", b"1", str(now_ms()).encode()):  # two long ago, one by an edge that is about to store its task
+        await jetstream.publish(names.key(f"{owner_token('')}.{new_task_id()}.open"), taken)
+    for _ in range(2):
+        await edge.start("shop.large", {"size": 1})
+    assert [(await handle.state()).status for handle in kept] == [Status.WORKING] * 2
+    sent = edge.store._streams.client.stats["out_msgs"]  # type: ignore[attr-defined]
+    for _ in range(20):  # whoever asks again and again costs the server no more than a look at the limit
+        assert (await refused(edge.start("shop.large", {"size": 1}))).code == "RESOURCE_EXHAUSTED"
+    assert edge.store._streams.client.stats["out_msgs"] - sent <= 20 * 2  # type: ignore[attr-defined]

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.calls.networks import Server
+from tests.calls.networks import Memory, Server
 from tests.calls.processes import ROOT
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls import PendingRequestMap
+from enfold.calls.memory import MemoryTransport
 from enfold.calls.nats import NATSTransport
 from enfold.config import open_config
+from enfold.identities.token_file import add_token
 from enfold.introspection import introduce
 from enfold.sources.calls import from_calls
+from enfold.sources.functions import load_target
 from enfold.surfaces.calls import serve_calls
 from enfold.tasks import Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -86,14 +92,24 @@ async def test_nothing_is_made_where_nothing_is_durable(tmp_path: Path) -> None:
 
 async def test_the_command_runs_what_others_have_ordered(project: Path) -> None:
     (project / "app.py").write_text(PROGRAM.replace("@ops.mutation", "@ops.mutation(durable=True)"), encoding="utf-8")
+    with (project / "app.py").open("a", encoding="utf-8") as program:
+        program.write("ops.mutation(durable=True, access={'required_scopes': ['write']}, name='guarded')(export_all)\n")
+    add_token(project / "tokens.json", "ann", scopes=["read"])
     words = [sys.executable, "-m", "enfold", "work", str(project / "app.py"), "--tasks", str(project / "t.db")]
+    words += ["--tokens", str(project / "tokens.json")]
     worker = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stderr=subprocess.PIPE)
     try:
         assert worker.stderr is not None
-        assert b"runs tasks of 1 operations" in await worker.stderr.readline()
-        edge = Tasks(_durable(), SQLiteTasks(project / "t.db"), at_once=0)
+        assert b"runs tasks of 2 operations" in await worker.stderr.readline()
+        ops = _durable()
+        ops.register(ops.get_handler("shop.export_all"), name="guarded", durable=True, type="mutation")
+        edge = Tasks(ops, SQLiteTasks(project / "t.db"), at_once=0)
+        lost = await edge.start("shop.guarded", {"n": 1}, identity=Identity("ann", frozenset({"read", "write"})))
         async with asyncio.timeout(20):
             assert (await (await edge.start("shop.export_all", {"n": 21})).result()).data == 42
+            with pytest.raises(CallError) as raised:  # the scope is gone since the order
+                await lost.result()
+            assert raised.value.code == "ACCESS_DENIED"
         await edge.close()
         worker.terminate()
         assert await worker.wait() == 0
@@ -130,12 +146,156 @@ async def test_the_verbs_are_operations_over_calls_and_no_operations_of_whoever_
             with pytest.raises(CallError) as raised:
                 await _call(pending, "answer", {"task_id": "A" * 32, "answers": {}})
             assert raised.value.code == "TASK_NOT_FOUND"
+            keyed = {"operation": "shop.export_all", "input": {"n": 5}, "idempotency_key": "k"}
+            both = (pending.call("shop.export_all", {"n": 5}, idempotency_key="k"), _call(pending, "start", keyed))
+            plain, verb = await asyncio.gather(*both)
+            assert (plain.data, tasks.runner.counted.started) == (10, 2)  # one key, one run
+            with pytest.raises(CallError, match="another input"):
+                await pending.call("shop.export_all", {"n": 6}, idempotency_key="k")
             async with from_calls(caller) as operations:
                 assert [operation.spec.id for operation in operations] == ["shop.export_all"]
 
 
 async def _call(pending: PendingRequestMap, verb: str, input: dict[str, Any]) -> Any:
     return (await pending.call(f"enfold.tasks.{verb}", input)).data
+
+
+MUST = """
+import asyncio
+from enfold import Context, OperationRegistry
+ops = OperationRegistry("shop")
+
+@ops.mutation(durable="required", on_crash="fail")
+async def archive(seconds: float, context: Context) -> str:
+    await asyncio.sleep(seconds)
+    return context.task.id
+
+@ops.mutation(durable="required")
+def in_place(context: Context) -> str:
+    return context.task.id
+"""
+
+
+@pytest.mark.parametrize("way", ["shell", "cgi", "request over cgi", "calls"])
+async def test_what_must_be_a_task_is_one_where_nobody_knows_tasks_so_that_a_timeout_names_it(
+    tmp_path: Path, way: str
+) -> None:
+    (tmp_path / "app.py").write_text(MUST, encoding="utf-8")
+    ask = {"shell": _by_shell, "cgi": _by_cgi, "request over cgi": _by_request, "calls": _by_calls}[way]
+    status, told = await ask(tmp_path, "archive", 0.0, 20.0)
+    assert (status, len(told)) == ("completed", 32)
+    status, _ = await ask(tmp_path, "archive", 3600.0, 0.5)
+    assert status in ("failed", "working")  # given up with its program, or gone on with
+    if way != "calls":
+        status, told = await ask(tmp_path, "in_place", None, 20.0)
+        assert (status, len(told)) == ("completed", 32)
+
+
+async def _by_shell(folder: Path, name: str, seconds: float | None, limit: float) -> tuple[str, str]:
+    given = [] if seconds is None else [f"seconds={seconds}"]
+    words = ["call", "app.py", f"shop.{name}", *given, f"--timeout={limit}", "--format", "envelope"]
+    return await _found(folder, json.loads(await _enfold(folder, words)))
+
+
+async def _by_cgi(folder: Path, name: str, seconds: float | None, limit: float) -> tuple[str, str]:
+    body = json.dumps({} if seconds is None else {"seconds": seconds}).encode()
+    wishes = {"HTTP_ENFOLD_FORMAT": "envelope", "HTTP_ENFOLD_TIMEOUT_MS": str(int(limit * 1000))}
+    return await _by_any_cgi(folder, f"/functions/shop.{name}", body, **wishes)
+
+
+async def _by_request(folder: Path, name: str, seconds: float | None, limit: float) -> tuple[str, str]:
+    given = {} if seconds is None else {"seconds": seconds}
+    tool = {"name": f"shop.{name}"}
+    request = {"schema_version": "mcp.request.v0.1", "tool": tool, "params": given, "artifacts": []}
+    wish = {"HTTP_ENFOLD_TIMEOUT_MS": str(int(limit * 1000))}
+    return await _by_any_cgi(folder, "/call", json.dumps(request).encode(), **wish)
+
+
+async def _by_any_cgi(folder: Path, path: str, body: bytes, **variables: str) -> tuple[str, str]:
+    environ = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "PATH_INFO": path, **variables}
+    out = await _enfold(folder, ["cgi", "app.py"], body, CONTENT_LENGTH=str(len(body)), **environ)
+    return await _found(folder, json.loads(out.partition("\r\n\r\n")[2]))
+
+
+async def _by_calls(folder: Path, name: str, seconds: float | None, limit: float) -> tuple[str, str]:
+    registry = load_target(str(folder / "app.py"))
+    transport = MemoryTransport()
+    async with (
+        Tasks(registry, MemoryTasks()) as tasks,
+        serve_calls(registry, transport),
+        PendingRequestMap(transport) as calls,
+    ):
+        try:
+            given = {} if seconds is None else {"seconds": seconds}
+            task_id = (await calls.call(f"shop.{name}", given, timeout=limit)).data
+        except CallError as error:
+            task_id = error.details["task"] if error.code == "TIMEOUT" else error.message
+        return (await (await tasks.get(task_id)).state()).status.value, task_id
+
+
+async def _found(folder: Path, told: Any) -> tuple[str, str]:
+    """The status of the task that an answer is of, or that its timeout names."""
+    if errors := [told["error"]] if "error" in told else told.get("errors", []):
+        assert errors[0]["code"].removeprefix("ENFOLD.") == "TIMEOUT", told
+        task_id = errors[0]["details"]["task"]
+    else:
+        task_id = told["data"] if "data" in told else told["result"]
+    state = json.loads(await _enfold(folder, ["tasks", "get", task_id]))
+    return state["status"], task_id
+
+
+async def _enfold(folder: Path, words: list[str], body: bytes = b"", **variables: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "enfold", *words),
+        cwd=folder,
+        env={**os.environ, **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    out, _ = await process.communicate(body)
+    return out.decode()
+
+
+async def test_anothers_task_looks_over_calls_like_one_that_never_was() -> None:
+    """Check 31 over calls, where the transport says who calls: every verb, and the task goes on untouched."""
+    registry, network = OperationRegistry("shop"), Memory()
+
+    @registry.mutation(durable=True)
+    async def sign(context: Context) -> str:
+        return (await context.ask("Sure?")).action
+
+    async with (
+        Tasks(registry, MemoryTasks()) as tasks,
+        serve_calls(registry, network.peer("worker")),
+        PendingRequestMap(network.peer("alice")) as alice,
+        PendingRequestMap(network.peer("bob")) as bob,
+    ):
+        introduce(registry, {}, tasks=tasks)
+        task_id = (await _call(alice, "start", {"operation": "shop.sign"}))["task_id"]
+        async for task in alice.subscribe("enfold.tasks.watch", {"task_id": task_id}):
+            if task.data["questions"]:
+                break
+        answers = {key: {"action": "decline"} for key in task.data["questions"]}
+        for which in (task_id, "A" * 32, "s.x", "../etc"):
+            refusals = [
+                await _refusal(_call(bob, verb, {"task_id": which, **given}))
+                for verb, given in (("get", {}), ("answer", {"answers": answers}), ("cancel", {}))
+            ]
+            refusals.append(await _refusal(anext(bob.subscribe("enfold.tasks.watch", {"task_id": which}))))
+            assert set(refusals) == {("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")}, which
+        assert await _call(bob, "list", {}) == []
+        assert (await _call(alice, "get", {"task_id": task_id}))["status"] == "input_required"
+        await _call(alice, "answer", {"task_id": task_id, "answers": answers})
+        async for task in alice.subscribe("enfold.tasks.watch", {"task_id": task_id}):
+            last = task.data
+        assert last["result"]["data"] == "decline"
+
+
+async def _refusal(call: Awaitable[Any]) -> tuple[str, str]:
+    with pytest.raises(CallError) as refused:
+        await call
+    return refused.value.code, refused.value.message
 
 
 async def test_each_sees_their_own_tasks_by_the_verbs() -> None:

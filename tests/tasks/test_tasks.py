@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from tests.calls.networks import Server
+from tests.calls.processes import say
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
@@ -16,7 +20,7 @@ from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
 from enfold.tasks.sqlite import SQLiteTasks
-from enfold.tasks.store import TaskStore
+from enfold.tasks.store import Claim, Claims, TaskStore
 
 ANN, BOB = Identity("ann", frozenset({"write"})), Identity("bob", frozenset({"write"}))
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -47,8 +51,40 @@ async def greet(context: Context, twice: bool = False) -> str:
 
 
 @ops.mutation(durable=True)
+async def locked() -> None:
+    raise PermissionError("not yours")
+
+
+@ops.mutation(durable=True)
 async def broken() -> None:
     raise CallError("SOLD_OUT", "nothing left", {"item": "tea"})
+
+
+gate: list[asyncio.Event] = []
+
+
+@pytest.fixture
+async def go_on() -> asyncio.Event:
+    """What the handler that counts waits for."""
+    gate[:] = [asyncio.Event()]
+    return gate[0]
+
+
+@ops.mutation(durable=True)
+async def counting(context: Context) -> None:
+    context.progress(1, 3, "first")
+    await gate[0].wait()
+    context.progress(2, 3, "then")
+    context.progress(3, 3, "last")
+
+
+@ops.mutation(durable=True)
+async def halved(how: str, context: Context) -> str:
+    context.progress(1, 2, "half \ud800")
+    context.log("half \ud800")
+    if how == "words":
+        raise CallError("GONE", "half \ud800", {"half": "\ud800"})
+    return "half \ud800" if how == "result" else "whole"
 
 
 @ops.query
@@ -56,15 +92,10 @@ def plain() -> int:
     return 1
 
 
-@pytest.fixture(params=["memory", "sqlite", "nats"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TaskStore]:
-    if request.param == "memory":
-        yield MemoryTasks()
-    elif request.param == "sqlite":
-        yield SQLiteTasks(tmp_path / "tasks.db")
-    else:
-        async with NATSTransport(request.getfixturevalue("jetstream").url) as transport:
-            yield NATSTasks(transport, name=f"t{os.urandom(4).hex()}")
+@ops.query(durable=True)
+async def again(n: int) -> int:
+    """What may be started again is begun as it is stored."""
+    return n
 
 
 @pytest.fixture
@@ -111,6 +142,16 @@ async def test_a_failure_of_the_handler_is_the_outcome(tasks: Tasks) -> None:
     assert (await handle.state()).status is Status.FAILED
 
 
+@pytest.mark.parametrize(("how", "code"), [("words", "GONE"), ("result", "EXECUTION_ERROR"), ("neither", None)])
+async def test_a_task_ends_although_utf_8_cannot_hold_what_it_says(tasks: Tasks, how: str, code: str | None) -> None:
+    handle = await tasks.start("shop.halved", {"how": how}, identity=ANN)
+    async with asyncio.timeout(10):
+        if code is None:
+            assert (await handle.result()).data == "whole"
+        else:
+            assert (await refused(handle.result())).code == code
+
+
 async def test_questions_end_an_attempt_and_are_answered_one_by_one(tasks: Tasks) -> None:
     handle = await tasks.start("shop.greet", {"twice": True}, identity=ANN)
     for _ in range(2):
@@ -124,26 +165,145 @@ async def test_questions_end_an_attempt_and_are_answered_one_by_one(tasks: Tasks
     assert (await handle.state()).attempt == 3
 
 
-async def test_a_running_task_a_queued_one_and_an_ended_one_are_cancelled(tasks: Tasks) -> None:
+async def test_a_failure_keeps_its_category(tasks: Tasks) -> None:
+    handle = await tasks.start("shop.locked", identity=ANN)
+    error = await refused(handle.result())
+    assert (error.code, error.row.category) == ("EXECUTION_ERROR", "authorization")
+
+
+async def test_a_running_task_queued_ones_and_an_ended_one_are_cancelled(tasks: Tasks) -> None:
     running = await tasks.start("shop.endless")
     await until(tasks, str(running.id), lambda task: task.message == "1 of 2: half way")
+    began = time.monotonic()
     await running.cancel()
     assert (await refused(running.result())).code == "ABORTED"
+    say("21", f"{type(tasks.store).__name__}: a running task ended {time.monotonic() - began:.3f} s after its cancel")
+    edge = Tasks(ops, tasks.store, at_once=0)
     await tasks.runner.stop()
-    queued = await tasks.store.accept((await waiting_order(tasks)), 100)
-    await (await tasks.get(queued.id)).cancel()
+    queued = [await edge.start("shop.report", {"year": 1}, identity=ANN) for _ in range(20)]
+    assert {(await handle.cancel()).status for handle in queued} == {Status.CANCELLED}
     tasks.begin()
-    assert (await (await tasks.get(queued.id)).state()).attempt == 0
-    before = await running.state()
-    assert await running.cancel() == before
+    last = await tasks.start("shop.report", {"year": 1}, identity=ANN)
+    await last.result()
+    assert not {handle.id for handle in queued} & set(started)
+    assert {(await handle.state()).attempt for handle in queued} == {0}
+    for handle in (running, last):
+        before = await handle.state()
+        assert await handle.cancel() == before == await handle.state()
 
 
-async def waiting_order(tasks: Tasks) -> Any:
-    from enfold.tasks.store import now_ms
-    from enfold.tasks.task import Order, new_task_id
+async def test_a_cancel_and_an_answer_that_come_together_with_others_count_once(tasks: Tasks) -> None:
+    """A cancel while a task ends: one outcome, which stays. Several answers at once: the handler sees one of them."""
+    handles = [await tasks.start("shop.report", {"year": n}, identity=ANN) for n in range(30)]
+    ends = await asyncio.gather(
+        *(handle.result() for handle in handles), *(handle.cancel() for handle in handles), return_exceptions=True
+    )
+    for handle, end in zip(handles, ends[:30], strict=True):
+        task = await handle.state()
+        is_cancelled = isinstance(end, CallError)
+        assert task.status is (Status.CANCELLED if is_cancelled else Status.COMPLETED)
+        assert not is_cancelled or end.code == "ABORTED"
+        assert await handle.cancel() == task == await handle.state()
+    asking = await tasks.start("shop.greet", identity=ANN)
+    (key,) = (await until(tasks, str(asking.id), lambda task: bool(task.questions), ANN)).questions
+    names = [f"name{n}" for n in range(10)]
+    await asyncio.gather(*(asking.answer({key: {"action": "accept", "content": {"name": name}}}) for name in names))
+    said = (await asking.result()).data
+    assert said in [f"Hello {name} and {name}" for name in names]
+    assert ((await asking.state()).attempt, (await asking.result()).data) == (2, said)
 
-    now = now_ms()
-    return Order(new_task_id(), "", "shop.endless", {}, now, now + 10_000, 10, 3, True)
+
+async def test_the_last_message_is_the_last_that_the_handler_said(tasks: Tasks, go_on: asyncio.Event) -> None:
+    handle = await tasks.start("shop.counting")
+    await until(tasks, str(handle.id), lambda task: task.message == "1 of 3: first")
+    go_on.set()  # and the rest is said within a second
+    await handle.result()
+    assert (await handle.state()).message == "3 of 3: last"
+
+
+class Clock:
+    """The clock of this machine, set forwards and back."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def time_ns(self) -> int:
+        return time.time_ns() + int(self.ahead * 1e9)
+
+
+async def test_a_clock_that_is_set_by_hours_ends_and_forgets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_on: asyncio.Event
+) -> None:
+    """Within the deadline nothing is lost, started twice or set back; beyond it a task ends, and stays ended."""
+    for store in (MemoryTasks(), SQLiteTasks(tmp_path / "clock.db")):
+        clock = Clock()
+        monkeypatch.setattr("enfold.tasks.store.time", clock)
+        async with Tasks(ops, store) as tasks:
+            running = await tasks.start("shop.counting")
+            asking = await tasks.start("shop.greet", identity=ANN)
+            await until(tasks, str(running.id), lambda task: task.message is not None)
+            question = await until(tasks, str(asking.id), lambda task: bool(task.questions), ANN)
+            done = await tasks.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+            await done.result()
+            changes = [(await running.state()).updated]
+            for ahead in (5 * 3600, -20 * 3600, 11 * 3600):
+                clock.ahead = ahead
+                await store.expire()
+                assert {(await each.state()).is_ended for each in (running, asking)} == {False}
+                again = await tasks.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+                assert again.id == done.id
+                fresh = await tasks.start("shop.report", {"year": ahead}, identity=ANN)
+                assert (await fresh.result()).data.startswith(f"{ahead} for")
+                changes.append((await running.state()).updated)
+            clock.ahead = -3 * 3600
+            await asking.answer(dict.fromkeys(question.questions, YES))
+            assert (await asking.result()).data == "Hello Ann and Ann"
+            go_on.set()
+            await running.result()
+            go_on.clear()
+            last = await running.state()
+            assert (last.attempt, last.status) == (1, Status.COMPLETED)
+            assert [*changes, last.updated] == sorted([*changes, last.updated])
+            assert last.updated >= last.created
+            late = await tasks.start("shop.counting")
+            clock.ahead = 30 * 3600
+            await store.expire()
+            assert (await refused(late.result())).code == "TIMEOUT"
+            clock.ahead = 0
+            go_on.set()  # its worker comes too late
+            assert (await refused(late.result())).code == "TIMEOUT"
+            go_on.clear()
+
+
+async def test_who_reads_a_task_ends_and_forgets_it_by_the_clock_where_nobody_works(
+    store: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("enfold.tasks.store.time", clock)
+    tasks = Tasks(ops, store, limit=4, deadline=100, keep=50)
+    asking = [await tasks.start("shop.greet", identity=ANN) for _ in range(3)]
+    for each in asking:
+        (key,) = (await until(tasks, str(each.id), lambda task: bool(task.questions), ANN)).questions
+    await tasks.runner.stop()
+    edge = Tasks(ops, store, limit=4, deadline=100, keep=50, at_once=0)
+    queued = await edge.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+    assert (await refused(edge.start("shop.greet", identity=ANN))).code == "RESOURCE_EXHAUSTED"
+    clock.ahead = 101
+    assert (await asking[0].cancel()).status is Status.FAILED
+    assert (await asking[1].answer({key: YES})).status is Status.FAILED
+    assert {task.status for task in await edge.list(identity=ANN)} == {Status.FAILED}
+    for each in (*asking, queued):
+        assert (await refused(each.result())).code == "TIMEOUT"
+    again = await edge.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+    assert again.id != queued.id  # what was never begun may be ordered again
+    clock.ahead = 151
+    assert [task.id for task in await edge.list(identity=ANN)] == [again.id]
+    for verb in (queued.state, queued.cancel, queued.result, asking[0].state):
+        assert (await refused(verb())).code == "TASK_NOT_FOUND"
+    clock.ahead = 252
+    assert (await edge.start("shop.report", {"year": 2}, identity=ANN, idempotency_key="k")).id != again.id
+    assert (await refused(again.state())).code == "TASK_NOT_FOUND"
+    await edge.close()
 
 
 async def test_another_callers_task_looks_like_none(tasks: Tasks) -> None:
@@ -159,19 +319,136 @@ async def test_another_callers_task_looks_like_none(tasks: Tasks) -> None:
 
 
 async def test_the_same_key_gives_the_first_task(tasks: Tasks) -> None:
-    first = await tasks.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+    at_once = [tasks.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k") for _ in range(20)]
+    first, *rest = await asyncio.gather(*at_once)
+    assert {each.id for each in rest} == {first.id}
+    await first.result()
     again = await tasks.start("shop.report", {"year": 1}, identity=ANN, idempotency_key="k")
+    assert started.count(str(first.id)) == 1
     others = await tasks.start("shop.report", {"year": 1}, identity=BOB, idempotency_key="k")
     assert first.id == again.id != others.id
     error = await refused(tasks.start("shop.report", {"year": 2}, identity=ANN, idempotency_key="k"))
     assert (error.code, error.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
 
 
+async def test_a_caller_who_leaves_while_their_order_is_stored_finds_it_done(store: TaskStore) -> None:
+    async with Tasks(ops, store, at_once=4) as tasks:
+        for turns in range(8):
+            key = f"k{turns}"
+            leaving = asyncio.ensure_future(tasks.start("shop.again", {"n": turns}, idempotency_key=key))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            found = await tasks.start("shop.again", {"n": turns}, idempotency_key=key)
+            async with asyncio.timeout(10):
+                assert (await found.result()).data == turns
+        together = [await tasks.start("shop.again", {"n": n}) for n in range(20)]  # more than have room at once
+        assert [(await each.result()).data for each in together] == list(range(20))
+
+
+class LeftAtOnce(SQLiteTasks):
+    """A store whose callers, once `leaves` is set, are cancelled in the very turn of the loop in which they are answered."""
+
+    leaves = False
+
+    async def _asked(self, answer: asyncio.Future[Any]) -> Any:
+        caller = asyncio.current_task()
+        if self.leaves and caller is not None:
+            answer.add_done_callback(lambda _: caller.cancel())
+        return await super()._asked(answer)
+
+
+@pytest.mark.parametrize("operation", ["shop.again", "shop.endless"], ids=["begun as it is stored", "claimed later"])
+async def test_what_was_stored_in_the_turn_in_which_its_caller_left_is_run(tmp_path: Path, operation: str) -> None:
+    store = LeftAtOnce(tmp_path / "tasks.db")
+    order = {"n": 5} if operation == "shop.again" else {}
+    async with Tasks(ops, store) as tasks:
+        store.leaves = True
+        leaving = asyncio.ensure_future(tasks.start(operation, order, idempotency_key="k"))
+        await asyncio.wait([leaving])
+        store.leaves = False
+        assert leaving.cancelled()
+        tasks.begin()  # the worker was answered in that turn, too
+        found = await tasks.start(operation, order, idempotency_key="k")
+        await until(tasks, str(found.id), lambda task: task.is_ended or task.progress is not None)
+        assert (await found.state()).attempt == 1
+
+
+class LeftWorker(NATSTasks):
+    """A store whose worker is cancelled in the turn in which it has claimed a task."""
+
+    leaving: asyncio.Future[Claims] | None = None
+
+    async def _claim(self, message: Any) -> Claim | None:
+        claimed = await super()._claim(message)
+        if self.leaving is not None:
+            self.leaving.cancel()
+        return claimed
+
+
+async def test_what_was_claimed_in_the_turn_in_which_its_worker_left_is_given_to_another(jetstream: Server) -> None:
+    async with NATSTransport(jetstream.url) as transport:
+        name = f"t{os.urandom(4).hex()}"
+        first, second = LeftWorker(transport, name=name), NATSTasks(transport, name=name)
+        edge = Tasks(ops, second, at_once=0)
+        handle = await edge.start("shop.report", {"year": 1}, identity=ANN)
+        first.leaving = asyncio.ensure_future(first.claim(lambda: ["shop.report"], 1, 5.0))
+        await asyncio.wait([first.leaving])
+        assert first.leaving.cancelled()
+        async with asyncio.timeout(4):  # sooner than the server gives it to others by itself
+            (claim,) = await second.claim(lambda: ["shop.report"], 1, 5.0)
+        assert (claim.id, claim.task.attempt, claim.task.deaths) == (handle.id, 1, 0)
+        await first.close()
+        await edge.close()
+
+
+class Traced(SQLiteTasks):
+    """A store that keeps the transactions of its connection which write, and so wait for the disk."""
+
+    written: ClassVar[list[str]] = []
+
+    def _open(self) -> sqlite3.Connection:
+        connection = super()._open()
+        connection.set_trace_callback(lambda text: self.written.append(text) if text == "BEGIN IMMEDIATE" else None)
+        return connection
+
+
+async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(tmp_path: Path) -> None:
+    async with Tasks(ops, Traced(tmp_path / "t.db")) as tasks:
+        await (await tasks.start("shop.again", {"n": 0})).result()
+        Traced.written.clear()
+        for n in range(20):
+            await (await tasks.start("shop.again", {"n": n})).result()
+        assert len(Traced.written) <= 2 * 20 + 2  # now and then something is forgotten
+
+
+async def test_a_list_has_the_newest_first_and_of_others_nothing(store: TaskStore) -> None:
+    edge = Tasks(ops, store, at_once=0)
+    mine = []
+    for _ in range(3):
+        mine.append((await edge.start("shop.greet", identity=ANN)).id)
+        await edge.start("shop.greet", identity=BOB)
+        await asyncio.sleep(0.002)  # tasks of one millisecond are equally new
+    await (await edge.get(str(mine[2]), identity=ANN)).cancel()  # which makes it no newer, and no older
+    await (await edge.get(str(mine[0]), identity=ANN)).cancel()
+    listed = [await edge.list(identity=ANN, limit=limit) for limit in (2, 9)]
+    assert [[task.id for task in tasks] for tasks in listed] == [mine[:0:-1], mine[::-1]]
+    assert listed[1][0].outcome is None
+    await edge.close()
+
+
 async def test_one_caller_has_a_limit_and_another_does_not_feel_it(store: TaskStore) -> None:
-    async with Tasks(ops, store, limit=5) as tasks:
-        starts = [tasks.start("shop.greet", identity=ANN) for _ in range(8)]
-        results = await asyncio.gather(*starts, return_exceptions=True)
-        refusals = [each for each in results if isinstance(each, CallError)]
-        assert [each.code for each in refusals] == ["RESOURCE_EXHAUSTED"] * 3
-        assert refusals[0].details["retry_after"] > 0
-        await tasks.start("shop.greet", identity=BOB)
+    edge = Tasks(ops, store, limit=100, at_once=0)
+    starts = (edge.start("shop.greet", identity=ANN) for _ in range(150))
+    results = await asyncio.gather(*starts, return_exceptions=True)
+    refusals = [each for each in results if isinstance(each, CallError)]
+    assert [each.code for each in refusals] == ["RESOURCE_EXHAUSTED"] * 50
+    assert refusals[0].details["retry_after"] > 0
+    assert len(await edge.list(identity=ANN, limit=1000)) == 100
+    await edge.start("shop.greet", identity=BOB)
+    for handle in [each for each in results if not isinstance(each, BaseException)][:3]:
+        await handle.cancel()  # which makes room again
+        await edge.start("shop.greet", identity=ANN)
+    assert (await refused(edge.start("shop.greet", identity=ANN))).code == "RESOURCE_EXHAUSTED"
+    await edge.close()

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from enfold.config import Logins
 
-__all__ = ["LOGIN_PATIENCE", "logins"]
-
 LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has to log in
 
 

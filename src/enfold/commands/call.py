@@ -2,54 +2,51 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final
 
 from enfold.commands.callers import local_caller
 from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import Target, first_target, in_loop, program, split_command
-from enfold.errors import CallError, code_row
+from enfold.commands.targets import Target, first_target, in_loop, output_for_results, program, split_command
+from enfold.errors import CallError
 from enfold.log import silence
 from enfold.registry import Registry
-from enfold.surfaces.command_line import USAGE, Words, run_command_line, to_command_line
+from enfold.surfaces.command_line import USAGE, ShellOptions, Words, run_command_line, to_command_line
 
 if TYPE_CHECKING:
     from enfold.tasks import Tasks
 
-__all__ = ["run"]
-
-_OURS: Final = (
-    "  --tokens FILE the caller is whoever ENFOLD_TOKEN stands for in this file; else local, who may do everything"
-)
+_OURS: Final = "  --tokens FILE         the caller is whoever ENFOLD_TOKEN stands for in this file; else local, who may do everything"
 _ARGUMENT: Final = re.compile(r"@|[A-Za-z_][\w.-]*:?=")
 
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Run the operation that the words name, with the arguments they give."""
-    if registry is None and (not words or words[0] in ("-h", "--help")):
+    if registry is None and words[:1] in (["-h"], ["--help"]):
         print(f"{USAGE.replace('usage: call ', 'usage: enfold call TARGET ')}\n{_OURS}")
-        return 0 if words else code_row("VALIDATION_ERROR").exit_code
+        return 0
     silence("enfold", "enfold.pipeline", "enfold.registry")  # The user is told in one sentence.
     target, rest = _target(words, registry)
-    with _output_of_results() as out:
+    with output_for_results() as out:
         tokens, rest = _without_tokens(rest)
-        options: dict[str, Any] = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
+        asked = Words(rest)
+        found = asked.options
+        options: ShellOptions = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
         options["identity"] = local_caller(tokens)
         options["tasks"] = partial(_open_tasks, target)
         if target is None or target.kind == "program":
-            return to_command_line(_keeping(program(target, registry), target, rest), rest, **options)
-        named = next((word for word in rest[:1] if not word.startswith("-")), None)
-        return in_loop(target, lambda found: run_command_line(_keeping(found, target, rest), rest, **options), named)
+            return to_command_line(_keeping(program(target, registry), target, found), rest, **options)
+        return in_loop(
+            target, lambda opened: run_command_line(_keeping(opened, target, found), rest, **options), asked.operation
+        )
 
 
-def _keeping(registry: Registry, target: Target | None, words: list[str]) -> Registry:
+def _keeping(registry: Registry, target: Target | None, asked: Mapping[str, str]) -> Registry:
     """The registry with a place for first results, where the words have a key for one."""
-    asked = Words(words).options
     if "--idempotency-key" not in asked:
         return registry
     from enfold.commands.task_store import first_results, task_settings
@@ -58,11 +55,13 @@ def _keeping(registry: Registry, target: Target | None, words: list[str]) -> Reg
     return registry.with_policy(Policy(once=first_results(task_settings(target, asked.get("--tasks")), in_file=True)))
 
 
-def _open_tasks(target: Target | None, registry: Registry, store: str | None) -> Tasks | None:
-    """The tasks of a target, which are ordered here and run elsewhere."""
-    from enfold.commands.task_store import open_tasks, task_settings
+def _open_tasks(
+    target: Target | None, registry: Registry, store: str | None
+) -> AbstractAsyncContextManager[Tasks | None]:
+    """The tasks of a target, which are ordered here; only what is waited for here is also run here."""
+    from enfold.commands.task_store import opened_tasks, task_settings
 
-    return open_tasks(registry, task_settings(target, store), works=False)
+    return opened_tasks(registry, task_settings(target, store), at_once=0, runs_own=True)
 
 
 def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:
@@ -82,32 +81,10 @@ def _caller(target: Target | None) -> str:
     return f"enfold call {'-- ' if target.command else ''}{target.text}"
 
 
-@contextmanager
-def _output_of_results() -> Iterator[TextIO]:
-    """Standard output for results alone: what handlers print, and programs that they start, goes to standard error."""
-    try:
-        standard, messages = sys.stdout.fileno(), sys.stderr.fileno()
-    except OSError:  # They are no files, but texts in memory.
-        out = sys.stdout
-        with redirect_stdout(sys.stderr):
-            yield out
-        return
-    sys.stdout.flush()
-    kept = os.dup(standard)
-    os.dup2(messages, standard)
-    try:
-        with os.fdopen(os.dup(kept), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as out:
-            yield out
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, standard)
-        os.close(kept)
-
-
 def _target(words: list[str], registry: Registry | None) -> tuple[Target | None, list[str]]:
     """What is called, and the words of the call. The operation may stand before `--`, or behind the server's command."""
     if registry is not None or "--" not in words:
-        return first_target(words, registry, "call")
+        return first_target(words, registry, "call", " OPERATION name=value")
     own, server = split_command(words)
     if server is None or Words(own).operation is not None:
         return server, own

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import redirect_stdout
-from typing import Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import first_target, program
+from enfold.commands.targets import Target, first_target, program
 from enfold.errors import CallError
+from enfold.formats import DEFAULT_FORMAT
 from enfold.registry import Registry
+from enfold.surfaces.cgi import refuse, to_cgi
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from enfold.tasks import Tasks
 
 OPTIONS: Final = {
     "--identity-variable": "REMOTE_USER",
-    "--format": "result",
+    "--format": DEFAULT_FORMAT,
     "--provenance": "",
     "--store": "",
     "--key": "",
@@ -24,7 +29,7 @@ OPTIONS: Final = {
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Answer the request; under a web server even a wrong target is answered over HTTP."""
+    """Answer the request, whatever is wrong with the program; wrong words are told in the shell, where one asks."""
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in OPTIONS)}")
         return 0
@@ -33,29 +38,44 @@ def run(words: list[str], registry: Registry | None) -> int:
     except CallError as error:
         if "GATEWAY_INTERFACE" not in os.environ:
             raise
-        from enfold.surfaces.cgi import refuse
-
-        print(f"{error.code}: {error.message}", file=sys.stderr)
-        return refuse()
+        return _refuse(error)
 
 
 def _answer(words: list[str], registry: Registry | None) -> int:
-    from enfold.surfaces.cgi import to_cgi
-
-    with redirect_stdout(sys.stderr):  # What a module prints while it is imported must not be taken for headers.
-        target, rest = first_target(words, registry, "cgi")
-        if target is not None and target.kind != "program":
-            raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
-        found = program(target, registry)
+    target, rest = first_target(words, registry, "cgi")
+    if target is not None and target.kind != "program":
+        raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
     options = _options(rest)
     given = {name: value for name, value in options.items() if value}
     recorder = make_recorder(given) if "--provenance" in given else None
     try:
+        found = program(target, registry)
+    except CallError as error:
+        return _refuse(error)
+    try:
         return to_cgi(
-            found, format=options["--format"], identity_variable=options["--identity-variable"], recorder=recorder
+            found,
+            format=options["--format"],
+            identity_variable=options["--identity-variable"],
+            recorder=recorder,
+            tasks=partial(_open_tasks, found, target),
         )
     except ValueError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
+
+
+@asynccontextmanager
+async def _open_tasks(registry: Registry, target: Target | None) -> AsyncIterator[Tasks | None]:
+    """The tasks of a program; only what is waited for here is also run here."""
+    from enfold.commands.task_store import opened_tasks, task_settings  # few operations must be tasks
+
+    async with opened_tasks(registry, task_settings(target), at_once=0, runs_own=True) as tasks:
+        yield tasks
+
+
+def _refuse(error: CallError) -> int:
+    print(f"{error.code}: {error.message}", file=sys.stderr)
+    return refuse()
 
 
 def _options(words: list[str]) -> dict[str, str]:

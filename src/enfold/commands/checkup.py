@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from enfold.commands.targets import TOKEN, Target, opened
+from enfold.log import counted
 from enfold.mcp.tool_names import tool_names
 from enfold.operation import legal_name
 from enfold.registry import Registry
 from enfold.schema.check import compile_schema
-
-__all__ = ["Finding", "check_up"]
 
 Level: TypeAlias = Literal["error", "warning", "note"]
 
@@ -47,7 +46,7 @@ def sources(registry: Registry) -> Iterator[Finding]:
         if source.state != "up":
             yield Finding("error", source.name, f"{source.state}: {source.why}" if source.why else source.state)
         else:
-            yield Finding("note", source.name, f"{source.kind}, up, {source.operations} operations")
+            yield Finding("note", source.name, f"{source.kind}, up, {counted(source.operations, 'operation')}")
         for need in source.needs:
             yield Finding("warning", source.name, need)
         for problem in source.skipped:
@@ -90,18 +89,14 @@ async def broker(address: str) -> AsyncIterator[Finding]:
     """Whether the NATS server is one we know, and what it does not do unless it is told."""
     import os
 
-    import nats
-
-    from enfold.calls.transports.addresses import address_name
+    from enfold.calls.protocol.outage import address_name
+    from enfold.calls.transports.addresses import reached
 
     name = address_name(address)
-    token = None if "@" in address else os.environ.get(TOKEN)
-    client = await nats.connect(address, token=token, connect_timeout=5, max_reconnect_attempts=1)
-    try:
+    async with reached(address, token=os.environ.get(TOKEN)) as transport:
+        client: Any = transport.client  # type: ignore[attr-defined]  # of NATS
         version = client.connected_server_version
         has_jetstream = bool(client._server_info.get("jetstream"))
-    finally:
-        await client.close()
     if (version.major, version.minor) < OLDEST_NATS:
         wanted = ".".join(map(str, OLDEST_NATS))
         yield Finding("warning", name, f"NATS {version.major}.{version.minor} is old: use {wanted} or later")

@@ -1,19 +1,18 @@
-"""The options of a command, read by argparse, which is loaded when a command needs it."""
+"""The options of a command, read by argparse; commands that have to start fast do without."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn
 
+from enfold.commands.main import CommandEndedError
 from enfold.commands.targets import read_target, split_command
+from enfold.errors import CallError
 from enfold.registry import Registry
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
-__all__ = ["TARGETS", "ToldError", "parse", "parsed"]
 
 TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"
 
@@ -26,33 +25,55 @@ def parse(
     add: Callable[[ArgumentParser], None],
 ) -> Namespace:
     """The options of a command that takes a target, unless a script's registry is the target."""
-    from argparse import ArgumentParser
-
     own, server = split_command(words) if registry is None else (words, None)
     name = "enfold" if registry is None else os.path.basename(sys.argv[0])  # noqa: PTH119  # `pathlib` takes its time to load
-    parser = ArgumentParser(prog=f"{name} {command}", description=description, allow_abbrev=False)
+    parser = TargetParser(command, prog=f"{name} {command}", description=description)
     if registry is None and server is None:
-        # An edge serves what its peers have, and needs no target of its own.
-        count = "?" if command == "serve" else None
+        # An edge serves what its peers have; without a target, the installation itself is looked at.
+        count = "?" if command in ("serve", "doctor") else None
         parser.add_argument("target", nargs=count, help=TARGETS)
     add(parser)
     options = parsed(parser, own)
     named = getattr(options, "target", None)
-    options.target = server or (named and read_target(named))
+    options.target = server if named is None else read_target(named)
     return options
 
 
 def parsed(parser: ArgumentParser, words: list[str]) -> Namespace:
-    """The options that the words give; argparse itself prints the help, and what is wrong."""
+    """The options that the words give; argparse itself prints the help, and what is wrong with a word that it knows."""
     try:
-        return parser.parse_args(words)
+        options, unknown = parser.parse_known_args(words)
     except SystemExit as error:
-        raise ToldError(error.code) from None
+        raise CommandEndedError(error.code) from None
+    if unknown:
+        raise CallError("VALIDATION_ERROR", _not_known(parser, unknown[0].partition("=")[0]))
+    return options
 
 
-class ToldError(Exception):
-    """The command ends here, and its user has been told why."""
+def _not_known(parser: ArgumentParser, word: str) -> str:
+    from enfold.nearest import nearest  # for a mistake alone
 
-    def __init__(self, code: object) -> None:
-        super().__init__()
-        self.exit_code = code if isinstance(code, int) else 0
+    options = re.findall(r"--[a-z-]+", parser.format_usage())
+    near = nearest(word, options) if word.startswith("--") else None
+    advice = f"did you mean {near}?" if near else f"{parser.prog} --help says what it takes"
+    return f"{parser.prog} does not know {word}: {advice}"
+
+
+class TargetParser(ArgumentParser):
+    """Reads the options of a command with targets; where one is missing, the user is told what it can be."""
+
+    def __init__(self, command: str, *, targets: tuple[str, ...] = ("target",), rest: str = "", **options: Any) -> None:
+        """`targets` are the names of the arguments that are targets, `rest` is what else the command needs."""
+        super().__init__(**options, allow_abbrev=False)
+        self._command = command
+        self._targets = targets
+        self._rest = rest
+
+    def error(self, message: str) -> NoReturn:
+        """Tell of a target that is missing; all else that is wrong is told as argparse does."""
+        said, _, missing = message.rpartition(": ")
+        if said.endswith("required") and not set(self._targets).isdisjoint(missing.split(", ")):
+            from enfold.commands.missing_target import missing_target
+
+            raise missing_target(self._command, rest=self._rest)
+        super().error(message)

@@ -9,21 +9,18 @@ from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
-from enfold.commands.command_options import ToldError
+from enfold.commands.main import COMMANDS, CommandEndedError
 from enfold.errors import CallError
+from enfold.log import printable
 from enfold.registry import Registry
-from enfold.surfaces.command_line import printable
 
 if TYPE_CHECKING:
-    from enfold.commands.targets import Target
     from enfold.operation import OperationSpec
-
-__all__ = ["run"]
 
 PATIENCE: Final = 3.0  # seconds that a person waits for their shell, while sources of a target open
 FILES: Final = ":files"  # the shell knows best how to complete the name of a file
 _TAKE_OPERATION: Final = ("call", "inspect")
-_NO_TARGET: Final = ("convert", "token", "prov", "nats", "peers", "completion", "tasks")
+_NO_TARGET: Final = ("convert", "token", "prov", "nats", "peers", "completion", "schema", "tasks")
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 USAGE: Final = """\
@@ -56,8 +53,6 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _candidates(words: list[str]) -> Iterator[tuple[str, str]]:
     """Words that go on from the last one, each with a few words about it; none where anything goes wrong."""
-    from enfold.commands.main import COMMANDS
-
     *before, last = words or [""]
     if not before:
         yield from _starting_with(last, COMMANDS.items())
@@ -85,22 +80,20 @@ def _options(command: str) -> list[str]:
     try:
         with redirect_stdout(out), redirect_stderr(out):
             import_module(f"enfold.commands.{command}").run(["--help"], None)
-    except (ToldError, CallError):
+    except (CommandEndedError, CallError):
         pass
     return sorted(set(_OPTION.findall(out.getvalue())) | {"--help"})
 
 
 def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str, str]]:
     """The operations of a target, or, after one, its arguments."""
-    from enfold.commands.targets import read_target
-
     if given[-1] == "--format":
         from enfold.formats import FORMATS
 
         yield from _starting_with(last, ((name, "") for name in FORMATS))
         return
     operation = next((word for word in given[1:] if not word.startswith("-") and "=" not in word), None)
-    found = _specs(read_target(given[0]))
+    found = _specs(given[0])
     if operation is None:
         yield from _starting_with(last, ((spec.id, spec.description.partition("\n")[0]) for spec in found))
         return
@@ -109,15 +102,15 @@ def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str,
         yield from _starting_with(last, _arguments(spec, given, last))
 
 
-def _specs(target: Target) -> list[OperationSpec]:
+def _specs(target: str) -> list[OperationSpec]:
     """The operations of a target, as far as they are there in time; a command is never started for this."""
     import asyncio
 
     from enfold.commands.callers import LOCAL
-    from enfold.commands.targets import opened
+    from enfold.commands.targets import opened, read_target
 
     async def look() -> list[OperationSpec]:
-        async with asyncio.timeout(PATIENCE), opened(target) as registry:
+        async with asyncio.timeout(PATIENCE), opened(read_target(target)) as registry:
             return list(registry.visible(LOCAL))
 
     try:

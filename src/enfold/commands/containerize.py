@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from enfold.config import SourceEntry
 
-__all__ = ["run"]
-
 USER: Final = 10001  # a number that needs no entry in the image
 EXTRAS: Final = {"mcp": "mcp", "openapi": "openapi", "functions": None}  # what a source needs besides
 

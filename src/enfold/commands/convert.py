@@ -11,27 +11,27 @@ import msgspec
 
 from enfold.commands.command_options import parsed
 from enfold.envelope import local_envelope
-from enfold.errors import FormatError
+from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS, Verbs
 from enfold.formats.conversion import Conversion, convert
 from enfold.registry import Registry
 
-__all__ = ["run"]
-
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Convert what the words name; exit code 0, or 2 where the input is not of the format it is said to be."""
+    """Convert what the words name; input that is not of the format it is said to be is a VALIDATION_ERROR."""
     del registry
     options = parsed(_parser(), words)
-    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
     try:
+        text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
         converted = _converted(text, options.source, FORMATS[options.target])
+        wire = msgspec.json.encode(converted.wire).decode()
     except FormatError as error:
-        print(f"VALIDATION_ERROR: {error}", file=sys.stderr)
-        return 2
+        raise CallError("VALIDATION_ERROR", str(error)) from None
+    except UnicodeError as error:
+        raise CallError("VALIDATION_ERROR", f"The input is not text in UTF-8: {error}") from None
     for warning in converted.lost:
         print(f"{options.target} has no place for {warning.path}", file=sys.stderr)
-    print(msgspec.json.encode(converted.wire).decode())
+    print(wire)
     return 0
 
 

@@ -11,15 +11,13 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.commands.command_options import TARGETS, parsed
+from enfold.commands.command_options import TARGETS, TargetParser, parsed
 from enfold.commands.printing import print_json
 from enfold.commands.targets import on_target, read_target
 from enfold.errors import CallError
 from enfold.operation import AccessControl, OperationSpec
 from enfold.registry import Registry
 from enfold.schema.compatibility import incompatibilities
-
-__all__ = ["compare", "run"]
 
 BREAKING: Final = 1
 
@@ -52,7 +50,8 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _parser(registry: Registry | None) -> ArgumentParser:
-    parser = ArgumentParser("enfold diff", description="Say what changed between two targets, and whom it breaks.")
+    told = "Say what changed between two targets, and whom it breaks."
+    parser = TargetParser("diff", targets=("old", "new"), rest=" NEW-TARGET", prog="enfold diff", description=told)
     parser.add_argument("old", help=TARGETS)
     if registry is None:
         parser.add_argument("new", help="the same, as it is now")
@@ -83,7 +82,7 @@ def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Ite
         elif old[name] != new[name]:
             reasons = tuple(_breaks(old[name], new[name]))
             yield OperationChange(
-                name, "changed", "breaking" if reasons else "compatible", reasons or _told(old[name], new[name])
+                name, "changed", "breaking" if reasons else "compatible", reasons or _harmless(old[name], new[name])
             )
 
 
@@ -114,8 +113,7 @@ def _locked_out(old: AccessControl, new: AccessControl) -> Iterator[str]:
         yield "it is no longer public"
 
 
-def _told(old: OperationSpec, new: OperationSpec) -> tuple[str, ...]:
-    """What changed without breaking anybody."""
+def _harmless(old: OperationSpec, new: OperationSpec) -> tuple[str, ...]:
     before, now = old.to_dict(), new.to_dict()
     return (f"{', '.join(name for name in now if before.get(name) != now[name])} changed",)
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from importlib.util import find_spec
 from platform import python_version
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import add_caller_options, find_verifiers
-from enfold.commands.command_options import TARGETS, parsed
+from enfold.commands.command_options import parse
 from enfold.commands.printing import painter, print_json, version
-from enfold.commands.targets import read_target, split_command
+from enfold.commands.token import resource_words
 from enfold.errors import CallError, code_row
+from enfold.log import counted, printable
 from enfold.registry import Registry
-from enfold.surfaces.command_line import printable
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
     from enfold.issuers import Issuers
     from enfold.operation import Identity
-
-__all__ = ["run"]
 
 EXTRAS: Final = {
     "http": "uvicorn",
@@ -42,11 +41,11 @@ _LEVEL_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 def run(words: list[str], registry: Registry | None) -> int:
     """Print a line for each extra, or what there is to say about a target or a token."""
     del registry
-    own, server = split_command(words)
-    options = parsed(_parser(), own)
-    options.target = server or options.target
+    told = "Say what is installed, what is wrong with a target, what a token is."
+    options = parse("doctor", words, None, told, _add_options)
     if options.token is not None:
         return _examine(options)
+    list(find_verifiers(options))  # What is wrong with a list of tokens or an issuer is told, as by a server.
     if options.target is not None:
         return _check_up(options)
     print(f"{version()}, Python {python_version()}")
@@ -55,26 +54,21 @@ def run(words: list[str], registry: Registry | None) -> int:
     return 0
 
 
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        "enfold doctor", description="Say what is installed, what is wrong with a target, what a token is."
-    )
-    parser.add_argument("target", nargs="?", type=read_target, help=f"what to look at: {TARGETS}")
+def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="what was found as JSON")
     parser.add_argument(
         "--token", metavar="-", help="examine the token on standard input, by the issuers of a configuration too"
     )
     add_caller_options(parser)
-    return parser
 
 
 # --- a target -----------------------------------------------------------------------------------------------------
 
 
-def _check_up(options: Any) -> int:
+def _check_up(options: Namespace) -> int:
     """Print what there is to say about a target; the exit code is 1 where something is broken."""
     from enfold.commands.checkup import Finding, check_up
-    from enfold.commands.endings import run_in_loop
+    from enfold.commands.signals import run_in_loop
 
     found: list[Finding] = []
     paint = painter(sys.stdout)
@@ -92,14 +86,14 @@ def _check_up(options: Any) -> int:
         print_json({"healthy": not errors, "findings": found})
     else:
         warnings = sum(each.level == "warning" for each in found)
-        print(f"{errors} errors, {warnings} warnings")
+        print(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}")
     return code_row("EXECUTION_ERROR").exit_code if errors else 0
 
 
 # --- a token ------------------------------------------------------------------------------------------------------
 
 
-def _examine(options: Any) -> int:
+def _examine(options: Namespace) -> int:
     """Print what a token is and which check refuses it, but nothing of the token itself."""
     if options.token != "-":  # noqa: S105  # the sign for standard input
         raise CallError(
@@ -135,8 +129,7 @@ def _described(token: str) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return "".join(each if each.isprintable() else "?" for each in text[:MAX_SHOWN])
+    return printable((value if isinstance(value, str) else repr(value))[:MAX_SHOWN])
 
 
 def _time(name: str, value: Any) -> str:
@@ -147,7 +140,7 @@ def _time(name: str, value: Any) -> str:
     return f" ({abs(seconds):.0f} seconds {'from now' if seconds > 0 else 'ago'})"
 
 
-def _verdicts(token: str, options: Any) -> Iterator[tuple[Identity | None, str]]:
+def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None, str]]:
     """What everybody who is configured says about the token."""
     from enfold.identities.token_file import TokenFile
     from enfold.issuers import Issuers
@@ -174,5 +167,4 @@ def _asked(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
 
 
 def _named(identity: Identity) -> str:
-    resources = [f"{name}={','.join(actions)}" for name, actions in (identity.resources or {}).items()]
-    return " ".join([_shown(identity.id), *sorted(identity.scopes), *resources])
+    return " ".join([_shown(identity.id), *sorted(identity.scopes), *resource_words(identity.resources)])

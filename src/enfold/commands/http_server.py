@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from enfold.workers import Worker
 
-__all__ = ["GRACE", "Certificate", "HTTPServer", "bind", "check_certificate", "loop_factory", "start_listening"]
-
 GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what starts us often kills us after 30
 BACKLOG: Final = 2048
 
@@ -133,7 +131,7 @@ def _server_class(stop: Callable[[], None]) -> Any:
 
 
 def _worker_class(server: Any, worker: Worker) -> Any:
-    """The same for one of several processes: it takes connections one by one, as its siblings do."""
+    """`_server_class` for one of several processes: it takes connections one by one, as its siblings do."""
     from enfold.workers import Accepting
 
     class WorkerServer(server):  # type: ignore[misc]  # see above

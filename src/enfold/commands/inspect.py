@@ -14,8 +14,6 @@ from enfold.registry import OperationRegistry, Registry
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["run"]
-
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Show one operation, or all."""

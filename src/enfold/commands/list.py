@@ -16,14 +16,10 @@ from enfold.registry import Registry
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["run"]
-
 COSTS = "\0"  # in the place of a file that nobody can have
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """List the operations."""
-
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="the specs in full, as JSON")
         parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")

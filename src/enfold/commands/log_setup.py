@@ -1,32 +1,72 @@
-"""How the log of a server is written: lines for people or JSON for programs, each with its time and level, on standard error."""
+"""What a server lets its operator see: its log on standard error, in lines for people or JSON for programs, and `/metrics`."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from asyncio import CancelledError
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.observing import CallRecord
-from enfold.observing.lines import call_fields, call_line
+from enfold.log import bounded_line
+from enfold.observing.call_lines import call_fields, call_line
+from enfold.observing.call_record import CallRecord
+from enfold.registry import Registry
 
-__all__ = ["LEVELS", "access_observer", "set_up_log"]
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
-LEVELS: Final = ("debug", "info", "warning", "error")
+    from enfold.observing.counting import CallCounts
+    from enfold.surfaces.asgi.messages import ASGIApp
+
 LONGEST: Final = 20_000  # characters of one entry, its stack included
+
+
+def add_log_options(parser: ArgumentParser) -> None:
+    from argparse import BooleanOptionalAction
+
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", choices=levels, default="info", help="what is written to the log (default info)")
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="lines for people, or JSON")
+    parser.add_argument(
+        "--access-log",
+        action=BooleanOptionalAction,
+        default=None,
+        help="write a line for each call (default: where standard error is a terminal)",
+    )
 
 
 def set_up_log(level: str = "info", format: str = "text") -> None:
     """Write everything from a level on; what libraries say, from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if format == "json" else PlainLines())
+    handler.addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING if level in ("debug", "info") else level.upper())
     logging.getLogger("enfold").setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def announce(lines: Iterable[str]) -> None:
+    """Say at the start what everybody is to know, whatever the level: as it is for people, or as JSON where the log is."""
+    shown: Iterable[str] = map(bounded_line, lines)
+    if any(isinstance(handler.formatter, JSONLines) for handler in logging.getLogger().handlers):
+        shown = [JSONLines().format(_entry(line.strip())) for line in shown]
+    print("\n".join(shown), file=sys.stderr, flush=True)
+
+
+def _entry(message: str) -> logging.LogRecord:
+    return logging.LogRecord("enfold.start", logging.INFO, "", 0, message, None, None)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether nobody else tells it: a server that ends says how many calls it cancels, and its parent which worker died."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, CancelledError) and not getattr(error, "is_told", False)
 
 
 class PlainLines(logging.Formatter):
@@ -57,23 +97,39 @@ class JSONLines(logging.Formatter):
             entry |= {"request_id": record.request_id} if hasattr(record, "request_id") else {}
         if record.exc_info:
             entry["stack"] = self.formatException(record.exc_info)[-LONGEST:]
-        return msgspec.json.encode(_without_half_characters(entry)).decode()
+        return _printable(msgspec.json.encode(_without_half_characters(entry)).decode())
 
 
-def access_observer() -> Callable[[CallRecord], None]:
-    """Writes a line for each call that has ended."""
+def write_calls(registry: Registry, options: Namespace) -> None:
+    """Write a line for each call, on a terminal or where the operator asks for it."""
+    is_live = sys.stderr.isatty() and options.log_format == "text"
+    if not (is_live if options.access_log is None else options.access_log):
+        return
     log = logging.getLogger("enfold.access")
     log.setLevel(logging.INFO)
+    registry.observers.add(lambda record: log.info("%s", record.operation, extra={"call": record}))
 
-    def write(record: CallRecord) -> None:
-        log.info("%s", record.operation, extra={"call": record})
 
-    return write
+def metrics_mount(registry: Registry, counts: CallCounts, *, has_identities: bool) -> dict[str, ASGIApp]:
+    """The app at `/metrics`, for all processes that serve the registry; calls are counted only where the package that writes them is installed."""
+    from importlib.util import find_spec
+
+    from enfold.observing.counting import CountsSnapshot
+    from enfold.surfaces.metrics import to_metrics
+
+    if find_spec("prometheus_client") is not None:
+        registry.observers.add(counts.count)
+    elsewhere = registry.reserved.elsewhere
+
+    async def others() -> list[CountsSnapshot]:
+        return [] if elsewhere is None else msgspec.convert(await elsewhere.ask("counts"), list[CountsSnapshot])
+
+    mount: Any = to_metrics(counts, has_identities=has_identities, others=others)
+    return {"/metrics": mount}
 
 
 def _bounded(text: str) -> str:
-    lines = text[:LONGEST].split("\n")
-    return "\n  | ".join("".join(each if each.isprintable() else repr(each)[1:-1] for each in line) for line in lines)
+    return "\n  | ".join(bounded_line(line, LONGEST) for line in text[:LONGEST].split("\n"))
 
 
 def _clock(seconds: float) -> str:
@@ -82,6 +138,18 @@ def _clock(seconds: float) -> str:
 
 def _timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds * 1000) % 1000:03}Z"
+
+
+def _printable(written: str) -> str:
+    """The same JSON with an escape for what some readers take for the end of a line, and terminals obey."""
+    if written.isprintable():
+        return written
+    return "".join(each if each.isprintable() else _escaped(each) for each in written)
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
 def _without_half_characters(entry: dict[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Final, NoReturn
 
-from enfold.commands.command_options import ToldError
-from enfold.commands.printing import version
-from enfold.errors import CallError, code_row
-from enfold.nearest import nearest
-from enfold.registry import Registry
+TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than the help takes to print
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Final, NoReturn
 
-__all__ = ["COMMANDS", "main", "run", "told"]
+    from enfold.registry import Registry
 
 # Each is the module of its name in this folder, imported when it is asked for: `call` and `cgi` have to start fast.
 COMMANDS: Final = {
@@ -35,9 +34,12 @@ COMMANDS: Final = {
     "prov": "show, verify and draw records of provenance",
     "diff": "say what changed between two targets, and whom it breaks",
     "containerize": "write the container file of an application",
+    "schema": "print the JSON Schema of enfold.toml, for your editor",
     "doctor": "say what is installed, and what is wrong with a target",
     "completion": "print a script that completes commands, operations and arguments in your shell",
 }
+
+_HELP: Final = ("-h", "--help", "help")
 
 USAGE: Final = """\
 usage: {program} [options]
@@ -54,28 +56,59 @@ ws://…. `enfold COMMAND --help` says more."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and give its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return told(lambda: _dispatch(words, None))
+    if words and words[0] in _HELP:
+        print(_usage(None))
+        return 0
+    return exit_code_of(lambda: _dispatch(words, None, owns_process=arguments is None))
 
 
 def run(registry: Registry, arguments: Sequence[str] | None = None) -> NoReturn:
     """The same commands for a user's own script, whose registry is the target: `ops.run()`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(told(lambda: _dispatch(words, registry)))
+    sys.exit(exit_code_of(lambda: _dispatch(words, registry)))
 
 
-def _dispatch(words: list[str], registry: Registry | None) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool = False) -> int:
+    if not words or words[0] in _HELP:
         print(_usage(registry))
-        return 0 if words else code_row("VALIDATION_ERROR").exit_code
+        return 0 if words else _exit_code("VALIDATION_ERROR")
     if words[0] in ("-V", "--version"):
+        from enfold.commands.printing import version
+
         print(version())
         return 0
     if words[0] not in COMMANDS:
-        near = nearest(words[0], COMMANDS)
-        advice = f"did you mean {near}?" if near else f"use {', '.join(COMMANDS)}"
-        raise CallError("VALIDATION_ERROR", f"There is no command {words[0]!r}: {advice}")
-    exit_code: int = import_module(f"enfold.commands.{words[0]}").run(words[1:], registry)
+        raise _unknown(words[0])
+    exit_code: int = _loaded(words[0], owns_process=owns_process).run(words[1:], registry)
     return exit_code
+
+
+def _loaded(command: str, *, owns_process: bool) -> ModuleType:
+    """Import the module of a command without garbage collection: all that is loaded stays to the end of the process."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module(f"enfold.commands.{command}")
+    finally:
+        if owns_process:
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _unknown(command: str) -> Exception:
+    from enfold.errors import CallError
+    from enfold.nearest import nearest
+
+    near = nearest(command, COMMANDS)
+    advice = f"did you mean {near}?" if near else f"use {', '.join(COMMANDS)}"
+    return CallError("VALIDATION_ERROR", f"There is no command {command!r}: {advice}")
+
+
+def _exit_code(code: str) -> int:
+    from enfold.errors import code_row
+
+    return code_row(code).exit_code
 
 
 def _usage(registry: Registry | None) -> str:
@@ -86,24 +119,36 @@ def _usage(registry: Registry | None) -> str:
     return USAGE.format(program=script, commands=commands, more=f"`{script} --help` says more.")
 
 
-def told(command: Callable[[], int]) -> int:
+class CommandEndedError(Exception):
+    """The command ends here, and its user has been told why."""
+
+    def __init__(self, code: object) -> None:
+        super().__init__()
+        self.exit_code = code if isinstance(code, int) else 0
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
     """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
     try:
         return _with_all_written(command)
-    except ToldError as ended:
+    except CommandEndedError as ended:
         return ended.exit_code
-    except CallError as error:
-        print(f"{error.code}: {error.message}", file=sys.stderr)
-        return error.row.exit_code
     except KeyboardInterrupt:
-        return code_row("ABORTED").exit_code
+        return _exit_code("ABORTED")
     except BrokenPipeError:
         _forget_output()  # Whoever read it has had enough.
         return 0
     except OSError as error:
         _forget_output()
         print(f"EXECUTION_ERROR: {error.strerror or error}", file=sys.stderr)
-        return code_row("EXECUTION_ERROR").exit_code
+        return _exit_code("EXECUTION_ERROR")
+    except Exception as error:
+        from enfold.errors import CallError
+
+        if not isinstance(error, CallError):
+            raise
+        print(f"{error.code}: {error.message}", file=sys.stderr)
+        return error.row.exit_code
 
 
 def _with_all_written(command: Callable[[], int]) -> int:

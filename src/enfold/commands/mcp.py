@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from enfold.commands.agent_options import add_agent_options, agent_settings
 from enfold.commands.callers import LOCAL, local_caller
-from enfold.commands.command_options import parse
-from enfold.commands.printing import print_json
-from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.targets import Target, first_target, opened, program
-from enfold.commands.task_store import open_tasks, opened_tasks, task_settings
 from enfold.errors import CallError
-from enfold.formats import find_format
+from enfold.formats import FORMATS, find_format
 from enfold.registry import Registry
+from enfold.surfaces.mcp.stdio import run_stdio, serve_stdio
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["run"]
+    from enfold.tasks import Tasks
+
+_AT_A_TERMINAL: Final = (
+    "An MCP client starts this command and speaks to it. For a browser: enfold serve. Ctrl-D ends it."
+)
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -37,26 +36,38 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _serve(target: Target | None, registry: Registry | None, **settings: Any) -> int:
+    if sys.stdin.isatty():
+        print(_AT_A_TERMINAL, file=sys.stderr)
     if target is not None and target.kind != "program":
         return _serve_sources(target, settings)
-    from enfold.surfaces.mcp import serve_stdio
-
     found = program(target, registry)
-    tasks = open_tasks(found, task_settings(target))
-    if tasks is not None:  # with the first call there is a loop that they can run on
-        found.lifetime.add(tasks.begin, tasks.close)
-    serve_stdio(found, tasks=tasks, **settings)
+    serve_stdio(found, tasks=_tasks_of(found, target, settings), **settings)
     return 0
 
 
+def _tasks_of(registry: Registry, target: Target | None, settings: dict[str, Any]) -> Tasks | None:
+    """The tasks of a program that has durable operations; with its first call there is a loop that they can run on."""
+    if all(spec.durable == "never" for spec in registry.list()):
+        return None
+    from enfold.commands.task_store import open_tasks, task_settings
+
+    tasks = open_tasks(registry, task_settings(target), recorder=settings.get("recorder"))
+    if tasks is not None:
+        registry.lifetime.add(tasks.begin, tasks.close)
+    return tasks
+
+
 def _by_options(words: list[str], registry: Registry | None) -> int:
+    from enfold.commands.command_options import parse  # an editor's server is quicker without all of these
+    from enfold.commands.printing import print_json  # likewise
+    from enfold.commands.recorder_options import add_recording_options, recorder_of  # likewise
+    from enfold.commands.server_settings import add_agent_options, agent_settings  # likewise
+
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
 
         parser.add_argument("--tokens", metavar="FILE", help="who calls is whom ENFOLD_TOKEN stands for in this file")
-        parser.add_argument(
-            "--format", help="the format of results: result, envelope, mcp_envelope_v0_1, tool_envelope_v1"
-        )
+        parser.add_argument("--format", help=f"the format of results: {', '.join(FORMATS)}")
         parser.add_argument(
             "--tool-names", choices=["safe", "id"], help="list tools as shop_add (safe) or as shop.add (id)"
         )
@@ -82,14 +93,16 @@ def _chosen(options: Namespace) -> dict[str, Any]:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
-    from enfold.commands.bound_options import bounds_of
-    from enfold.commands.endings import run_in_loop
-    from enfold.surfaces.mcp import run_stdio
+    from enfold.commands.server_settings import bounds_of  # a program has none
+    from enfold.commands.signals import ignore_hangups, run_in_loop
+    from enfold.commands.task_store import opened_tasks, task_settings
+
+    ignore_hangups()
 
     async def serve() -> None:
         async with (
             opened(target, rereads=True) as registry,
-            opened_tasks(registry, task_settings(target)) as tasks,
+            opened_tasks(registry, task_settings(target), recorder=settings.get("recorder")) as tasks,
         ):
             await run_stdio(registry, bounds=bounds_of(target), tasks=tasks, **settings)
 
@@ -99,6 +112,8 @@ def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
 
 def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
     """What an editor's configuration needs to start this server."""
+    from pathlib import Path
+
     if target.command:
         return _entry(name or Path(target.command[0]).stem, "-m", "enfold", "mcp", "--", *target.command)
     place, colon, attribute = target.text.partition(":")
@@ -110,6 +125,8 @@ def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
 
 
 def _entry_of_script(name: str | None) -> dict[str, Any]:
+    from pathlib import Path
+
     script = Path(sys.argv[0]).resolve()
     return _entry(name or script.stem, str(script), "mcp")
 

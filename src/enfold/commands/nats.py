@@ -18,8 +18,6 @@ from enfold.tasks.nats_names import Names
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-__all__ = ["run", "users_in", "with_task_verbs"]
-
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Print an authorization block for the server's configuration."""
@@ -42,7 +40,9 @@ def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[Ope
     durable = [spec.id for spec in specs if spec.durable != "never"]
     if not durable:
         return specs, users
-    from enfold.introspection.tasks import task_operations  # few programs have tasks, and those have stores to load
+    from enfold.introspection.task_verbs import (
+        task_operations,
+    )  # few programs have tasks, and those have stores to load
     from enfold.surfaces.calls import TASK_VERBS
     from enfold.tasks import Tasks
     from enfold.tasks.memory import MemoryTasks

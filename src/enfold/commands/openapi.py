@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from enfold.commands.command_options import parse
 from enfold.commands.printing import print_json
 from enfold.commands.targets import on_target
+from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.registry import Registry
 from enfold.surfaces.openapi import to_openapi
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-
-__all__ = ["run"]
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -31,7 +30,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", default="result", help="the format whose answers are described")
+    parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format whose answers are described")
     parser.add_argument("--namespace", help="only what lies in it; `enfold` is that of Enfold's own operations")
     parser.add_argument("--title", help="the name of the application")
     parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")

@@ -7,16 +7,13 @@ import os
 from argparse import ArgumentParser, Namespace, _MutuallyExclusiveGroup
 from collections.abc import Sequence
 
-import msgspec
-
 from enfold.calls.caller.peer_stats import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
 from enfold.commands.command_options import parsed
+from enfold.commands.printing import print_json
 from enfold.commands.targets import TOKEN
 from enfold.errors import CallError
 from enfold.registry import Registry
-
-__all__ = ["add_address_options", "describe_peers", "run"]
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -30,7 +27,10 @@ def run(words: list[str], registry: Registry | None) -> int:
     peers = asyncio.run(_find(options))
     if not peers:
         raise CallError("UNAVAILABLE", "Nobody answers: nobody serves there, or you may not ask")
-    print(msgspec.json.encode(peers).decode() if options.json else describe_peers(peers))
+    if options.json:
+        print_json(peers)
+    else:
+        print(describe_peers(peers))
     return 0
 
 

@@ -9,16 +9,18 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import msgspec
 
+from enfold.log import printable
 from enfold.operation import OperationSpec
-from enfold.surfaces.command_line import printable
-
-__all__ = ["Paint", "painter", "print_json", "print_operations", "table", "version"]
 
 
 def print_json(value: Any) -> None:
     """One line for a program, several for a person at a terminal."""
-    text = msgspec.json.encode(value)
-    print((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text).decode())
+    print(in_lines(value) if sys.stdout.isatty() else msgspec.json.encode(value).decode())
+
+
+def in_lines(value: Any) -> str:
+    """The JSON of a value as people read it, and keep it in files."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 def print_operations(specs: Iterable[OperationSpec]) -> None:

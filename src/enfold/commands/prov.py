@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from enfold.commands.command_options import parsed
+from enfold.commands.printing import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
 from enfold.provenance.canonical import read_json
@@ -19,13 +18,11 @@ from enfold.provenance.drawing import to_mermaid, to_svg
 from enfold.provenance.lineage import build_graph, verify_run, verify_value
 from enfold.provenance.manifest import capabilities, manifest_faults
 from enfold.provenance.methods import CATALOGUE, method_id_fault
+from enfold.provenance.record_store import RecordStore, StoredRecordError
 from enfold.provenance.signing import generate_key, load_public_keys
-from enfold.provenance.store import RecordStore, StoredRecordError
 from enfold.provenance.vectors import check_vectors
 from enfold.provenance.verification import Verdict
 from enfold.registry import Registry
-
-__all__ = ["run"]
 
 OK: Final = 0
 NOT_VERIFIED: Final = 1
@@ -40,11 +37,11 @@ def run(words: list[str], registry: Registry | None) -> int:
     try:
         code: int = _COMMANDS[options.command](options)
     except ValueError as error:
-        return _tell(f"VALIDATION_ERROR: {error}", WRONG)
+        return _print_error(f"VALIDATION_ERROR: {error}", WRONG)
     except FileExistsError as error:
-        return _tell(f"VALIDATION_ERROR: there is a file {error.filename} already", WRONG)
+        return _print_error(f"VALIDATION_ERROR: there is a file {error.filename} already", WRONG)
     except (LookupError, FileNotFoundError) as error:
-        return _tell(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
+        return _print_error(f"NOT_FOUND: {error.args[-1] if isinstance(error, LookupError) else error}", NOT_FOUND)
     return code
 
 
@@ -69,7 +66,7 @@ def _add_listing(commands: Any) -> None:
     listing.add_argument("--store", type=Path, required=True, help="the SQLite file that holds the records")
     listing.add_argument("--operation", help="only runs of this operation")
     listing.add_argument("--caller", help="only runs of this caller")
-    listing.add_argument("--limit", type=int, default=50, help="at most so many (50)")
+    listing.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
     listing.add_argument("--json", action="store_true", help="the records in full, as JSON")
 
 
@@ -91,7 +88,7 @@ def _add_tools(commands: Any) -> None:
 
 
 def _show(options: Any) -> int:
-    return _print(_pretty(_load(options)))
+    return _print(in_lines(_load(options)))
 
 
 def _verify(options: Any) -> int:
@@ -128,16 +125,19 @@ def _graph(options: Any) -> int:
 
 def _capabilities(options: Any) -> int:
     del options
-    return _print(_pretty(capabilities()))
+    return _print(in_lines(capabilities()))
 
 
 def _list(options: Any) -> int:
     """A line for each run: when, which, what, who, and from how many parents."""
     with RecordStore(options.store, create=False) as store:
-        records = store.find(operation=options.operation, identity=options.caller, limit=options.limit)
+        runs = store.find_runs(operation=options.operation, identity=options.caller, limit=options.limit)
+    for run in runs:
+        if run.record is None:
+            _print_error(f"NOT VERIFIED: {run.fault}", OK)
     if options.json:
-        return _print(_pretty(records))
-    for record in records:
+        return _print(in_lines([run.record for run in runs if run.record is not None]))
+    for record in (run.record for run in runs if run.record is not None):
         parents = len(record.get("parents", ()))
         words = (
             str(record.get("time", "-")),
@@ -146,7 +146,7 @@ def _list(options: Any) -> int:
             f"{parents} parents" if parents else "",
         )
         print("\t".join(words).rstrip())
-    return OK if records else _tell("NOT_FOUND: there are no such runs", NOT_FOUND)
+    return OK if runs else _print_error("NOT_FOUND: there are no such runs", NOT_FOUND)
 
 
 # --- the tools of prov-spec ---------------------------------------------------------------------------------------
@@ -157,20 +157,20 @@ def _methods(options: Any) -> int:
         return _print("\n".join(f"{method.id:<40} {method.summary}" for method in CATALOGUE.methods.values()))
     fault = method_id_fault(options.id)
     if fault is not None:
-        return _tell(f"VALIDATION_ERROR: {fault}", WRONG)
+        return _print_error(f"VALIDATION_ERROR: {fault}", WRONG)
     known = CATALOGUE.methods.get(options.id)
     return _print(f"{options.id}: {known.summary if known else 'well formed, and in no catalogue that we know'}")
 
 
 def _digest(options: Any) -> int:
-    return _print(_pretty(digest_json(_read(options.target), options.algorithm).to_wire()))
+    return _print(in_lines(digest_json(_read(options.target), options.algorithm).to_wire()))
 
 
 def _wrap(options: Any) -> int:
     """An envelope passes as it is; JSON is kept as it is in `result`, text as one string."""
     text = sys.stdin.read() if options.target == "-" else Path(options.target).read_text(encoding="utf-8")
     value = text if options.text else read_json(text)
-    return _print(_pretty(mcp_envelope_v0_1.write(local_envelope(value, ""))))
+    return _print(in_lines(mcp_envelope_v0_1.write(local_envelope(value, ""))))
 
 
 def _keygen(options: Any) -> int:
@@ -183,13 +183,15 @@ def _keygen(options: Any) -> int:
 
 def _validate_manifest(options: Any) -> int:
     faults = manifest_faults(_read(options.target))
-    return _tell("\n".join(faults), NOT_VERIFIED) if faults else _print("valid")
+    return _print_error("\n".join(faults), NOT_VERIFIED) if faults else _print("valid")
 
 
 def _check_vector(options: Any) -> int:
     verdicts = list(check_vectors(options.target, mcp_envelope_v0_1.write, mcp_envelope_v0_1.read))
+    if not verdicts:
+        raise LookupError(f"there is no vector in {options.target}")
     _print("\n".join(map(str, verdicts)))
-    return OK if verdicts and not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
+    return OK if not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
 
 
 _COMMANDS: Final[dict[str, Callable[[Any], int]]] = {
@@ -243,15 +245,11 @@ def _is_envelope(value: Any) -> bool:
     return isinstance(value, Mapping) and "provenance" in value
 
 
-def _pretty(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-
-
 def _print(text: str) -> int:
     print(text)
     return OK
 
 
-def _tell(sentence: str, code: int) -> int:
+def _print_error(sentence: str, code: int) -> int:
     print(sentence, file=sys.stderr)
     return code

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from enfold.commands.targets import Target
+from enfold.commands.targets import config_of
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from enfold.provenance import Recorder
-
-__all__ = ["add_recording_options", "make_recorder", "recorder_of"]
 
 
 def add_recording_options(parser: ArgumentParser) -> None:
@@ -27,7 +23,8 @@ def add_recording_options(parser: ArgumentParser) -> None:
 
 def recorder_of(options: Namespace) -> Recorder | None:
     """What records for a server, as its options and its configuration say; None where nothing is recorded."""
-    record = options.record or _configured(options.target)
+    config = config_of(options.target)
+    record = options.record or (None if config is None else config.record)
     if not options.provenance and record is None:
         return None
     named = {"--store": options.store, "--key": options.key}
@@ -39,16 +36,10 @@ def recorder_of(options: Namespace) -> Recorder | None:
     return recorder
 
 
-def _configured(target: Target | None) -> Literal["mutations", "all"] | None:
-    if target is None or target.kind != "configuration":
-        return None
-    from enfold.config import read_config
-
-    return read_config(target.text, os.environ).record
-
-
 def make_recorder(options: Mapping[str, str]) -> Recorder:
     """The recorder that `--store` and `--key` describe."""
+    from pathlib import Path
+
     from enfold.provenance import Recorder, RecordStore, load_key
 
     try:

@@ -9,51 +9,86 @@ import time
 from pathlib import Path
 from typing import Final
 
-__all__ = ["run_reloading"]
+from enfold.commands.signals import HANGUP
+from enfold.files import FileVersion, file_version
 
 INTERVAL: Final = 0.5
-PATIENCE: Final = 10.0
+PATIENCE: Final = (
+    10.0  # seconds that calls have to finish before a start anew; at the end they have what they have without us
+)
 
 
 def run_reloading(command: list[str], words: list[str]) -> int:
-    """Keep the command running until it is interrupted; one that fails waits for the next change."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # Else the child would be left behind.
-    seen = _stamps()
-    child = _start(command, words)
-    try:
-        while True:
+    """Keep the command running until a signal ends it; one that fails waits for the next change."""
+    return _Supervisor([*command, *words]).run()
+
+
+class _Supervisor:
+    """Who starts the command again, and passes signals on to it."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._is_ending = False
+        self._is_told = False  # whether the child knows of the end
+        self._child: subprocess.Popen[bytes] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+
+    def run(self) -> int:
+        seen = _versions()
+        self._start()
+        while not self._is_ending:
             time.sleep(INTERVAL)
-            now = _stamps()
+            now = _versions()
             if now != seen:
                 seen = now
-                _stop(child)
-                print("Something changed: starting again.", file=sys.stderr)
-                child = _start(command, words)
-    except KeyboardInterrupt:
-        _stop(child)
+                self._start_again()
+        if self._child is not None:
+            if not self._is_told:
+                self._child.terminate()
+            self._child.wait()
         return 0
 
+    def _start_again(self) -> None:
+        if self._child is not None:
+            _stop(self._child)
+        if not self._is_ending:
+            print("Something changed: starting again.", file=sys.stderr)
+            self._start()
 
-def _start(command: list[str], words: list[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*command, *words])  # noqa: S603  # our own command line
+    def _start(self) -> None:
+        for number in HANGUP:  # ignored until the child can handle it
+            signal.signal(number, signal.SIG_IGN)
+        # In a group of its own: a Ctrl-C is for us, who pass it on once.
+        self._child = subprocess.Popen(self._command, process_group=0)  # noqa: S603  # our own command line
+        self._is_told = False
+        for number in HANGUP:
+            signal.signal(number, self._pass_on)
+
+    def _end(self, *_: object) -> None:
+        self._is_ending = self._is_told = True
+        self._pass_on(signal.SIGTERM)
+
+    def _pass_on(self, number: int, *_: object) -> None:
+        if self._child is not None:
+            self._child.send_signal(number)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    child.terminate()
-    try:
-        child.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    """End a child; one that takes too long is told again, and then does not wait for its calls."""
+    for end in (child.terminate, child.terminate, child.kill):
+        end()
+        try:
+            child.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            continue
+        return
 
 
-def _stamps() -> dict[str, int]:
-    """When each file was last changed; hidden folders and environments are left out."""
-    stamps: dict[str, int] = {}
-    for path in Path().rglob("*.py"):
-        if not any(part.startswith((".", "__")) or part == "node_modules" for part in path.parts):
-            try:
-                stamps[str(path)] = path.stat().st_mtime_ns
-            except OSError:
-                continue  # It was there a moment ago.
-    return stamps
+def _versions() -> dict[str, FileVersion]:
+    """The version of each file; hidden folders and environments are left out."""
+    return {
+        str(path): file_version(path)
+        for path in Path().rglob("*.py")
+        if not any(part.startswith((".", "__")) or part == "node_modules" for part in path.parts)
+    }

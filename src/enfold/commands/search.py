@@ -14,12 +14,8 @@ from enfold.registry import Registry
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-__all__ = ["run"]
-
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Search the operations."""
-
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("query", nargs="*", help="what you want to do, in words")
         parser.add_argument("--limit", type=int, default=10, help="how many are shown (default 10)")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from enfold.commands.agent_options import add_agent_options, agent_settings
-from enfold.commands.bound_options import bounds_of
-from enfold.commands.callers import add_caller_options, who_may_come_in
+from enfold.commands.callers import add_caller_options, known_now, who_may_come_in
 from enfold.commands.command_options import parse
-from enfold.commands.endings import HANGUP, ended_by_signals, handling, run_in_loop
 from enfold.commands.http_server import (
     GRACE,
     Certificate,
@@ -25,20 +22,25 @@ from enfold.commands.http_server import (
     loop_factory,
     start_listening,
 )
-from enfold.commands.observing_options import add_log_options, metrics_mount, start_logging, write_calls
+from enfold.commands.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
+from enfold.commands.server_settings import add_agent_options, agent_settings, bounds_of
+from enfold.commands.signals import HANGUP, end_in_peace, ended_by_signals, handling, ignore_hangups, run_server
 from enfold.commands.targets import opened, served_program, with_peers
 from enfold.commands.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
+from enfold.formats import DEFAULT_FORMAT
+from enfold.identities.loopback import is_loopback
+from enfold.log import counted
 from enfold.operation import Policy
 from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
-from enfold.surfaces.bounds import Bounds, divided
+from enfold.surfaces.bounds import Bounds, check_divisible, divided
 from enfold.workers import (
     Passing,
+    SelfReport,
     Siblings,
-    Told,
     Worker,
     listen_to_siblings,
     run_workers,
@@ -50,12 +52,11 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
+    from enfold.introspection.payloads import Payloads
     from enfold.operation.repeats import OnceStore
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
     from enfold.tasks import Tasks
-
-__all__ = ["run"]
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -78,61 +79,67 @@ class Terms(msgspec.Struct, frozen=True):
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until somebody ends it."""
+    ignore_hangups()
     options = parse("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
     if options.reload:
         from enfold.commands.reload import run_reloading
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
-    start_logging(options)
+    set_up_log(options.log_level, options.log_format)
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
         if options.workers == 1:
             return _run(terms, registry, listening)
-        shared = msgspec.structs.replace(terms, bounds=divided(terms.bounds, options.workers), secret=os.urandom(32))
-        return run_workers(
-            options.workers,
-            lambda worker: _run_worker(msgspec.structs.replace(shared, worker=worker), registry, listening),
-        )
+        check_divisible(terms.bounds, options.workers)
+        end_in_peace()
+        shared = msgspec.structs.replace(terms, secret=os.urandom(32))
+        return run_workers(options.workers, lambda worker: _run_worker(shared, worker, registry, listening))
 
 
 def _run(terms: Terms, registry: Registry | None, listening: socket) -> int:
     factory = loop_factory()  # which says what is not installed, before anything is begun
-    run_in_loop(_serve(_own(terms.options, registry), terms, listening), factory)
+    run_server(_serve(_own(terms, registry), terms, listening), factory)
     return 0
 
 
-def _run_worker(terms: Terms, registry: Registry | None, listening: socket) -> int:
-    from enfold.commands.main import told
+def _run_worker(shared: Terms, worker: Worker, registry: Registry | None, listening: socket) -> int:
+    from enfold.commands.main import exit_code_of
 
     def work() -> int:
-        recorder = recorder_of(terms.options)
-        return _run(msgspec.structs.replace(terms, recorder=recorder), registry, listening)
+        bounds, recorder = divided(shared.bounds, worker.count, worker.number), recorder_of(shared.options)
+        terms = msgspec.structs.replace(shared, worker=worker, bounds=bounds, recorder=recorder)
+        return _run(terms, registry, listening)
 
-    return told(work)
+    return exit_code_of(work)
 
 
-def _own(options: Namespace, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
+def _own(terms: Terms, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
     """What is served besides the operations of peers."""
+    options, worker = terms.options, terms.worker
     if registry is None and options.target is not None:
-        return opened(options.target, rereads=True)
+        in_force = None
+        if worker is not None and options.target.config is not None:
+            from enfold.config import InForce  # programs need none
+
+            in_force = InForce(Path(worker.folder, "configuration"))
+        return opened(options.target, rereads=True, in_force=in_force, waits_for_optional=terms.is_loud)
     if registry is None and _peers(options) is None:
-        raise CallError(
-            "VALIDATION_ERROR", "serve needs a target, as in: enfold serve app.py; or --nats URL, or --hub URL"
-        )
+        from enfold.commands.missing_target import missing_target
+
+        raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
     if registry is None:
         return nullcontext(OperationRegistry())
     return nullcontext(served_program(registry, Path(sys.argv[0]).name or "program"))
 
 
 def _peers(options: Namespace) -> str | None:
-    """The address of the peers whose operations are served, if there is one."""
     place: str | None = options.nats or options.hub
     return place
 
 
 def _terms(options: Namespace) -> Terms:
     tokens = who_may_come_in(options)
-    is_local = _is_loopback(options.host)
+    is_local = is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
             "VALIDATION_ERROR",
@@ -156,8 +163,15 @@ def _certificate(options: Namespace) -> Certificate | None:
 
 def _add_serve_options(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (default 8000)")
-    parser.add_argument("--format", default="result", help="the format of answers unless a request chooses another")
+    parser.add_argument(
+        "--port",
+        type=_number("--port", int, 0, 65_535),
+        default=8000,
+        help="the port; 0 takes a free one (default 8000)",
+    )
+    parser.add_argument(
+        "--format", default=DEFAULT_FORMAT, help="the format of answers unless a request chooses another"
+    )
     add_caller_options(parser)
     parser.add_argument("--token", help="one token for all, of the owner; better in ENFOLD_SERVE_TOKEN")
     parser.add_argument("--allow-anonymous", action="store_true", help="let strangers call what has no rules")
@@ -173,30 +187,56 @@ def _add_serve_options(parser: ArgumentParser) -> None:
         help="another bound than the default: docs/bounds.md",
     )
     parser.add_argument("--no-console", action="store_true", help="leave out the page for people at /")
+    parser.add_argument(
+        "--keep-payloads",
+        action="store_true",
+        help="keep arguments and results of the last 200 calls, for whoever may see the calls (docs/console.md)",
+    )
     add_agent_options(parser)
     add_recording_options(parser)
     add_log_options(parser)
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--nats", metavar="URL", help="serve what peers on these NATS servers serve")
     place.add_argument("--hub", metavar="URL", help="serve what the peers of this hub serve")
-    parser.add_argument("--tasks", metavar="FILE", help="keep tasks in this SQLite file (default .enfold/tasks.db)")
+    parser.add_argument(
+        "--tasks", metavar="STORE", help="keep tasks in this file, or at nats://… (default .enfold/tasks.db)"
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="serve HTTPS with this certificate, and those above it")
     parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate, unless it is in the same file")
     parser.add_argument("--root-path", default="", type=_root_path, help="the path that a proxy takes away: /shop")
     parser.add_argument("--title", help="the name of the application, in the document and for MCP clients")
     parser.add_argument("--app-version", metavar="TEXT", help="the version of the application")
-    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that serve side by side")
-    parser.add_argument("--grace", type=float, default=GRACE, help="seconds for calls to finish at the end")
+    parser.add_argument(
+        "--workers",
+        type=_number("--workers", int, 1, 256),
+        default=1,
+        metavar="N",
+        help="processes that serve side by side",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_number("--grace", float, 0, 86_400),
+        default=GRACE,
+        help="seconds for calls to finish at the end",
+    )
     parser.add_argument(
         "--reload", action="store_true", help="start again when a Python file below this folder changes"
     )
 
 
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 256:
-        raise ValueError(text)
-    return number
+def _number(option: str, kind: Callable[[str], float], least: int, most: int) -> Callable[[str], Any]:
+    """Reads the number of an option, which lies between two others."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = float("nan")
+        if not least <= number <= most:
+            raise CallError("VALIDATION_ERROR", f"{option} takes a number from {least} to {most}, not {text[:50]}")
+        return number
+
+    return read
 
 
 def _root_path(text: str) -> str:
@@ -206,15 +246,6 @@ def _root_path(text: str) -> str:
 
 def _own_command(registry: Registry | None) -> list[str]:
     return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
-
-
-def _is_loopback(host: str) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _serve(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
@@ -230,18 +261,25 @@ async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms
     async with own as registry:
         target = terms.options.target
         if terms.is_loud and target is not None and target.kind == "configuration":
-            print("\n".join(map(_how, registry.sources)), file=sys.stderr)
+            announce(map(_how, registry.sources))
         write_calls(registry, terms.options)
-        async with _with_peers(registry, terms.options) as everything:
+        async with _with_peers(registry, terms) as everything:
             settings = task_settings(target, terms.options.tasks)
-            async with opened_tasks(everything, settings, terms.options.grace) as tasks:
-                once = first_results(settings, in_file=_is_file(tasks))
+            how = {"recorder": terms.recorder, "current": known_now(terms.tokens)}
+            async with opened_tasks(_hiding_errors(everything, terms), settings, terms.options.grace, **how) as tasks:
+                shared = None if terms.worker is None else terms.worker.folder
+                once = first_results(settings, in_file=_is_file(tasks), shared=shared)
                 await _Serving(everything, terms, tasks, once).serve(listening)
+
+
+def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
+    """The registry, which beyond this machine tells callers no words of an unexpected exception; a task tells none either."""
+    return registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
 
 
 def _how(source: SourceState) -> str:
     more = {
-        "up": f"{source.operations} operations",
+        "up": counted(source.operations, "operation"),
         "down": "it is tried again",
         "starting": "it comes when it is ready",
     }
@@ -249,8 +287,9 @@ def _how(source: SourceState) -> str:
 
 
 @asynccontextmanager
-async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Registry]:
+async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
     """Our own operations, and those of running peers beside them; the edge itself keeps nothing."""
+    options = terms.options
     address = _peers(options)
     if address is None:
         yield own
@@ -259,18 +298,24 @@ async def _with_peers(own: Registry, options: Namespace) -> AsyncIterator[Regist
     if registry is not own:
         registry.register_all(own)
         registry.sources, registry.observers = own.sources, own.observers
-    # Without the peers there is nothing behind this server.
-    async with with_peers(registry, address, insecure=options.insecure, required=True):
+    if terms.is_loud:  # somebody looks on, who is told what is wrong
+        # Without the peers there is nothing behind this server.
+        peers = with_peers(registry, address, insecure=options.insecure, required=True)
+    else:
+        from enfold.commands.joining import joining_peers  # which a first start can do without
+
+        peers = joining_peers(registry, address, insecure=options.insecure)
+    async with peers:
         yield registry
 
 
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, once: OnceStore) -> None:
-        # Beyond this machine the words of an unexpected exception are for our log alone.
-        policy = Policy(limits=_limits(terms.bounds), expose_errors=None if terms.is_local else False, once=once)
-        self._registry = registry.with_policy(policy)
+    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, once: OnceStore | None) -> None:
+        self._payloads = _payloads(terms.options)
+        policy = Policy(limits=_limits(terms.bounds), once=once, payloads=self._payloads)
+        self._registry = _hiding_errors(registry, terms).with_policy(policy)
         self._terms = terms
         self._tasks = tasks
         options = terms.options
@@ -319,12 +364,12 @@ class _Serving:
         self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
         if (tasks := self._tasks) is not None:
             self._registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
-        counts = CallCounts(self._registry.observers, self._registry.sources)
+        counts = CallCounts(self._registry.observers, self._registry.sources, self._registry)
         if worker is not None:
             self._registry.reserved.elsewhere = Siblings(worker)
         mounts |= metrics_mount(self._registry, counts, has_identities=tokens is not None)
-        log = keep_calls(self._registry)
-        self._told = Told(
+        log = keep_calls(self._registry, self._payloads)
+        self._report = SelfReport(
             {
                 "counts": lambda: msgspec.to_builtins(counts.snapshot()),
                 "sources": lambda: source_summaries(self._registry),
@@ -354,11 +399,20 @@ class _Serving:
                 await self._serve_as_worker(worker, listening)
 
     async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
-        async with listen_to_siblings(worker, self._http, self._told), without_parent(worker, self._server.end):
+        async with listen_to_siblings(worker, self._http, self._report), without_parent(worker, self._server.end):
             if worker.is_loud:
                 say_where(self._registry, self._terms, listening.getsockname()[1])
                 worker.say_ready()
             await self._server.serve([listening])
+
+
+def _payloads(options: Namespace) -> Payloads | None:
+    """What takes the arguments and results of calls; None unless the operator asks for it."""
+    if not options.keep_payloads:
+        return None
+    from enfold.introspection.payloads import Payloads  # which a server without it can do without
+
+    return Payloads()
 
 
 def _is_file(tasks: Tasks | None) -> bool:

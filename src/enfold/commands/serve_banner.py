@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from enfold.commands.log_setup import announce
+from enfold.log import counted
 from enfold.operation import OperationSpec
 from enfold.registry import Registry
 
@@ -13,29 +15,27 @@ if TYPE_CHECKING:
     from enfold.commands.serve import Terms
     from enfold.identities.tokens import AnyOf
 
-__all__ = ["say_where"]
-
 SHOWN: Final = 8  # operations that the start names
 
 
 def say_where(registry: Registry, terms: Terms, port: int) -> None:
-    """Print the address to stderr; by then clients can connect."""
+    """Tell the address on stderr; by then clients can connect."""
     host = f"[{terms.options.host}]" if ":" in terms.options.host else terms.options.host
     scheme = "http" if terms.certificate is None else "https"
     base = f"{scheme}://{host}:{port}"
     lines = [
-        f"{_title(registry, terms)} serves {len(registry)} operations",
+        f"{_title(registry, terms)} serves {counted(len(registry), 'operation')}",
         f"  calls     {base}/functions/{{id}}",
         *(() if terms.options.no_console else (f"  console   {base}/",)),
         f"  document  {base}/openapi.json",
         f"  MCP       {base}/mcp",
         f"  health    {base}/healthz and {base}/readyz",
-        f"  metrics   {base}/metrics",
+        *((f"  metrics   {base}/metrics",) if find_spec("prometheus_client") else ()),
         *([] if terms.worker is None else [f"  workers   {terms.worker.count} processes"]),
         *(f"  {name:<9} {sentence}" for name, sentence in _who(registry.list(), terms)),
         "Press Ctrl-C to stop.",
     ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    announce(lines)
 
 
 def _title(registry: Registry, terms: Terms) -> str:
@@ -49,10 +49,12 @@ def _who(specs: list[OperationSpec], terms: Terms) -> Iterator[tuple[str, str]]:
     if tokens is None:
         yield "tokens", "none: whoever reaches this address may call"
     else:
-        yield "tokens", f"{len(tokens)} identities{_from_issuers(tokens)}"
+        yield "tokens", counted(len(tokens), "identity", "identities") + _from_issuers(tokens)
     is_closed = tokens is not None and not terms.options.allow_anonymous
     free = [spec.id for spec in specs if spec.access_control.public or (not is_closed and spec.access_control.is_open)]
     yield "open", _some(free) if free else "nothing without a token" if is_closed else "nothing"
+    if terms.options.keep_payloads:
+        yield "payloads", "arguments and results of the last 200 calls are kept, for whoever may see the calls"
     guarded = [] if tokens is not None else [spec.id for spec in specs if not spec.access_control.is_open]
     if guarded:
         yield "nobody", f"may call {_some(guarded)}: they have rules, and nobody has an identity. Give --tokens FILE"

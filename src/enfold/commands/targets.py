@@ -12,9 +12,10 @@ from contextlib import (
     contextmanager,
     nullcontext,
     redirect_stderr,
+    redirect_stdout,
 )
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 import msgspec
 
@@ -22,23 +23,8 @@ from enfold.errors import CallError, code_row
 from enfold.registry import OperationRegistry, Registry
 
 if TYPE_CHECKING:
-    from enfold.config import ConfiguredRegistry
+    from enfold.config import Config, ConfiguredRegistry, InForce
     from enfold.sources.openapi.source import ImportedOperations
-
-__all__ = [
-    "TOKEN",
-    "Target",
-    "first_target",
-    "imported",
-    "in_loop",
-    "on_target",
-    "opened",
-    "program",
-    "read_target",
-    "served_program",
-    "split_command",
-    "with_peers",
-]
 
 TOKEN: Final = "ENFOLD_TOKEN"  # noqa: S105  # the variable that holds what we show to hubs, brokers and MCP servers
 
@@ -47,12 +33,21 @@ Kind: TypeAlias = Literal["program", "configuration", "document", "server", "pee
 _EXTRAS: Final = {"document": "openapi", "server": "mcp"}
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(msgspec.Struct, frozen=True, dict=True):
     """A target in the user's words, and what it is; `command` starts an MCP server."""
 
     kind: Kind
     text: str
     command: tuple[str, ...] = ()
+
+    @cached_property
+    def config(self) -> Config | None:
+        """The configuration that it is, if it is one: read once, so that all of a command goes by the same."""
+        if self.kind != "configuration":
+            return None
+        from enfold.config import read_config  # programs need none
+
+        return read_config(self.text, os.environ)
 
 
 # --- what it is ---------------------------------------------------------------------------------------------------
@@ -60,6 +55,8 @@ class Target(msgspec.Struct, frozen=True):
 
 def read_target(text: str) -> Target:
     """What a word on the command line names; a file is opened only where its name does not say it."""
+    if not text:
+        raise CallError("VALIDATION_ERROR", "The target is empty: name a Python file, as in app.py")
     if "://" in text:
         return Target(_kind_of_address(text), text)
     if text.endswith(".toml"):
@@ -81,7 +78,7 @@ def _kind_of_address(text: str) -> Kind:
     return "document" if last.endswith((".json", ".yaml", ".yml")) or any(each in last for each in words) else "server"
 
 
-class _Head(msgspec.Struct):
+class _DocumentHead(msgspec.Struct):
     """The keys that tell an OpenAPI document from an editor's configuration; the rest of the file is not read."""
 
     openapi: Any = None
@@ -89,9 +86,11 @@ class _Head(msgspec.Struct):
 
 
 def _is_document(path: str) -> bool:
+    from pathlib import Path  # slow to import, here and below
+
     try:
         text = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
-        head = msgspec.json.decode(text, type=_Head)
+        head = msgspec.json.decode(text, type=_DocumentHead)
     except (OSError, msgspec.DecodeError, RecursionError):
         return False  # Whoever reads it as a configuration says what is wrong with it.
     return head.openapi is not None or head.swagger is not None
@@ -108,15 +107,27 @@ def split_command(words: list[str]) -> tuple[list[str], Target | None]:
     return words[:at], Target("server", " ".join(command), command)
 
 
+def config_of(target: Target | None) -> Config | None:
+    """What a configuration says, where the target is one."""
+    return None if target is None else target.config
+
+
 # --- programs, which need no event loop ---------------------------------------------------------------------------
 
 
-def first_target(words: list[str], registry: Registry | None, command: str) -> tuple[Target | None, list[str]]:
-    """The target that stands first, and the words after it; none where a script's registry is the target."""
+def first_target(
+    words: list[str], registry: Registry | None, command: str, rest: str = ""
+) -> tuple[Target | None, list[str]]:
+    """The target that stands first, and the words after it; none where a script's registry is the target.
+
+    `rest` is what else the command needs, for who has given it nothing.
+    """
     if registry is not None:
         return None, words
     if not words or words[0].startswith("-"):
-        raise CallError("VALIDATION_ERROR", f"{command} needs a target, as in: enfold {command} app.py")
+        from enfold.commands.missing_target import ANY, PROGRAM, missing_target
+
+        raise missing_target(command, PROGRAM if command == "cgi" else ANY, rest=rest)
     return read_target(words[0]), words[1:]
 
 
@@ -136,7 +147,8 @@ def load(target: str) -> Registry:
     from enfold.sources.functions import TargetError, load_target
 
     try:
-        return load_target(target)
+        with output_for_results():
+            return load_target(target)
     except TargetError as error:
         raise CallError("VALIDATION_ERROR", str(error)) from None
     except SystemExit as error:
@@ -149,6 +161,8 @@ def _where(error: BaseException) -> str:
     """What an exception says, and the last line of the user's code it came through."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} ({error.filename}, line {error.lineno})"
+    from pathlib import Path
+
     own = str(Path(__file__).parent.parent)
     text = f"{type(error).__name__}: {error}"
     trace, place = error.__traceback__, ""
@@ -158,6 +172,28 @@ def _where(error: BaseException) -> str:
             place = f" ({name}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return text + place
+
+
+@contextmanager
+def output_for_results() -> Iterator[TextIO]:
+    """Standard output for results alone: what targets print meanwhile, and what they start, goes to standard error."""
+    try:
+        standard, messages = sys.stdout.fileno(), sys.stderr.fileno()
+    except (OSError, AttributeError):  # They are no files, but texts in memory, or closed.
+        out = sys.stdout
+        with redirect_stdout(sys.stderr):
+            yield out
+        return
+    sys.stdout.flush()
+    kept = os.dup(standard)
+    os.dup2(messages, standard)
+    try:
+        with os.fdopen(os.dup(kept), "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors) as out:
+            yield out
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, standard)
+        os.close(kept)
 
 
 # --- everything, open for as long as a command runs ---------------------------------------------------------------
@@ -184,7 +220,7 @@ def in_loop(
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
     from enfold.commands.browser_login import LOGIN_PATIENCE
-    from enfold.commands.endings import run_in_loop
+    from enfold.commands.signals import run_in_loop
 
     async def run() -> int:
         async with AsyncExitStack() as stack:
@@ -213,29 +249,55 @@ def _shown_opening(target: Target) -> Iterator[None]:
 
 
 def opened(
-    target: Target, *, operation: str | None = None, login_patience: float = 0.0, rereads: bool = False
+    target: Target,
+    *,
+    operation: str | None = None,
+    login_patience: float = 0.0,
+    rereads: bool = False,
+    in_force: InForce | None = None,
+    waits_for_optional: bool = True,
 ) -> AbstractAsyncContextManager[Registry]:
     """The registry of a target, with its sources open; with `operation`, those that may have it.
 
-    `rereads` says that a configuration is followed: it is read again when it changes, and at SIGHUP.
+    `rereads` says that a configuration is followed: it is read again when it changes, and at SIGHUP. What the processes
+    of one server follow is `in_force` among them. One that others wait for does not wait for sources that are not required.
     """
     if target.kind == "program":
         return nullcontext(served_program(load(target.text), target.text))
-    if target.kind == "configuration":
+    if (config := target.config) is not None:
         from enfold.commands.browser_login import logins
         from enfold.config import open_config
 
-        found = open_config(target.text, os.environ, logins=logins(login_patience), operation=operation)
-        return _reread(found) if rereads else found
+        if in_force is not None:
+            config = in_force.over(config, os.environ)
+        found = open_config(
+            config,
+            os.environ,
+            logins=logins(login_patience),
+            operation=operation,
+            waits_for_optional=waits_for_optional,
+        )
+        return _opened_quietly(_reread(found, in_force) if rereads else found)
     return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
 
 
 @asynccontextmanager
-async def _reread(opening: AbstractAsyncContextManager[ConfiguredRegistry]) -> AsyncIterator[Registry]:
-    from enfold.commands.endings import HANGUP, handling
+async def _opened_quietly(opening: AbstractAsyncContextManager[Registry]) -> AsyncIterator[Registry]:
+    """The registry of a configuration, whose programs print to standard error while they are loaded."""
+    async with AsyncExitStack() as stack:
+        with output_for_results():
+            registry = await stack.enter_async_context(opening)
+        yield registry
+
+
+@asynccontextmanager
+async def _reread(
+    opening: AbstractAsyncContextManager[ConfiguredRegistry], in_force: InForce | None
+) -> AsyncIterator[Registry]:
+    from enfold.commands.signals import HANGUP, handling
     from enfold.config import reread
 
-    async with opening as registry, reread(registry, os.environ) as rereading:
+    async with opening as registry, reread(registry, os.environ, in_force) as rereading:
         with handling(dict.fromkeys(HANGUP, rereading.now)):
             yield registry
 
@@ -277,7 +339,7 @@ def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
     token = os.environ.get(TOKEN)
     if token:
         return from_mcp(target.text, credentials=token)
-    return from_mcp(target.text, auth=auth_of({}, logins(), str(Path.cwd())))
+    return from_mcp(target.text, auth=auth_of({}, logins(), os.getcwd()))  # noqa: PTH109  # `pathlib` takes its time to load
 
 
 def _peers(target: Target) -> AbstractAsyncContextManager[Registry]:
@@ -289,7 +351,8 @@ async def with_peers(
     registry: OperationRegistry, address: str, *, insecure: bool = False, required: bool = False
 ) -> AsyncIterator[OperationRegistry]:
     """A registry with the operations of running peers in it; where they are `required`, it is not ready without them."""
-    from enfold.calls.transports.addresses import address_name, reached
+    from enfold.calls.protocol.outage import address_name
+    from enfold.calls.transports.addresses import reached
     from enfold.sources.calls import from_calls
 
     name = address_name(address)
@@ -309,12 +372,22 @@ def _explained(target: Target) -> Iterator[None]:
     try:
         yield
     except CallError as error:
-        if error.code != "ACCESS_DENIED" or os.environ.get(TOKEN):
-            raise
-        raise CallError(error.code, f"{error.message}. Set {TOKEN} to a token that is accepted there") from None
+        raise _with_advice(error, target) from None
     except ModuleNotFoundError as error:
         extra = _EXTRAS[target.kind]
         raise CallError("UNAVAILABLE", f"{target.text} needs {error.name}: pip install 'enfold[{extra}]'") from None
     except (OSError, ValueError, LookupError) as error:  # a broken reference is a LookupError
         sentence = str(error) if target.text in str(error) else f"{target.text} cannot be read: {error}"
         raise CallError("UNAVAILABLE" if "://" in target.text else "VALIDATION_ERROR", sentence) from None
+
+
+def _with_advice(error: CallError, target: Target) -> CallError:
+    """The refusal of a server, and what its caller can do about it."""
+    if target.kind == "server" and error.details.get("status") == 404:
+        place = f"{target.text.rstrip('/')}/mcp"
+        return CallError(error.code, f"{target.text} is no MCP server (HTTP 404): try {place}", error.details)
+    if error.code != "ACCESS_DENIED":
+        return error
+    if os.environ.get(TOKEN):
+        return CallError(error.code, f"{target.text} does not accept the token in {TOKEN}", error.details)
+    return CallError(error.code, f"{error.message}. Set {TOKEN} to a token that is accepted there", error.details)

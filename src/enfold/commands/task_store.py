@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,26 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.targets import TOKEN, Target
+from enfold.commands.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
+    from enfold.calls.transports.nats_peer import NATSTransport
     from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
     from enfold.tasks import Tasks, TaskStore
 
-__all__ = [
-    "DEFAULT_STORE",
-    "TaskSettings",
-    "first_results",
-    "open_store",
-    "open_tasks",
-    "opened_tasks",
-    "task_settings",
-    "task_terms",
-]
-
 DEFAULT_STORE: Final = Path(".enfold") / "tasks.db"
+MEMORY: Final = "memory"  # what a configuration calls a store that ends with the program
 SHORTEST_SECRET: Final = 16  # characters
 
 
@@ -46,9 +37,14 @@ class TaskSettings(msgspec.Struct, frozen=True):
     may_be_durable: bool = False  # whether sources that come later have durable operations
 
     @property
+    def is_remote(self) -> bool:
+        """Whether servers keep the tasks, and no file."""
+        return self.store is not None and "://" in self.store
+
+    @property
     def path(self) -> Path:
         """The file of the store, where that is a file."""
-        named = None if self.store is None or "://" in self.store else self.store
+        named = None if self.is_remote else self.store
         return self.folder / (named or DEFAULT_STORE)
 
 
@@ -56,11 +52,9 @@ def task_settings(target: Target | None, store: str | None = None) -> TaskSettin
     """What the command line and the configuration say of tasks; a file of the command line lies where the user stands."""
     if store is not None and "://" not in store:
         store = str(Path(store).resolve())
-    if target is None or target.kind != "configuration":
+    config = config_of(target)
+    if config is None:
         return TaskSettings(_folder(target), store, has_servers=target is not None and target.kind == "server")
-    from enfold.config import read_config
-
-    config = read_config(target.text, os.environ)
     terms = dict(config.tasks)
     named = terms.pop("store", None)
     return TaskSettings(
@@ -81,31 +75,34 @@ def _folder(target: Target | None) -> Path:
     return file.resolve().parent if target.kind == "program" and file.suffix == ".py" else Path.cwd()
 
 
-def open_tasks(registry: Registry, settings: TaskSettings, *, works: bool = True) -> Tasks | None:
+def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:
     """The tasks of a registry; None where nothing can be a task and nobody has named a store.
 
-    With `works` this process also runs them. Where only other servers' tasks can come, nothing is kept here.
+    `how` they are run is said as for `Tasks`. Where only other servers' tasks can come, nothing is kept here.
     """
     is_durable = settings.may_be_durable or any(spec.durable != "never" for spec in registry.list())
-    if not is_durable and settings.store is None and not (works and settings.has_servers):
+    if not is_durable and settings.store is None and not settings.has_servers:
         return None
     from enfold.tasks import Tasks
 
-    terms = task_terms(settings)
+    terms = {**task_terms(settings), **how}
     if not is_durable and settings.store is None:
         from enfold.tasks.memory import MemoryTasks
 
         return Tasks(registry, MemoryTasks(), **{**terms, "at_once": 0})
-    if not works:
-        terms["at_once"] = 0
-    return Tasks(registry, open_store(settings), **terms)
+    store = open_store(settings)
+    if hasattr(store, "path"):  # a file: first results are kept beside it
+        registry.lifetime.once = first_results(settings, in_file=True)
+    return Tasks(registry, store, **terms)
 
 
 @asynccontextmanager
-async def opened_tasks(registry: Registry, settings: TaskSettings, grace: float = 0.0) -> AsyncIterator[Tasks | None]:
-    """The same, for as long as a server runs; what was ordered before is taken up at once."""
-    async with _on_peers(registry, settings) as far:
-        tasks = far or open_tasks(registry, settings)
+async def opened_tasks(
+    registry: Registry, settings: TaskSettings, grace: float = 0.0, **how: Any
+) -> AsyncIterator[Tasks | None]:
+    """`open_tasks` on any store, for as long as a command runs; what was ordered before is taken up at once."""
+    async with _on_peers(registry, settings, how) as far:
+        tasks = far or open_tasks(registry, settings, **how)
         if tasks is None:
             yield None
             return
@@ -117,34 +114,55 @@ async def opened_tasks(registry: Registry, settings: TaskSettings, grace: float 
 
 
 @asynccontextmanager
-async def _on_peers(registry: Registry, settings: TaskSettings) -> AsyncIterator[Tasks | None]:
+async def _on_peers(registry: Registry, settings: TaskSettings, how: Mapping[str, Any]) -> AsyncIterator[Tasks | None]:
     """The tasks that a NATS server keeps, where one is named."""
-    if settings.store is None or "://" not in settings.store:
+    if settings.store is None or not settings.is_remote:
         yield None
         return
     from enfold.calls.transports.addresses import reached
-    from enfold.calls.transports.nats_peer import NATSTransport
+    from enfold.calls.transports.nats_peer import is_nats
+
+    async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
+        if not is_nats(transport):
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
+        yield tasks_on_nats(registry, transport, settings, **how)
+
+
+def tasks_on_nats(registry: Registry, transport: NATSTransport, settings: TaskSettings, **how: Any) -> Tasks:
+    """The tasks that the servers of a transport keep; first results for idempotency keys are kept there, too."""
+    from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.tasks import Tasks
     from enfold.tasks.nats import NATSTasks
 
-    async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
-        if not isinstance(transport, NATSTransport):
-            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
-        yield Tasks(registry, NATSTasks(transport), **task_terms(settings))
+    registry.lifetime.once = NATSOnceStore(transport, **_result_terms(settings))
+    return Tasks(registry, NATSTasks(transport), **{**task_terms(settings), **how})
 
 
-def first_results(settings: TaskSettings, *, in_file: bool) -> OnceStore:
-    """Where first results are kept for idempotency keys: in a file beside the tasks, or in memory."""
-    terms: dict[str, Any] = {} if settings.keep_results is None else {"keep": settings.keep_results}
-    if not in_file or (settings.store is not None and "://" in settings.store):
+def first_results(settings: TaskSettings, *, in_file: bool, shared: str | None = None) -> OnceStore | None:
+    """Where first results are kept for idempotency keys: in a file beside the tasks, or in memory.
+
+    None where a NATS server keeps the tasks, and the first results with them. `shared` is the folder of several
+    processes that serve side by side: what one has done, none does again.
+    """
+    if settings.is_remote:
+        return None
+    terms = _result_terms(settings)
+    is_beside_tasks = in_file and settings.store != MEMORY
+    if not is_beside_tasks and shared is None:
         from enfold.idempotency.first_results import MemoryOnceStore
 
         return MemoryOnceStore(**terms)
     from enfold.idempotency.sqlite_results import SQLiteOnceStore
 
-    path = settings.folder / (settings.store or DEFAULT_STORE)
+    if not is_beside_tasks and shared is not None:
+        return SQLiteOnceStore(Path(shared, "first-results.db"), **terms)
+    path = settings.path
     _make_folder(path.parent, str(path.parent))
     return SQLiteOnceStore(path.with_name(f"{path.stem}-first-results.db"), **terms)
+
+
+def _result_terms(settings: TaskSettings) -> dict[str, Any]:
+    return {} if settings.keep_results is None else {"keep": settings.keep_results}
 
 
 def task_terms(settings: TaskSettings) -> dict[str, Any]:
@@ -184,12 +202,14 @@ def open_store(settings: TaskSettings) -> TaskStore:
 
     fsync = settings.terms.get("fsync", "full")
     if settings.store is not None:
-        if "://" in settings.store:
-            raise CallError(
-                "VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store} by this command: name a file"
-            )
+        if settings.store == MEMORY:
+            from enfold.tasks.memory import MemoryTasks
+
+            return MemoryTasks()
         path = settings.folder / settings.store
         _make_folder(path.parent, settings.store)
+        if path.is_dir():
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}, a folder: name {path / 'tasks.db'}")
         return SQLiteTasks(path, fsync=fsync)
     path = settings.folder / DEFAULT_STORE
     try:

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from enfold.commands.callers import LOCAL
 from enfold.commands.command_options import parsed
 from enfold.commands.printing import print_json
-from enfold.commands.task_store import DEFAULT_STORE, TaskSettings, open_store
+from enfold.commands.targets import opened, read_target
+from enfold.commands.task_store import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.envelope import error_of
 from enfold.errors import CallError
-from enfold.formats import find_format
+from enfold.formats import DEFAULT_FORMAT, find_format
+from enfold.log import silence
 from enfold.registry import OperationRegistry, Registry
+from enfold.surfaces.command_line.call_words import seconds, wrong
 from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer, is_terminal
-from enfold.surfaces.task_wire import flat_task, input_requests
+from enfold.surfaces.task_wire import shown_task
 from enfold.surfaces.writing import encode_result
 from enfold.tasks import Task, TaskHandle, Tasks
+from enfold.tasks.durable_calls import MAX_LIST
+from enfold.tasks.handed_over import SEALED
 from enfold.tasks.task import Status
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-
-__all__ = ["run"]
 
 VERBS: Final = {
     "get": "show a task, with its result once it has ended",
@@ -39,10 +45,21 @@ VERBS: Final = {
 def run(words: list[str], registry: Registry | None) -> int:
     """Run one verb on the store; whoever can open the file sees all of it."""
     del registry
+    silence("enfold.tasks")  # The user is told in one sentence.
     options = parsed(_parser(), words)
-    if options.verb not in ("list", "clean") and options.id is None:
-        raise CallError("VALIDATION_ERROR", f"{options.verb} needs the id of a task, which `call --detach` prints")
+    _check_words(options)
     return asyncio.run(_run(options))
+
+
+def _check_words(options: Namespace) -> None:
+    """Refuse an id that is missing, and words that would be passed over."""
+    takes_id = options.verb not in ("list", "clean")
+    if takes_id and options.id is None:
+        raise wrong(f"{options.verb} needs the id of a task, which `call --detach` prints")
+    more = options.answers if takes_id else [*filter(None, [options.id]), *options.answers]
+    if more and options.verb != "answer":
+        told = "takes one task at a time" if takes_id else "is for all tasks"
+        raise wrong(f"{options.verb} {told}: leave out {' '.join(more)[:200]}")
 
 
 def _parser() -> ArgumentParser:
@@ -52,24 +69,64 @@ def _parser() -> ArgumentParser:
     verbs = "; ".join(f"{name}: {text}" for name, text in VERBS.items())
     parser.add_argument("verb", choices=list(VERBS), help=verbs)
     parser.add_argument("id", nargs="?", help="the id of a task")
-    parser.add_argument("answers", nargs="*", metavar="KEY=JSON", help="for answer: the content of each form")
-    parser.add_argument("--tasks", metavar="FILE", help=f"the store (default {DEFAULT_STORE})")
-    parser.add_argument("--format", default="result", help="the format of results")
-    parser.add_argument("--timeout", type=float, help="for wait: how many seconds at most")
-    parser.add_argument("--limit", type=int, default=100, help="for list: how many")
+    parser.add_argument(
+        "answers", nargs="*", default=[], metavar="KEY=JSON", help="for answer: the content of each form"
+    )
+    parser.add_argument("--tasks", metavar="STORE", help=f"a file, or nats://… (default {DEFAULT_STORE})")
+    parser.add_argument("--target", help="whose tasks: a program or a configuration; needed for ids that begin with s.")
+    parser.add_argument("--format", default=DEFAULT_FORMAT, help="the format of results")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="for wait: how many seconds at most")
+    most = f"for list: how many, at most {MAX_LIST}"
+    parser.add_argument("--limit", type=_count, default=100, metavar="NUMBER", help=most)
     return parser
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MAX_LIST:
+        raise ValueError(text)
+    return number
+
+
 async def _run(options: Namespace) -> int:
-    settings = TaskSettings(Path.cwd(), options.tasks)
-    path = settings.folder / (settings.store or DEFAULT_STORE)
-    if not path.exists():
-        raise CallError("VALIDATION_ERROR", f"There are no tasks at {path}: say --tasks FILE, or go to their folder")
-    tasks = Tasks(OperationRegistry(), open_store(settings), at_once=0)
-    try:
-        return await _verb(tasks, options)
-    finally:
-        await tasks.close()
+    settings, is_elsewhere = _settings(options), (options.id or "").startswith(SEALED)
+    registry: AbstractAsyncContextManager[Registry] = nullcontext(OperationRegistry())
+    if is_elsewhere:  # a server behind a gateway has it: the gateway's sources say where that is
+        if options.target is None:
+            message = "Another server runs this task: say --target CONFIGURATION, that of the gateway which gave the id"
+            raise wrong(message)
+        registry = opened(read_target(options.target))
+    elif not settings.is_remote and not settings.path.exists():
+        message = f"There are no tasks at {settings.path}: say --tasks FILE, --target TARGET, or go to their folder"
+        raise wrong(message)
+    async with registry as found, opened_tasks(found, settings, at_once=0) as tasks:
+        if tasks is None:  # the target has no server that could run it
+            raise CallError("TASK_NOT_FOUND", "There is no such task, or it is not kept any more")
+        try:
+            return await _verb(tasks, options)
+        except CallError as error:
+            raise _with_cause(error, settings) from None
+
+
+def _settings(options: Namespace) -> TaskSettings:
+    """Where the tasks are: as the options say, or below the folder of the target, or of the user."""
+    if options.target is not None:
+        target = read_target(options.target)
+        file = Path(target.text.partition(":")[0])
+        if target.kind == "program" and file.suffix == ".py" and not file.exists():
+            raise wrong(f"There is no file {file}")  # its tasks would be looked for in some folder
+        found = task_settings(target, options.tasks)
+    else:
+        found = TaskSettings(Path.cwd(), options.tasks)
+    is_named = found.store is not None or (options.id or "").startswith(SEALED)
+    return found if is_named else structs.replace(found, store=str(DEFAULT_STORE))
+
+
+def _with_cause(error: CallError, settings: TaskSettings) -> CallError:
+    """Who looks at a store with their own hands is told why it cannot be used."""
+    if error.details.get("reason") != "store" or error.__cause__ is None:
+        return error
+    return CallError("UNAVAILABLE", f"{settings.store or settings.path} cannot be used: {error.__cause__}")
 
 
 async def _verb(tasks: Tasks, options: Namespace) -> int:
@@ -83,14 +140,12 @@ async def _verb(tasks: Tasks, options: Namespace) -> int:
     handle = await tasks.get(options.id, identity=LOCAL)
     if options.verb == "wait":
         return await _wait(handle, options)
+    task = await handle.state()
     if options.verb == "cancel":
-        print_json(_shown(handle, await handle.cancel(), options.format))
-        return 0
-    if options.verb == "answer":
-        task = await handle.state()
-        print_json(_shown(handle, await handle.answer(_answers(task, options.answers)), options.format))
-        return 0
-    print_json(_shown(handle, await handle.state(), options.format))
+        task = await handle.cancel()
+    elif options.verb == "answer":
+        task = await handle.answer(_answers(task, options.answers))
+    print_json(shown_task(tasks, task, find_format(options.format)))
     return 0
 
 
@@ -108,7 +163,7 @@ async def _wait(handle: TaskHandle, options: Namespace) -> int:
     finally:
         line.clear()
     envelope = handle.outcome(task)
-    print(encode_result(find_format(options.format).write(envelope)).decode())
+    print(encode_result(find_format(options.format).write(envelope), envelope.data).decode())
     return error_of(envelope).row.exit_code if envelope.is_error else 0
 
 
@@ -135,7 +190,7 @@ def _answers(task: Task, words: list[str]) -> dict[str, Any]:
     if not words:
         if task.questions and is_terminal(sys.stdin, sys.stderr):
             return _asked(task)
-        raise CallError("VALIDATION_ERROR", f"answer needs KEY=JSON for: {', '.join(task.questions) or 'nothing now'}")
+        raise wrong(f"answer needs KEY=JSON for: {', '.join(task.questions) or 'nothing now'}")
     return dict(_answer(word) for word in words)
 
 
@@ -148,23 +203,10 @@ def _answer(word: str) -> tuple[str, dict[str, Any]]:
     except msgspec.DecodeError:
         content = None
     if not isinstance(content, dict):
-        raise CallError("VALIDATION_ERROR", f'{word[:100]} must be KEY=JSON, as in name-1a2b={{"name":"Ann"}}')
+        raise wrong(f'{word[:100]} must be KEY=JSON, as in name-1a2b={{"name":"Ann"}}')
     return key, content if "action" in content else {"action": "accept", "content": content}
 
 
 def _asked(task: Task) -> dict[str, Any]:
     person = TerminalPeer(sys.stdin, sys.stderr)
     return {key: person.answer(each.method, each.params) for key, each in task.questions.items()}
-
-
-def _shown(handle: TaskHandle, task: Task, format: str) -> dict[str, Any]:
-    told = {**flat_task(task), "operation": task.operation}
-    if task.questions:
-        told["inputRequests"] = input_requests(task)
-    if not task.is_ended:
-        return told
-    chosen = find_format(format)
-    try:
-        return {**told, "result": chosen.write(handle.outcome(task))}
-    except CallError as error:
-        return {**told, "error": chosen.write_error(error, task.operation)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,6 @@ from enfold.commands.command_options import parsed
 from enfold.errors import CallError
 from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
 from enfold.registry import Registry
-
-__all__ = ["run"]
 
 
 def run(words: list[str], registry: Registry | None) -> int:
@@ -51,9 +50,14 @@ def _new(options: Any) -> int:
 
 def _list(options: Any) -> int:
     for entry in list_tokens(options.file):
-        resources = [f"{name}={','.join(actions)}" for name, actions in (entry.resources or {}).items()]
-        print(entry.short, entry.id, " ".join([*entry.scopes, *resources]), entry.expires or "", sep="\t")
+        rights = " ".join([*entry.scopes, *resource_words(entry.resources)])
+        print(entry.short, entry.id, rights, entry.expires or "", sep="\t")
     return 0
+
+
+def resource_words(resources: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """The rights of an identity as `--resource` takes them: `project:42=read,list`."""
+    return [f"{name}={','.join(actions)}" for name, actions in (resources or {}).items()]
 
 
 def _revoke(options: Any) -> int:

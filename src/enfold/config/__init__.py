@@ -2,19 +2,19 @@
 
 # Imports inside functions: a kind of source that no file names is not loaded, and its packages need not be there.
 
-from enfold.config.config_file import Config, SourceEntry, is_config, read_config
+from enfold.config.config_file import Config, SourceEntry, read_config
 from enfold.config.logins import Logins
 from enfold.config.opening import ConfiguredRegistry, Difference, open_config, open_sources
-from enfold.config.rereading import Rereading, reread
+from enfold.config.rereading import InForce, Rereading, reread
 
 __all__ = [
     "Config",
     "ConfiguredRegistry",
     "Difference",
+    "InForce",
     "Logins",
     "Rereading",
     "SourceEntry",
-    "is_config",
     "open_config",
     "open_sources",
     "read_config",

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from enfold.config.config_keys import BY_KIND, COMMON, LIMITS, LOGIN, PLAIN_TABLES, POLICIES, ConfigKey, Kind
 from enfold.config.environment import Variables, fill
-from enfold.config.lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
+from enfold.config.key_lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
 from enfold.config.logins import Logins
+from enfold.editor_entries import TABLES, URL_KEYS, is_enabled
 from enfold.errors import CallError
+from enfold.files import FileVersion, file_version
 from enfold.nearest import nearest
-from enfold.operation import AccessControl, Policy, legal_names, operation_id, read_access
+from enfold.operation import AccessControl, Policy, legal_names, read_access
 
-__all__ = ["Config", "Kind", "SourceEntry", "is_config", "read_config"]
+__all__ = ["Config", "Kind", "SourceEntry", "parse_config", "read_config"]
 
-Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
 Entry: TypeAlias = dict[str, Any]
-
-TABLES: Final = ("mcpServers", "servers", "context_servers", "mcp_servers")
 
 
 class SourceEntry(msgspec.Struct, frozen=True):
@@ -49,6 +49,8 @@ class Config(msgspec.Struct, frozen=True):
     issuers: tuple[dict[str, Any], ...] = ()  # whose tokens the server takes
     record: Literal["mutations", "all"] | None = None  # which calls it records without being asked
     agents: dict[str, Any] = {}  # what models are shown, by the names of an MCP server's settings
+    text: str = ""  # of the file
+    version: FileVersion = None  # of the file, when it was read
 
     @property
     def exposed(self) -> dict[str, str]:
@@ -65,21 +67,23 @@ class Config(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, sources=kept)
 
 
-def is_config(target: str) -> bool:
-    """Whether a target of the command is a configuration file and not a program."""
-    return target.endswith((".json", ".jsonc", ".toml"))
-
-
 def read_config(path: str | FilePath, environ: Mapping[str, str]) -> Config:
     """Read and check a file; whatever is wrong is a CallError with its place."""
-    file = FilePath(path)
+    version = file_version(path)  # before the text: what changes in between is seen as a change
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = FilePath(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise CallError("VALIDATION_ERROR", f"{path} cannot be read: {reason}", {"file": str(path)}) from None
-    reader = _Reader(str(path), _folder(file), environ)
-    return reader.read_toml(text) if file.suffix == ".toml" else reader.read_json(text)
+    return parse_config(path, environ, text, version)
+
+
+def parse_config(path: str | FilePath, environ: Mapping[str, str], text: str, version: FileVersion) -> Config:
+    """Check the text that a file had in one version, as `read_config` does."""
+    file = FilePath(path)
+    reader = _FileReader(str(path), _folder(file), environ)
+    config = reader.read_toml(text) if file.suffix == ".toml" else reader.read_json(text)
+    return msgspec.structs.replace(config, text=text, version=version)
 
 
 def _folder(file: FilePath) -> str:
@@ -88,190 +92,9 @@ def _folder(file: FilePath) -> str:
     return str(folder.parent if folder.name.startswith(".") else folder)
 
 
-# --- what a source may say ----------------------------------------------------------------------------------------
+# --- the words of editors -----------------------------------------------------------------------------------------
 
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_limits(value: Any) -> bool:
-    """Whether a table has only limits of an MCP source."""
-    from enfold.sources.mcp.mcp_limits import MCPLimits
-
-    is_table = isinstance(value, dict)
-    return is_table and all(name in MCPLimits.__struct_fields__ and _is_number(each) for name, each in value.items())
-
-
-def _is_selection(value: Any) -> bool:
-    from enfold.errors import CallError
-    from enfold.selection.grammar import read_fields
-
-    texts = list(value.values()) if isinstance(value, dict) else [value]
-    try:
-        return all(isinstance(text, str) and bool(read_fields(text)) for text in texts)
-    except CallError:
-        return False
-
-
-def _is_forms(value: Any) -> bool:
-    return isinstance(value, dict) and all(form in ("text", "both") for form in value.values())
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_pattern(value: Any) -> bool:
-    return _is_text(value) or _is_texts(value)
-
-
-def _is_durable(value: Any) -> bool:
-    is_table = isinstance(value, dict) and all(each in ("never", "optional", "required") for each in value.values())
-    return is_table or _is_flag(value) or _is_pattern(value)
-
-
-def _is_text_table(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(item, str | int | float) for item in value.values())
-
-
-def _is_port(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536
-
-
-def _is_credentials(value: Any) -> bool:
-    return _is_text(value) or (_is_texts(value) and len(value) == 2) or _is_text_table(value)
-
-
-def _is_credentials_by_scheme(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_credentials, value.values()))
-
-
-def _is_one_of(*words: str) -> Callable[[Any], bool]:
-    return lambda value: value in words
-
-
-def _is_command(value: Any) -> bool:
-    return (_is_pattern(value) and bool(value)) or isinstance(value, dict)
-
-
-def _is_namespace(value: Any) -> bool:
-    return _is_text(value) and _is_id(value, "x")
-
-
-def _is_renaming(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_text(name) and _is_id("", name) for name in value.values())
-
-
-def _is_id(namespace: str, name: str) -> bool:
-    try:
-        operation_id(namespace, name)
-    except ValueError:
-        return False
-    return True
-
-
-Rule: TypeAlias = tuple[Callable[[Any], bool], str]
-
-_TEXT: Final[Rule] = (_is_text, "a text")
-_FLAG: Final[Rule] = (_is_flag, "true or false")
-_SECONDS: Final[Rule] = (_is_number, "a number of seconds")
-_PATTERNS: Final[Rule] = (_is_pattern, "a pattern or a list of patterns")
-_TEXT_TABLE: Final[Rule] = (_is_text_table, "a table of texts")
-
-_FIXED: Final[Rule] = (lambda value: isinstance(value, dict), "a table of arguments, such as {token = ...}")
-
-_COMMON: Final[dict[str, Rule]] = {
-    "namespace": (_is_namespace, "a legal namespace: parts of A-Z a-z 0-9 _ - with dots between"),
-    "include": _PATTERNS,
-    "exclude": _PATTERNS,
-    "rename": (_is_renaming, "a table of legal names: 1 to 64 of A-Z a-z 0-9 _ -"),
-    "normalize": (_is_one_of("repair", "typebox", "off"), "repair, typebox or off"),
-    "strict_output": _FLAG,
-    "coerce": _FLAG,
-    "extras": (_is_one_of("strip", "keep"), "strip or keep"),
-    "detect": (_is_one_of("all", "instances"), "all or instances"),
-    "timeout": _SECONDS,
-    "durable": (
-        _is_durable,
-        "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
-    ),
-    "on_crash": (_is_one_of("retry", "fail"), "retry or fail"),
-    "access": (lambda value: isinstance(value, dict), "a table such as {required_scopes = [...]}"),
-    "expose": (_is_one_of("all", "search", "auto"), "all, search or auto"),
-    "describe": (_is_one_of("short", "full"), "short or full"),
-    "select": (_is_selection, "fields such as id,name, or a table of such texts by operation"),
-    "required": _FLAG,
-    "disabled": _FLAG,
-    "enabled": _FLAG,
-}
-_BY_KIND: Final[dict[Kind, dict[str, Rule]]] = {
-    "mcp": {
-        "command": (_is_command, "a command: a text or a list of texts"),
-        "args": (lambda value: isinstance(value, list), "a list of texts"),
-        "env": _TEXT_TABLE,
-        "cwd": _TEXT,
-        "url": _TEXT,
-        "transport": (_is_one_of("auto", "http", "sse"), "auto, http or sse"),
-        "headers": _TEXT_TABLE,
-        "credentials": (_is_credentials, "a token, or a list of user and password"),
-        "auth": (lambda value: isinstance(value, dict), "a table such as {client_id = ...}, which may be empty"),
-        "kinds": (_is_texts, "a list of tool, resource and prompt"),
-        "reads": (_is_one_of("result"), '"result"'),
-        "advertise_output": _FLAG,
-        "protocol": _TEXT,
-        "log_level": _TEXT,
-        "connect_timeout": _SECONDS,
-        "max_bytes": (_is_number, "a number of bytes"),
-        "inherit_env": _FLAG,
-        "fix": _FIXED,
-        "limits": (_is_limits, "a table of numbers, such as {list_items = 10000}: see the page on MCP servers"),
-    },
-    "openapi": {
-        "openapi": _TEXT,
-        "fix": _FIXED,
-        "base_url": _TEXT,
-        "credentials": (
-            _is_credentials_by_scheme,
-            "a table of security schemes: to each a token, a list of user and password, or a table",
-        ),
-        "headers": _TEXT_TABLE,
-        "allow_hosts": _PATTERNS,
-        "allow_files": _PATTERNS,
-        "server_variables": _TEXT_TABLE,
-        "private_headers": _PATTERNS,
-        "max_bytes": (_is_number, "a number of bytes"),
-    },
-    "functions": {"functions": _TEXT},
-}
-_GRANTS: Final = ("authorization_code", "client_credentials", "jwt_bearer")
-_AUTH: Final[dict[str, Rule]] = {
-    "grant": (_is_one_of(*_GRANTS), f"{', '.join(_GRANTS[:-1])} or {_GRANTS[-1]}"),
-    "client_id": _TEXT,
-    "client_secret": _TEXT,
-    "client_metadata_url": _TEXT,
-    "private_key_file": _TEXT,
-    "key_id": _TEXT,
-    "algorithm": _TEXT,
-    "assertion_file": _TEXT,
-    "scopes": (_is_pattern, "a text or a list of texts"),
-    "issuer": _TEXT,
-    "redirect_port": (_is_port, "a port from 1 to 65535"),
-    "redirect_uri": _TEXT,
-}
-# The same in the words of editors.
+# Our keys of a login in the words of editors.
 _AUTH_WORDS: Final = {
     "clientid": "client_id",
     "clientsecret": "client_secret",
@@ -316,29 +139,13 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TASKS: Final[dict[str, Rule]] = {
-    "store": _TEXT,
-    "secret": _TEXT,
-    "fsync": (lambda value: value in ("full", "normal"), "full or normal"),
-    **dict.fromkeys(("keep", "deadline"), (_is_number, "a number of seconds")),
-    **dict.fromkeys(("limit", "attempts", "at_once"), (_is_count, "a whole number above 0")),
-}
-_AGENTS: Final[dict[str, Rule]] = {
-    "expose": _COMMON["expose"],
-    "pinned": _PATTERNS,
-    "budget": (_is_number, "a number of tokens"),
-    "max_result_tokens": (_is_number, "a number of tokens"),
-    "clients": (_is_forms, "a table of clients, to each text or both"),
-}
-_TABLES: Final = ("app", "sources", "policy", "bounds", "auth", "record", "tasks", "idempotency", "agents")
-_APP: Final[dict[str, Rule]] = {"title": _TEXT, "version": _TEXT}
-_POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
+_TABLES: Final = (*PLAIN_TABLES, "sources", "bounds", "auth", "record")
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-class _Reader:
+class _FileReader:
     """Reads one file; it knows the line of each key, for the sentence that says what is wrong."""
 
     def __init__(self, path: str, folder: str, environ: Mapping[str, str]) -> None:
@@ -350,38 +157,27 @@ class _Reader:
     def read_toml(self, text: str) -> Config:
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
             raise self._wrong_syntax(error, text) from None
         self._lines = toml_lines(text)
         for key in document:
             if key not in _TABLES:
                 raise self._unknown((key,), _TABLES)
-        policy = self._filled(self._table(document, "policy"), ("policy",))
-        for key in policy:
-            self._check_key(policy, key, {name: _COMMON[name] for name in _POLICIES}, ("policy", key))
-        config = self._config(self._table(document, "sources"), "sources", policy, is_strict=True)
+        plain = {name: self._plain_table(document, name, rules) for name, rules in PLAIN_TABLES.items()}
+        config = self._config(self._table(document, "sources"), "sources", is_strict=True)
         return msgspec.structs.replace(
             config,
-            app=self._app(document),
-            agents=self._agents(document),
+            **plain,
             bounds=self._bounds(document),
-            tasks=self._tasks(document),
-            idempotency=self._idempotency(document),
             issuers=self._issuers(document),
             record=self._record(document),
         )
 
-    def _app(self, document: Entry) -> Entry:
-        app: Entry = self._filled(self._table(document, "app"), ("app",))
-        for key in app:
-            self._check_key(app, key, _APP, ("app", key))
-        return app
-
-    def _agents(self, document: Entry) -> Entry:
-        agents: Entry = self._filled(self._table(document, "agents"), ("agents",))
-        for key in agents:
-            self._check_key(agents, key, _AGENTS, ("agents", key))
-        return agents
+    def _plain_table(self, document: Entry, name: str, rules: Mapping[str, ConfigKey]) -> Entry:
+        table: Entry = self._filled(self._table(document, name), (name,))
+        for key in table:
+            self._check_key(table, key, rules, (name, key))
+        return table
 
     def _issuers(self, document: Entry) -> tuple[Entry, ...]:
         """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""
@@ -408,18 +204,6 @@ class _Reader:
             raise self._wrong(("record",), '"record" must be mutations or all')
         return record
 
-    def _idempotency(self, document: Entry) -> Entry:
-        table: Entry = self._filled(self._table(document, "idempotency"), ("idempotency",))
-        for key in table:
-            self._check_key(table, key, {"keep": _SECONDS}, ("idempotency", key))
-        return table
-
-    def _tasks(self, document: Entry) -> Entry:
-        tasks: Entry = self._filled(self._table(document, "tasks"), ("tasks",))
-        for key in tasks:
-            self._check_key(tasks, key, _TASKS, ("tasks", key))
-        return tasks
-
     def _bounds(self, document: Entry) -> Entry:
         from enfold.surfaces.bounds import read_bounds
 
@@ -434,13 +218,13 @@ class _Reader:
     def read_json(self, text: str) -> Config:
         try:
             document = msgspec.json.decode(plain_json(text))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._wrong_syntax(error, text) from None
         self._lines = json_lines(text)
         tables = [name for name in TABLES if isinstance(document, dict) and isinstance(document.get(name), dict)]
         if not tables:
             raise self._no_table(document)
-        return self._config(document[tables[0]], tables[0], {}, is_strict=False)
+        return self._config(document[tables[0]], tables[0], is_strict=False)
 
     def _no_table(self, document: Any) -> CallError:
         keys = [str(key) for key in document] if isinstance(document, dict) else []
@@ -456,26 +240,29 @@ class _Reader:
             raise self._wrong(path, f'"{path[-1]}" must be a table')
         return table
 
-    def _config(self, entries: Entry, table: str, policy: Entry, *, is_strict: bool) -> Config:
+    def _config(self, entries: Entry, table: str, *, is_strict: bool) -> Config:
         names = legal_names(entries)
         sources = [
             self._source(name, names[name], self._table(entries, table, name), (table, name), is_strict=is_strict)
             for name in entries
-            if _is_enabled(entries[name])
+            if is_enabled(entries[name])
         ]
-        return Config(self._path, self._folder, tuple(sources), policy)
+        return Config(self._path, self._folder, tuple(sources))
 
     def _source(self, name: str, legal: str, raw: Entry, path: Path, *, is_strict: bool) -> SourceEntry:
         entry: Entry = self._filled(raw, path)
         if not is_strict:
             entry = _in_our_words(entry)
         kind = self._kind(entry, path, is_strict=is_strict)
-        rules = _COMMON | _BY_KIND[kind]
+        rules = {**COMMON, **BY_KIND[kind]}
         for key in entry:
             if key in rules or is_strict or self._is_misspelt(key, rules):
                 self._check_key(entry, key, rules, (*path, key))
         self._check_access(entry, path)
+        self._check_select(entry, path)
         self._check_auth(entry, path, is_strict=is_strict)
+        for key in entry.get("limits", ()):
+            self._check_key(entry["limits"], key, LIMITS, (*path, "limits", key))
         return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path))
 
     def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
@@ -491,18 +278,31 @@ class _Reader:
             raise self._unknown((*path, near), tuple(kinds))
         raise self._wrong(path, f'"{path[-1]}" needs {words}')
 
-    def _check_key(self, entry: Entry, key: str, rules: Mapping[str, Rule], path: Path) -> None:
+    def _check_key(self, entry: Entry, key: str, rules: Mapping[str, ConfigKey], path: Path) -> None:
         if key not in rules:
             raise self._unknown(path, tuple(rules))
-        is_right, expected = rules[key]
-        if not is_right(entry[key]):
-            raise self._wrong(path, f'"{key}" must be {expected}')
+        if not rules[key].takes(entry[key]):
+            raise self._wrong(path, f'"{key}" must be {rules[key].expected}')
 
     def _check_access(self, entry: Entry, path: Path) -> None:
         try:
             read_access(entry.get("access"))
         except ValueError as error:
             raise self._wrong((*path, "access"), str(error)) from None
+
+    def _check_select(self, entry: Entry, path: Path) -> None:
+        """A selection has a grammar of its own, which no schema can tell."""
+        if "select" not in entry:
+            return
+        from enfold.selection.grammar import read_fields
+
+        select = entry["select"]
+        try:
+            is_right = all(map(read_fields, [select] if isinstance(select, str) else select.values()))
+        except CallError:
+            is_right = False
+        if not is_right:
+            raise self._wrong((*path, "select"), f'"select" must be {COMMON["select"].expected}')
 
     def _check_auth(self, entry: Entry, path: Path, *, is_strict: bool) -> None:
         auth = entry.get("auth")
@@ -512,10 +312,10 @@ class _Reader:
             if other in entry:
                 raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
         for key in auth:
-            if key in _AUTH or is_strict or self._is_misspelt(key, _AUTH):
-                self._check_key(auth, key, _AUTH, (*path, "auth", key))
+            if key in LOGIN or is_strict or self._is_misspelt(key, LOGIN):
+                self._check_key(auth, key, LOGIN, (*path, "auth", key))
 
-    def _is_misspelt(self, key: str, rules: Mapping[str, Rule]) -> bool:
+    def _is_misspelt(self, key: str, rules: Mapping[str, ConfigKey]) -> bool:
         """Whether a key is nearly one of ours; other keys are the editor's, and are not checked."""
         return key not in _EDITORS and nearest(key, rules, 0.8) is not None
 
@@ -525,7 +325,9 @@ class _Reader:
     # --- what is wrong
 
     def _wrong(self, path: Path, sentence: str) -> CallError:
-        line = self._lines.of(path)
+        return self._wrong_at(self._lines.of(path), sentence)
+
+    def _wrong_at(self, line: int, sentence: str) -> CallError:
         details = {"file": self._path, "line": line}
         return CallError("VALIDATION_ERROR", f"{self._path}, line {line}: {sentence}", details)
 
@@ -535,19 +337,13 @@ class _Reader:
         return self._wrong(path, f'"{path[-1]}" is not known here: {advice}')
 
     def _wrong_syntax(self, error: Exception, text: str) -> CallError:
-        line, sentence = split_syntax_error(error, text)
-        details = {"file": self._path, "line": line}
-        return CallError("VALIDATION_ERROR", f"{self._path}, line {line}: {sentence}", details)
-
-
-def _is_enabled(entry: Any) -> bool:
-    return not isinstance(entry, dict) or (entry.get("disabled") is not True and entry.get("enabled") is not False)
+        return self._wrong_at(*split_syntax_error(error, text))
 
 
 def _in_our_words(entry: Entry) -> Entry:
     """An editor's entry under our names for the same things."""
     ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type", "auth", "oauth")}
-    url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if key in entry), None)
+    url = next((entry[key] for key in URL_KEYS if key in entry), None)
     if url is not None:
         ours["url"] = url
     kind = entry.get("type", "http" if "httpUrl" in entry else None)
@@ -557,7 +353,7 @@ def _in_our_words(entry: Entry) -> Entry:
     for theirs, own in (("disabledTools", "exclude"), ("excludeTools", "exclude"), ("includeTools", "include")):
         if entry.get(theirs):
             ours.setdefault(own, entry[theirs])
-    if _is_number(ours.get("timeout")) and ours["timeout"] >= 1000:
+    if COMMON["timeout"].takes(ours.get("timeout")) and ours["timeout"] >= 1000:
         ours["timeout"] = ours["timeout"] / 1000  # some count in milliseconds
     return ours
 
@@ -578,7 +374,7 @@ def access_of(entry: Entry) -> AccessControl:
 
 
 def policy_of(entry: Entry) -> Policy:
-    return Policy(**{name: entry[name] for name in _POLICIES if name in entry})
+    return Policy(**{name: entry[name] for name in POLICIES if name in entry})
 
 
 def patterns(value: Any) -> Iterator[str]:

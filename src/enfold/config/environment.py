@@ -6,9 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from enfold.config.lines import Path
-
-__all__ = ["MissingVariableError", "Variables", "fill"]
+from enfold.config.key_lines import Path
 
 _REFERENCE: Final = re.compile(r"\$(\$?)\{([^{}]+)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
     from enfold.sources.mcp.oauth.login_settings import OpenURL
 
-__all__ = ["Logins", "auth_of"]
-
 
 class Logins(msgspec.Struct, frozen=True):
     """How a login page is opened for a user, and the folder that keeps tokens; without either, that is not done."""

@@ -13,17 +13,16 @@ import msgspec
 from enfold.config.config_file import Config, SourceEntry, access_of, patterns, policy_of, read_config
 from enfold.config.logins import Logins, auth_of
 from enfold.config.running_calls import RunningCalls
-from enfold.errors import CallError
-from enfold.log import Log
+from enfold.errors import CallError, sentence_of
+from enfold.log import Log, counted
 from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy
 from enfold.registry import OperationRegistry
-from enfold.source_states import REQUIRED, Problem
-
-__all__ = ["ConfiguredRegistry", "Difference", "open_config", "open_sources"]
+from enfold.source_states import REQUIRED
 
 log: Final = Log("enfold.config")
 
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
+SHORT_PATIENCE: Final = 0.5  # the same, for sources that are not required, where somebody waits for us to serve
 QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits
 FIRST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 60.0
@@ -60,41 +59,49 @@ class ConfiguredRegistry(OperationRegistry):
         """Change to another configuration: sources that are new or changed are opened, the others are not touched.
 
         A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
+        So does one that has another name now.
         """
         before, self.config = self.config, config
         is_all = config.policy != before.policy
         if is_all:
             self._policy = Policy(**config.policy).over(DEFAULT_POLICY)
         opened, reopened = [], []
+        closed = self._keepers.keys() - {source.name for source in config.sources}
+        renamed = {_place(self._keepers[name].source): name for name in closed}
         for source in config.sources:
             old = self._keepers.get(source.name)
             if old is None:
                 opened.append(source.name)
+                old = self._keepers.pop(renamed.pop(_place(source), ""), None)
             elif is_all or not old.keeps(source, config):
                 reopened.append(source.name)
             else:
                 continue
-            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.step_aside())
+            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.make_room())
             self._keepers[source.name].start()
-        closed = self._keepers.keys() - {source.name for source in config.sources}
-        for name in closed:
+        for name in closed & self._keepers.keys():
             self._close(name)
         return Difference(opened, reopened, sorted(closed), _untaken(before, config))
 
     def _close(self, name: str) -> None:
-        keeper = self._keepers.pop(name).step_aside()
+        keeper = self._keepers.pop(name).make_room()
         self.sources.remove(name)
         if keeper is not None:
             self.retire(keeper)
 
     def retire(self, keeper: _Keeper) -> None:
         """Let the calls of a source come to their end, and close it."""
+        if keeper.name not in self._keepers:
+            self.sources.remove(keeper.name)
         task = asyncio.get_running_loop().create_task(keeper.retire())
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
-    async def first_tries(self, patience: float) -> None:
-        await _first_tries(list(self._keepers.values()), patience)
+    async def first_tries(self, patience: float, for_optional: float) -> None:
+        """Wait until every source has been tried once; for one that is not required, no longer than `for_optional`."""
+        required = [keeper for keeper in self._keepers.values() if keeper.is_required]
+        optional = [keeper for keeper in self._keepers.values() if not keeper.is_required]
+        await asyncio.gather(_first_tries(required, patience), _first_tries(optional, for_optional))
 
     async def aclose(self) -> None:
         """Close all sources at once, even under calls that still run."""
@@ -105,6 +112,12 @@ class ConfiguredRegistry(OperationRegistry):
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
 
+def _place(source: SourceEntry) -> str:
+    """Where the operations of a source are: two sources of one place cannot both be open."""
+    is_named = source.kind != "functions" or "namespace" in source.entry
+    return source.namespace if is_named else str(source.entry["functions"])
+
+
 def _untaken(before: Config, after: Config) -> list[str]:
     """The tables that have changed, and are read only at the start."""
     fields = [name for name in Config.__struct_fields__ if name not in _TAKEN]
@@ -113,36 +126,42 @@ def _untaken(before: Config, after: Config) -> list[str]:
 
 
 # The fields of a configuration that another one changes while it is served, or that are not of the file.
-_TAKEN: Final = frozenset({"path", "folder", "sources", "policy", "logins"})
+_TAKEN: Final = frozenset({"path", "folder", "sources", "policy", "logins", "text", "version"})
 
 
 def open_config(
-    path: str | Path,
+    path: str | Path | Config,
     environ: Mapping[str, str],
     *,
     patience: float = PATIENCE,
     logins: Logins | None = None,
     operation: str | None = None,
+    waits_for_optional: bool = True,
 ) -> AbstractAsyncContextManager[ConfiguredRegistry]:
     """Open every source of a file: `async with open_config("mcp.json", os.environ) as registry`.
 
-    A file that is wrong raises at once. Sources that are not up within `patience` seconds come later, by themselves.
-    `logins` says how a user logs in where a server asks for it, and where that is kept. With `operation` only the
-    sources are opened that may have it.
+    In place of its path a file may be given that has been read already. One that is wrong raises at once. Sources
+    that are not up within `patience` seconds come later, by themselves. `logins` says how a user logs in where a server
+    asks for it, and where that is kept. With `operation` only the sources are opened that may have it. Without
+    `waits_for_optional` a source that is not required has no more than half a second until it comes later.
     """
-    whole = msgspec.structs.replace(read_config(path, environ), logins=logins or Logins())
+    found = path if isinstance(path, Config) else read_config(path, environ)
+    whole = msgspec.structs.replace(found, logins=logins or Logins())
     config = whole if operation is None else whole.with_only(operation)
     has_login = any("auth" in source.entry for source in config.sources)
-    return open_sources(config, patience=max(patience, config.logins.patience) if has_login else patience)
+    whole_patience = max(patience, config.logins.patience) if has_login else patience
+    return open_sources(config, patience=whole_patience, waits_for_optional=waits_for_optional)
 
 
 @asynccontextmanager
-async def open_sources(config: Config, *, patience: float = PATIENCE) -> AsyncIterator[ConfiguredRegistry]:
-    """The same for a configuration that has been read already."""
+async def open_sources(
+    config: Config, *, patience: float = PATIENCE, waits_for_optional: bool = True
+) -> AsyncIterator[ConfiguredRegistry]:
+    """Open every source of a configuration, and close them at the end."""
     registry = ConfiguredRegistry(msgspec.structs.replace(config, sources=()))
     registry.take(config)
     try:
-        await registry.first_tries(patience)
+        await registry.first_tries(patience, patience if waits_for_optional else min(patience, SHORT_PATIENCE))
         yield registry
     finally:
         await registry.aclose()
@@ -175,6 +194,7 @@ class _Keeper:
         self._registry = registry
         self._before = before
         self._opened: _Opened | None = None
+        self._leave: Callable[[], None] = _nothing  # ends the following of a source that does not register itself
         self._why = ""
         self._retired = asyncio.Event()
         self._is_closing = False
@@ -188,6 +208,15 @@ class _Keeper:
     def name(self) -> str:
         return self._source.name
 
+    @property
+    def source(self) -> SourceEntry:
+        return self._source
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the server is not ready without it."""
+        return bool(self._source.entry.get("required", self._source.kind in REQUIRED))
+
     def keeps(self, source: SourceEntry, config: Config) -> bool:
         """Whether another configuration describes this source in the same way; the line it stands on does not count."""
         same = msgspec.structs.replace(source, line=self._source.line) == self._source
@@ -198,8 +227,8 @@ class _Keeper:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    def step_aside(self) -> _Keeper | None:
-        """Make room for a successor, and say who serves until it can: this one, or, while it is not open, the one before."""
+    def make_room(self) -> _Keeper | None:
+        """Stop for a successor; the answer is who serves until it is open: this one, or the one before if this never opened."""
         if self._opened is not None:
             return self
         before, self._before = self._before, None
@@ -215,8 +244,8 @@ class _Keeper:
 
     async def retire(self) -> None:
         """Offer nothing any more, and close when no call runs; a call that takes too long is cut."""
-        self._withdraw()
         self._retired.set()
+        self._withdraw()
         try:
             if self._task is not None:
                 await asyncio.wait({self._task}, timeout=RETIREMENT)
@@ -239,16 +268,17 @@ class _Keeper:
                 async with _open(self._source, self._config) as opened:
                     self._offer(opened)
                     wait = FIRST_WAIT
-                    self._tell_misses(opened.operations)
+                    self._log_misses(opened.operations)
                     self.tried.set()
-                    await self._watch(opened.operations)
+                    self._log_return(opened.operations)
+                    await self._watch(opened.source)
                     await _end_of_calls(opened)
                     self._is_closing = True
                     return
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
                 if self._retired.is_set():
                     return
-                self._tell(error)
+                self._log_down(error)
                 self._give_up_predecessor()
                 self._enter("down", why=self._why)
                 wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
@@ -266,9 +296,15 @@ class _Keeper:
         self._registry.register_all(opened.operations, instead_of=gone)
         self._registry.sources.away.pop(self.name, None)
         self._opened = opened
-        if not hasattr(opened.operations, "is_up"):  # else it says itself how it is
-            self._enter("up", operations=len(opened.operations), skipped=opened.skipped, needs=opened.needs)
+        self._show(opened)
         self._give_up_predecessor()
+
+    def _show(self, opened: _Opened) -> None:
+        """Enter how the source is; one that registers itself has done so."""
+        if opened.source is None:
+            self._enter("up", operations=len(opened.operations))
+        elif opened.source is not opened.operations:
+            self._leave = self._registry.sources.follow(self.name, self._source.kind, opened.source)
 
     def _give_up_predecessor(self) -> None:
         before, self._before = self._before, None
@@ -276,12 +312,13 @@ class _Keeper:
             self._registry.retire(before)
 
     def stop_offering(self) -> list[Operation]:
-        """The operations that are offered, which are now for another to take away."""
+        """Follow the changes of its server no more; the answer is the operations, which the caller unregisters."""
         if self._opened is None:
             return []
         leave = getattr(self._opened.operations, "leave", None)
         if leave is not None:  # what its server changes from now on is nothing to us
             leave(self._registry)
+        self._leave()
         return list(self._opened.operations)
 
     def _withdraw(self) -> None:
@@ -292,40 +329,35 @@ class _Keeper:
 
     def _enter(self, state: Any, **more: Any) -> None:
         source = self._source
-        required = source.entry.get("required", source.kind in REQUIRED)
-        self._registry.sources.enter(source.name, source.kind, state, required=required, **more)
+        self._registry.sources.enter(source.name, source.kind, state, required=self.is_required, **more)
 
-    async def _watch(self, operations: Any) -> None:
+    async def _watch(self, source: Any) -> None:
         """Connect again to a server that was lost, before somebody calls it; until the source is no longer wanted."""
         wait = LOOK
         while True:
-            if getattr(operations, "is_up", True):
-                self._tell_return(operations)
-                wait = LOOK
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._retired.wait(), wait)
                 return
-            if getattr(operations, "is_up", True):
+            if source is None or source.is_up:
+                wait = LOOK
                 continue
             try:
-                await operations.wake()
-            except CallError as error:
-                self._tell(error)
+                await source.wake()
+            except CallError:  # which the table of sources tells
                 wait = min(wait * 2, LONGEST_WAIT)
 
-    def _tell(self, error: Exception) -> None:
+    def _log_down(self, error: Exception) -> None:
         text = _sentence(error, self._source.kind)
         if text != self._why:
             log.warning("%s is down: %s", self.name, text)
         self._why = text
 
-    def _tell_return(self, operations: Any) -> None:
-        """Log that a source is up, if the log said before that it was down or late."""
+    def _log_return(self, operations: Any) -> None:
         if self._why or self.is_late:
-            log.warning("%s is up: %d operations", self.name, len(operations))
+            log.warning("%s is up: %s", self.name, counted(len(operations), "operation"))
         self._why, self.is_late = "", False
 
-    def _tell_misses(self, operations: Iterable[Operation]) -> None:
+    def _log_misses(self, operations: Iterable[Operation]) -> None:
         """Log patterns that take nothing and new names for what is not there: most are mistakes."""
         from enfold.sources.choosing import choosing
 
@@ -343,7 +375,7 @@ def _sentence(error: Exception, kind: str) -> str:
     """Why a source cannot be opened; a package of ours that is missing is told with what installs it."""
     if isinstance(error, ModuleNotFoundError) and kind != "functions":
         return f"it needs {error.name}: pip install 'enfold[{kind}]'"
-    return str(error) or type(error).__name__
+    return sentence_of(error)
 
 
 def _is_login(error: Exception) -> bool:
@@ -353,13 +385,16 @@ def _is_login(error: Exception) -> bool:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
+def _nothing() -> None:
+    """There is nothing to leave."""
+
+
 class _Opened(msgspec.Struct, frozen=True):
-    """A source that is open: its operations, whether calls run, what was left out, and what it lacks."""
+    """A source that is open: its operations, whether calls run, and what can be lost and found again, if anything."""
 
     operations: Any
     is_busy: Callable[[], bool]
-    skipped: Iterable[Problem] = ()
-    needs: Iterable[str] = ()
+    source: Any = None
 
 
 async def _end_of_calls(opened: _Opened) -> None:
@@ -371,12 +406,28 @@ def _open(source: SourceEntry, config: Config) -> AbstractAsyncContextManager[_O
     return {"mcp": _open_mcp, "openapi": _open_openapi, "functions": _open_functions}[source.kind](source, config)
 
 
+# The keys that are options of the same name.
+_CHOICES: Final = ("include", "exclude", "rename", "timeout")
+_MCP_OPTIONS: Final = (
+    *_CHOICES,
+    "kinds",
+    "durable",
+    "on_crash",
+    "reads",
+    "advertise_output",
+    "log_level",
+    "protocol",
+)
+_OPENAPI_OPTIONS: Final = (*_CHOICES, "base_url", "credentials", "headers", "normalize", "server_variables")
+
+
 @asynccontextmanager
 async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.mcp import MCPLimits, from_mcp
     from enfold.sources.mcp.mcp_targets import Command, server_from_entry
 
     entry = source.entry
+    options = {name: entry[name] for name in _MCP_OPTIONS if name in entry}
     server = server_from_entry(entry)
     if isinstance(server, Command) and server.cwd is None:
         server = msgspec.structs.replace(server, cwd=config.folder)
@@ -390,25 +441,15 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
         server,
         namespace=source.namespace,
         name=source.name,
-        kinds=entry.get("kinds", ("tool", "resource", "prompt")),
-        include=entry.get("include"),
-        exclude=entry.get("exclude"),
-        rename=entry.get("rename"),
         policy=policy_of(entry),
         access=access_of(entry),
-        timeout=entry.get("timeout", "default"),
-        durable=entry.get("durable"),
-        on_crash=entry.get("on_crash"),
         limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
-        reads=entry.get("reads"),
-        advertise_output=entry.get("advertise_output", True),
-        log_level=entry.get("log_level", "info"),
-        protocol=entry.get("protocol", "auto"),
+        **options,
         **_shape(entry),
     ) as operations:
-        yield _Opened(operations, lambda: operations.is_busy)
+        yield _Opened(operations, lambda: operations.is_busy, operations)
 
 
 @asynccontextmanager
@@ -417,15 +458,13 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     from enfold.sources.openapi.service_client import OpenAPILimits
 
     entry = source.entry
-    taken = ("base_url", "credentials", "headers", "include", "exclude", "rename", "normalize", "server_variables")
-    options = {name: entry[name] for name in taken if name in entry}
+    options = {name: entry[name] for name in _OPENAPI_OPTIONS if name in entry}
     limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
     # Reading a document may mean fetching it: not on the loop.
     imported = await asyncio.to_thread(
         from_openapi,
         _located(entry["openapi"], config),
         namespace=source.namespace,
-        timeout=entry.get("timeout", "default"),
         allow_hosts=tuple(patterns(entry.get("allow_hosts"))),
         allow_files=[_located(each, config) for each in patterns(entry.get("allow_files"))],
         private_headers=tuple(patterns(entry.get("private_headers"))),
@@ -436,7 +475,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     async with imported:
         running = RunningCalls()
         operations = [_counted(_governed(operation, source), running) for operation in imported]
-        yield _Opened(operations, lambda: bool(running), imported.report.skipped, imported.report.needs)
+        yield _Opened(operations, lambda: bool(running), imported)
 
 
 @asynccontextmanager
@@ -449,7 +488,7 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     choice = choosing(entry.get("include"), entry.get("exclude"), entry.get("rename"))
     chosen = [operation for operation in found if choice.takes(operation.spec)]
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
-    placed = [each.with_spec(each.spec.replace(namespace=_below(source, each))) for each in renamed]
+    placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
     operations = [_governed(operation, source) for operation in placed]
     running = RunningCalls()
     if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
@@ -463,14 +502,14 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
 
 def _counted(operation: Operation, running: RunningCalls) -> Operation:
     handler = None if operation.handler is None else running.counted(operation.handler)
-    return operation.with_handler(handler)
+    return operation.replace(handler=handler)
 
 
 def _renamed(operation: Operation, name: str) -> Operation:
     spec = operation.spec
     if name == spec.name:
         return operation
-    return operation.with_spec(spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
+    return operation.replace(spec=spec.replace(name=name, meta={**spec.meta, "original_name": spec.name}))
 
 
 def _below(source: SourceEntry, operation: Operation) -> str:
@@ -490,14 +529,8 @@ def _governed(operation: Operation, source: SourceEntry) -> Operation:
         from enfold.sources.durability import durability  # loaded where a source is durable
 
         spec = durability(entry.get("durable"), entry.get("on_crash")).apply(spec)
-    governed = Operation(
-        spec,
-        operation.handler,
-        signature=operation.signature,
-        policy=policy_of(entry).over(operation.policy),
-        inline=operation.inline,
-        origin=Origin(source.kind, source.name),
-    )
+    policy, origin = policy_of(entry).over(operation.policy), Origin(source.kind, source.name)
+    governed = operation.replace(spec=spec, policy=policy, origin=origin)
     if source.kind != "functions" or not _shape(entry):
         return governed
     from enfold.sources.shaping import shaping
@@ -506,7 +539,6 @@ def _governed(operation: Operation, source: SourceEntry) -> Operation:
 
 
 def _shape(entry: dict[str, Any]) -> dict[str, Any]:
-    """What the file changes about the operations themselves."""
     return {name: entry[name] for name in ("fix", "describe", "select") if name in entry}
 
 

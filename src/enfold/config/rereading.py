@@ -6,28 +6,51 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
-from enfold.config.config_file import read_config
+from enfold.config.config_file import Config, parse_config, read_config
 from enfold.config.opening import ConfiguredRegistry
 from enfold.errors import CallError
+from enfold.files import FileVersion, file_version, make_private_folder, replace_file
 from enfold.log import Log
-
-__all__ = ["Rereading", "reread"]
 
 log: Final = Log("enfold.config")
 
 INTERVAL: Final = 0.25  # seconds between two looks at the file
 
-Stamp: TypeAlias = tuple[int, int, int] | None
+
+class InForce:
+    """The version of a file that several processes follow, kept for one of them that is started again.
+
+    It begins with that version and not with the file, which may be wrong by then, or half of a change.
+    """
+
+    def __init__(self, place: Path) -> None:
+        """`place` is a file of ours in a folder that nobody else can read: a configuration may hold secrets."""
+        self._place = place
+
+    def keep(self, config: Config) -> None:
+        """Keep it; an OSError where that cannot be done. The folder may have been cleaned away, and is made anew."""
+        make_private_folder(self._place.parent)
+        replace_file(self._place, msgspec.msgpack.encode((config.text, config.version)))
+
+    def over(self, first: Config, environ: Mapping[str, str]) -> Config:
+        """What is in force; `first` where nothing has been taken up since."""
+        try:
+            text, version = msgspec.msgpack.decode(self._place.read_bytes(), type=tuple[str, FileVersion])
+        except OSError:
+            return first
+        return parse_config(first.path, environ, text, version)
 
 
 @asynccontextmanager
-async def reread(registry: ConfiguredRegistry, environ: Mapping[str, str]) -> AsyncIterator[Rereading]:
-    """Keep a registry as its file says, while the block runs."""
-    rereading = Rereading(registry, environ)
+async def reread(
+    registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None
+) -> AsyncIterator[Rereading]:
+    """Keep a registry as its file says, while the block runs; `in_force` is told what is taken up."""
+    rereading = Rereading(registry, environ, in_force)
     task = asyncio.get_running_loop().create_task(rereading.run())
     try:
         yield rereading
@@ -39,11 +62,14 @@ async def reread(registry: ConfiguredRegistry, environ: Mapping[str, str]) -> As
 class Rereading:
     """Looks at the file from time to time, and when it is told to."""
 
-    def __init__(self, registry: ConfiguredRegistry, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None
+    ) -> None:
         self._registry = registry
         self._environ = environ
+        self._in_force = in_force
         self._path = registry.config.path
-        self._taken = _stamp(self._path)
+        self._seen = registry.config.version
         self._wanted = asyncio.Event()
 
     def now(self) -> None:
@@ -51,16 +77,19 @@ class Rereading:
         self._wanted.set()
 
     async def run(self) -> None:
-        seen = self._taken
+        seen = self._seen
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), INTERVAL)
-            before, seen = seen, _stamp(self._path)
+            before, seen = seen, file_version(self._path)
             # One that is being written is read when it rests.
-            if self._wanted.is_set() or (seen != self._taken and seen == before):
+            if self._wanted.is_set() or (seen != self._seen and seen == before):
                 self._wanted.clear()
-                self._taken = seen
-                self._read()
+                self._seen = seen
+                try:
+                    self._read()
+                except Exception as error:  # noqa: BLE001  # whatever it is, the next change is read
+                    log.error("%s could not be taken up", self._path, error=error)  # noqa: TRY400  # our log takes the exception
 
     def _read(self) -> None:
         before = self._registry.config
@@ -71,14 +100,14 @@ class Rereading:
             return
         difference = self._registry.take(msgspec.structs.replace(found, logins=before.logins))
         log.warning("%s was read again: %s", self._path, difference)
+        self._keep(found)
         if difference.untaken:
             log.warning("Start the program anew: a change of %s is only taken up then", ", ".join(difference.untaken))
 
-
-def _stamp(path: str) -> Stamp:
-    """What differs between two versions of a file, such as its time; None where the file is not there."""
-    try:
-        found = Path(path).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    def _keep(self, config: Config) -> None:
+        if self._in_force is None:
+            return
+        try:
+            self._in_force.keep(config)
+        except OSError as error:
+            log.warning("A process that is started again will read %s anew: %s", self._path, error)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any
 
-__all__ = ["RunningCalls"]
-
-Handler = Callable[..., Any]
+from enfold.operation import is_coroutine_function
 
 
 class RunningCalls:
@@ -21,64 +19,52 @@ class RunningCalls:
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def counted(self, handler: Handler) -> Handler:
-        """The same handler, and of the same kind, whose calls are counted while they run."""
-        if iscoroutinefunction(handler):
-            return self._counted_coroutine(handler)
-        if isasyncgenfunction(handler):
-            return self._counted_stream(handler)
-        if isgeneratorfunction(handler):
-            return self._counted_generator(handler)
-        return self._counted_function(handler)
+    def counted(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """The same handler, whose calls count while they run: what it gives may go on after it has returned."""
 
-    def _counted_coroutine(self, handler: Handler) -> Handler:
         @wraps(handler)
-        async def run(*args: Any, **arguments: Any) -> Any:
-            with _Mark(self._running):
-                return await handler(*args, **arguments)
+        async def call(*args: Any, **arguments: Any) -> Any:
+            with self._marked():
+                return self._until_over(await handler(*args, **arguments))
 
-        return run
-
-    def _counted_stream(self, handler: Handler) -> Handler:
         @wraps(handler)
-        async def run(*args: Any, **arguments: Any) -> AsyncGenerator[Any]:
-            with _Mark(self._running):
-                items = handler(*args, **arguments)
-                try:
-                    async for item in items:
-                        yield item
-                finally:
-                    await items.aclose()
+        def start(*args: Any, **arguments: Any) -> Any:
+            with self._marked():
+                return self._until_over(handler(*args, **arguments))
 
-        return run
+        return call if is_coroutine_function(handler) else start
 
-    def _counted_generator(self, handler: Handler) -> Handler:
-        @wraps(handler)
-        def run(*args: Any, **arguments: Any) -> Generator[Any]:
-            with _Mark(self._running):
-                yield from handler(*args, **arguments)
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """One call among those that run; adding to a set and discarding from it is safe in threads."""
+        mark = object()
+        self._running.add(mark)
+        try:
+            yield
+        finally:
+            self._running.discard(mark)
 
-        return run
+    def _until_over(self, given: Any) -> Any:
+        """What a handler gives, counted on where that is a stream or something to wait for."""
+        if hasattr(given, "__aiter__"):
+            return self._items(given)
+        if hasattr(given, "__next__"):
+            return self._blocking_items(given)
+        return self._awaited(given) if hasattr(given, "__await__") else given
 
-    def _counted_function(self, handler: Handler) -> Handler:
-        @wraps(handler)
-        def run(*args: Any, **arguments: Any) -> Any:
-            with _Mark(self._running):
-                return handler(*args, **arguments)
+    async def _awaited(self, given: Awaitable[Any]) -> Any:
+        with self._marked():
+            return await given
 
-        return run
+    async def _items(self, stream: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+        with self._marked():
+            try:
+                async for item in stream:
+                    yield item
+            finally:
+                if isinstance(stream, AsyncGenerator):
+                    await stream.aclose()
 
-
-class _Mark:
-    """One call among those that run; adding to a set and discarding from it is safe in threads."""
-
-    __slots__ = ("_running",)
-
-    def __init__(self, running: set[object]) -> None:
-        self._running = running
-
-    def __enter__(self) -> None:
-        self._running.add(self)
-
-    def __exit__(self, *_: object) -> None:
-        self._running.discard(self)
+    def _blocking_items(self, stream: Iterator[Any]) -> Generator[Any]:
+        with self._marked():
+            yield from stream

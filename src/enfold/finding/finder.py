@@ -20,8 +20,6 @@ from enfold.schema.advertised import Advertising, first_sentence
 if TYPE_CHECKING:
     from enfold.finding.index import Index
 
-__all__ = ["MOST_FOUND", "Description", "Finder", "Found"]
-
 MOST_FOUND: Final = 50
 DEFAULT_LIMIT: Final = 5
 _LONGEST: Final = 200  # characters of a description
@@ -78,7 +76,7 @@ class Finder:
 
         def is_wanted(spec: OperationSpec) -> bool:
             is_there = may_list(spec.access_control, identity) and (kind is None or spec.type == kind)
-            return is_there and (source is None or _is_below(spec, source))
+            return is_there and (source is None or spec.lies_in(source))
 
         if not words.strip():
             wanted = (spec for spec in self._offered() if is_wanted(spec))
@@ -117,7 +115,6 @@ class Finder:
 
 
 def _split_filters(query: str) -> tuple[str, dict[str, str]]:
-    """The words of a query, and what it says about where to search."""
     found = dict(_FILTER.findall(query))
     return _FILTER.sub(" ", query), found
 
@@ -134,7 +131,3 @@ def _result(spec: OperationSpec) -> str:
 
 def _is_searched(spec: OperationSpec) -> bool:
     return kind_of(spec) in _SEARCHED
-
-
-def _is_below(spec: OperationSpec, namespace: str) -> bool:
-    return spec.namespace == namespace or spec.namespace.startswith(f"{namespace}.")

@@ -5,18 +5,18 @@ Ranking is BM25 over weighted fields, raised by how much of an operation's name 
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from math import log
 from typing import Any, Final
+from weakref import finalize
 
 import msgspec
 
-from enfold.finding.words import search_words
 from enfold.operation import OperationSpec
-
-__all__ = ["Index"]
 
 # The fields, and what a word in each of them counts.
 _FIELDS: Final = {"name": 3.0, "namespace": 1.0, "description": 1.0, "arguments": 0.3, "output": 0.3}
@@ -55,6 +55,7 @@ class Index:
     def __init__(self) -> None:
         # One thread at a time is the business of whoever owns the index.
         self._database = sqlite3.connect(":memory:", check_same_thread=False)
+        finalize(self, self._database.close)  # a registry has no end of its own at which to close it
         self._database.execute(_CREATE)
         self._rows: dict[str, _Row] = {}
         self._by_number: dict[int, _Row] = {}
@@ -76,7 +77,7 @@ class Index:
     def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
         """The operations that fit best, of those that are wanted."""
         asked = frozenset(search_words(query[:_LONGEST]))
-        words = self._telling(asked)
+        words = self._rarest(asked)
         if not words:
             return []
         ranked = self._candidates(words, max(limit, _CANDIDATES), is_wanted)
@@ -84,8 +85,8 @@ class Index:
         best = sorted(ranked, key=lambda found: self._score(found[0], found[1], asked, common), reverse=True)
         return [row.spec for row, _ in best[:limit]]
 
-    def _telling(self, words: Iterable[str]) -> list[str]:
-        """The rarest of some words, which tell the most and cost the least; those nearly all have, only for want of others."""
+    def _rarest(self, words: Iterable[str]) -> list[str]:
+        """The rarest words, which tell the most; words that nearly all operations have, only where there are no others."""
         rarest = sorted(words, key=lambda word: (self._counts.get(word, 0), word))[:_MOST_ASKED]
         common = len(self._rows) * _COMMON
         telling = [word for word in rarest if self._counts.get(word, 0) <= common]
@@ -135,10 +136,16 @@ def _texts(spec: OperationSpec) -> tuple[str, str, str, str, str]:
     original = spec.meta.get("original_name")
     name = spec.name if not isinstance(original, str) else f"{spec.name} {original}"
     about = " ".join(filter(None, (spec.title, spec.description, *spec.tags)))
-    return name, spec.namespace, about, " ".join(_said(spec.input_schema)), " ".join(_named(spec.output_schema))
+    return (
+        name,
+        spec.namespace,
+        about,
+        " ".join(_argument_texts(spec.input_schema)),
+        " ".join(_output_names(spec.output_schema)),
+    )
 
 
-def _said(schema: Any) -> Iterator[str]:
+def _argument_texts(schema: Any) -> Iterator[str]:
     """The names of arguments, and what is said about them."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     for name, each in properties.items() if isinstance(properties, dict) else ():
@@ -148,7 +155,7 @@ def _said(schema: Any) -> Iterator[str]:
             yield description
 
 
-def _named(schema: Any) -> Iterator[str]:
+def _output_names(schema: Any) -> Iterator[str]:
     """The names of an output's fields, the outer ones first; each definition is looked into once."""
     definitions = schema.get("$defs", {}) if isinstance(schema, dict) else {}
     level = [schema]
@@ -178,3 +185,73 @@ def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Itera
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     properties = schema.get("properties")
     return properties if isinstance(properties, dict) else {}
+
+
+# --- the words of texts and names -------------------------------------------------------------------------------------
+
+# Scripts without spaces between words, of which each sign is taken for a word.
+_SIGNS: Final = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+# A word of capitals, one that may begin with a capital, a number, or a sign.
+_WORD: Final = re.compile(rf"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z{_SIGNS}]+|[A-Z]+|\d+|[{_SIGNS}]")
+
+# Words that say nothing about what is looked for.
+_EMPTY: Final = frozenset(
+    """
+    a about all an and any are as at based be by can could do does e each etc for from g given how i if in into is
+    it its me more my of on or our please provided related relevant should so some specific such that the their
+    them then there these this those to up us use used using via was we what when where which who will with would
+    you your
+    """.split()  # noqa: SIM905  # words, as they are read
+)
+
+# An ending, what takes its place, and how many letters must stay before it. The first that fits counts.
+_ENDINGS: Final = (
+    ("ations", "at", 4),
+    ("ation", "at", 4),
+    ("izing", "iz", 3),
+    ("ized", "iz", 3),
+    ("ments", "", 4),
+    ("ment", "", 4),
+    ("edly", "", 3),
+    ("sses", "ss", 2),
+    ("ches", "ch", 2),
+    ("shes", "sh", 2),
+    ("ing", "", 3),
+    ("ies", "y", 2),
+    ("xes", "x", 2),
+    ("ers", "", 4),
+    ("ors", "or", 3),
+    ("ed", "", 3),
+    ("er", "", 4),
+    ("ly", "", 4),
+    ("s", "", 3),
+)
+
+
+def split_words(text: str) -> Iterator[str]:
+    """The words of a text or a name, in small letters: `getHTTPServer_v2` has get, http, server, v and 2."""
+    return (found.lower() for found in _WORD.findall(text))
+
+
+def search_words(text: str) -> list[str]:
+    """The words of a text by which it is found: without those that say nothing, each without its ending."""
+    return [_stem(word) for word in split_words(text) if word not in _EMPTY]
+
+
+@lru_cache(maxsize=20_000)
+def _stem(word: str) -> str:
+    if len(word) < 4 or not word.isascii():
+        return word
+    word = _without_ending(word)
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":  # stopped, stop
+        word = word[:-1]
+    if len(word) > 3 and word[-1] == "e":
+        word = word[:-1]
+    return f"{word[:-1]}i" if len(word) > 3 and word[-1] == "y" else word
+
+
+def _without_ending(word: str) -> str:
+    for ending, instead, least in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= least and not (ending == "s" and word[-2] in "su"):
+            return word[: -len(ending)] + instead
+    return word

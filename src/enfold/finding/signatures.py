@@ -9,8 +9,6 @@ import msgspec
 
 from enfold.operation import OperationSpec, OperationType
 
-__all__ = ["outline", "signature"]
-
 Schema: TypeAlias = dict[str, Any]
 
 _MOST_OPTIONS: Final = 8  # optional arguments in a signature

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.operation import OperationSpec
 
 __all__ = ["DEFAULT_FORMAT", "FORMATS", "Format", "Verbs", "find_format", "register_format"]
@@ -107,8 +107,7 @@ def find_format(name: str) -> Format:
     if name in FORMATS:
         return FORMATS[name]
     expected = f"one of {', '.join(FORMATS)}"
-    details = {"argument": "format", "reason": "constraint", "expected": expected}
-    raise CallError("VALIDATION_ERROR", f'There is no format "{name[:64]}": use {expected}', details)
+    raise invalid_argument("format", "constraint", expected, f'There is no format "{name[:64]}": use {expected}')
 
 
 def register_format(name: str, module: Verbs) -> Format:

@@ -34,8 +34,8 @@ def convert(wire: Any, source: Verbs, target: Verbs) -> Conversion:
     written = target.write(envelope)
     lost = tuple(ResultWarning(LOST, path) for path in _missing(_facts(envelope), _facts_again(written, target)))
     # A target that has a place for warnings gets to know of the loss itself; another one keeps what it has.
-    told = target.write(msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *lost))) if lost else written
-    return Conversion(told, lost)
+    final = target.write(msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *lost))) if lost else written
+    return Conversion(final, lost)
 
 
 def _convert_failure(error: CallError, target: Verbs) -> Conversion:

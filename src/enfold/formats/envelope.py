@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enfold.envelope import (
-    RESPONSE_META_SCHEMA,
-    ResponseEnvelope,
-    from_wire,
-    is_response_envelope,
-    local_envelope,
-    to_wire,
-)
+from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope, local_envelope, to_wire
+from enfold.envelope_schemas import RESPONSE_META_SCHEMA
 from enfold.errors import CallError, FormatError
 from enfold.operation import OperationSpec
 

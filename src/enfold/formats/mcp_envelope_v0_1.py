@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from enfold.envelope import (
-    REPAIRS,
-    MCPResponseMeta,
-    ResponseEnvelope,
-    ResultWarning,
-    TextContent,
-    error_of,
-    json_text,
-    local_envelope,
-)
+from enfold.content import TextContent, json_text
+from enfold.envelope import REPAIRS, MCPResponseMeta, ResponseEnvelope, ResultWarning, error_of, local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.provenance.records import Evidence, Record
 from enfold.self_named import ENVELOPE_VERSION as VERSION
@@ -223,7 +215,7 @@ class _Warning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: list[Evidence] | UnsetType = UNSET
 
 
-class _Error(_Warning, frozen=True, forbid_unknown_fields=True):
+class _WireError(_Warning, frozen=True, forbid_unknown_fields=True):
     retryable: bool = False
 
 
@@ -240,7 +232,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema_version: Literal["mcp.envelope.v0.1"]
     result: Any
     provenance: Record | None = None
-    errors: list[_Error] = []
+    errors: list[_WireError] = []
     warnings: list[_Warning] = []
     meta: _Meta | UnsetType = UNSET
 
@@ -269,12 +261,12 @@ def _read_warning(wire: Mapping[str, Any]) -> ResultWarning:
     )
 
 
-def _read_error(error: _Error, wire: dict[str, Any], envelope: ResponseEnvelope[Any]) -> CallError:
+def _read_error(error: _WireError, wire: dict[str, Any], envelope: ResponseEnvelope[Any]) -> CallError:
     details: dict[str, Any] = {} if error.details is UNSET else dict(error.details)
-    told = _ReadError(own_code(error.code), error.message, details, error.retryable)
-    told.wire = wire
-    told.partial = envelope
-    return told
+    failure = _ReadError(own_code(error.code), error.message, details, error.retryable)
+    failure.wire = wire
+    failure.partial = envelope
+    return failure
 
 
 def _read_warning_code(code: str) -> str:

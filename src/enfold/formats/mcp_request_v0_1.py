@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.formats import mcp_envelope_v0_1
 from enfold.operation.context import Preferences
 from enfold.operation.spec import OperationSpec
@@ -88,11 +88,10 @@ def _or_none(value: Any) -> Any:
 
 
 def _refused(argument: str, expected: str) -> CallError:
-    details = {"argument": argument, "reason": "type", "expected": expected}
-    return CallError("VALIDATION_ERROR", f"{argument or 'The request'} must be {expected}", details)
+    return invalid_argument(argument, "type", expected, f"{argument or 'The request'} must be {expected}")
 
 
-class _Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RequestedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     version: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
 
@@ -107,7 +106,7 @@ class _Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the schema of `mcp.request.v0.1` says."""
 
     schema_version: Literal["mcp.request.v0.1"]
-    tool: _Tool
+    tool: _RequestedTool
     params: Any
     artifacts: tuple[ArtifactRef, ...]
     request_id: Annotated[str, Meta(max_length=200)] | UnsetType = UNSET
@@ -150,12 +149,12 @@ def _cut_answer(answer: dict[str, Any], limit: int) -> dict[str, Any]:
     size = _size(answer)
     if size <= limit:
         return answer
-    told = {
+    warning = {
         "code": TRUNCATED,
         "message": f"The result was cut: the answer had {size} bytes, {limit} were allowed",
         "details": {"size": size, "limit": limit},
     }
-    framed = {**answer, "result": None, "warnings": [*answer.get("warnings", ()), told]}
+    framed = {**answer, "result": None, "warnings": [*answer.get("warnings", ()), warning]}
     part = _cut(answer["result"], limit - _size(framed) + len("null"))
     return framed if part is UNSET else {**framed, "result": part}
 

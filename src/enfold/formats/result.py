@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -36,7 +35,11 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
         return {f"result{index}": value for index, value in enumerate(data)}
     if values == 0 and data is None:
         return {}
-    return {"result": b64encode(data).decode() if isinstance(data, bytes) else data}
+    if not isinstance(data, bytes):
+        return {"result": data}
+    from base64 import b64encode  # few results are bytes
+
+    return {"result": b64encode(data).decode()}
 
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.content import json_text
 from enfold.envelope import (
     LocalResponseMeta,
     MCPResponseMeta,
     ResponseEnvelope,
     ResultWarning,
     error_of,
-    json_text,
     local_envelope,
 )
 from enfold.errors import CallError, FormatError
@@ -83,7 +83,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
 
 def write_error(error: CallError, operation_id: str) -> dict[str, Any]:  # noqa: ARG001  # every format has these two
     """The failure as a sentence with an icon and as an error payload."""
-    if isinstance(error, _ReadError) and error.payload is not None:
+    if isinstance(error, _BlockError) and error.payload is not None:
         return _wire(error.summary, error.payload, error.wire_meta, is_error=True)
     return _write_failure(error)
 
@@ -141,14 +141,14 @@ class WorkflowPayload(msgspec.Struct, frozen=True, rename="camel"):
 # --- what is carried along, so that what was read can be written again as it was ----------------------------------
 
 
-class _ReadEnvelope(ResponseEnvelope[Any], frozen=True):
+class _BlockEnvelope(ResponseEnvelope[Any], frozen=True):
     """An envelope that was read, with the meta of its block."""
 
     more_meta: dict[str, Any] = msgspec.field(default_factory=dict)
     _stamp: str = ""
 
 
-class _ReadError(CallError):
+class _BlockError(CallError):
     """A failure that was read, with the payload that told of it."""
 
     payload: Any = None
@@ -169,7 +169,7 @@ def _text_block(text: str) -> dict[str, Any]:
 
 
 def _meta(tool: str, envelope: ResponseEnvelope[Any] | None = None) -> dict[str, Any]:
-    if isinstance(envelope, _ReadEnvelope):
+    if isinstance(envelope, _BlockEnvelope):
         return {"tool": tool, "ts": envelope._stamp, "version": VERSION, **envelope.more_meta}
     stamp = envelope.meta.timestamp if envelope is not None and isinstance(envelope.meta, LocalResponseMeta) else None
     return {"tool": tool, "ts": _iso_time(stamp), "version": VERSION}
@@ -337,7 +337,7 @@ def _read_payload(block: ToolEnvelope, is_error: bool | None, summary: str | Non
         raise _read_error(block, payload, summary)
     meta = LocalResponseMeta(block.meta["tool"], _milliseconds(block.meta["ts"]))
     more = {name: value for name, value in block.meta.items() if name not in ("tool", "ts", "version")}
-    return _ReadEnvelope(block.payload, meta, more_meta=more, _stamp=block.meta["ts"])
+    return _BlockEnvelope(block.payload, meta, more_meta=more, _stamp=block.meta["ts"])
 
 
 def _milliseconds(text: str) -> int:
@@ -350,14 +350,14 @@ def _milliseconds(text: str) -> int:
 
 
 def _read_error(block: ToolEnvelope, payload: ErrorPayload | None, summary: str | None) -> CallError:
-    told = _ReadError("EXECUTION_ERROR", summary or "The tool failed")
+    failure = _BlockError("EXECUTION_ERROR", summary or "The tool failed")
     if payload is not None:
         found = failure_of_payload(payload)
-        told = _ReadError(found.code, found.message, found.details, found.retryable)
-        told.row = found.row
-    told.payload, told.wire_meta = block.payload, block.meta
-    told.summary = summary if summary is not None else _error_summary(block.payload, retry_is_safe=told.retryable)
-    return told
+        failure = _BlockError(found.code, found.message, found.details, found.retryable)
+        failure.row = found.row
+    failure.payload, failure.wire_meta = block.payload, block.meta
+    failure.summary = summary if summary is not None else _error_summary(block.payload, retry_is_safe=failure.retryable)
+    return failure
 
 
 def _read_summary(text: str, *, is_error: bool) -> ResponseEnvelope[Any]:

@@ -1,14 +1,15 @@
-"""JSON Schemas of what formats write around a result, and their references."""
+"""JSON Schemas of what formats write around a result."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["around", "object_schema", "with_references"]
+from enfold.schema.keywords import with_references
+
+__all__ = ["around", "object_schema"]
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -51,36 +52,3 @@ def object_schema(properties: Schema, definitions: Schema | None = None) -> Sche
         "additionalProperties": False,
     }
     return {**schema, "$defs": dict(definitions)} if definitions else schema
-
-
-# --- references ---------------------------------------------------------------------------------------------------
-
-# Below the first stand values, whatever they look like; below the second, schemas by names that are the user's.
-_VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
-_BY_NAME: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-
-
-def with_references(schema: Any, change: Callable[[str], str]) -> Any:
-    """The schema with each of its references changed; a part with an `$id` stays whole, its references start there."""
-    if isinstance(schema, list):
-        return [with_references(item, change) for item in schema]
-    if not isinstance(schema, dict) or "$id" in schema:
-        return schema
-    return {key: _member(key, value, change) for key, value in schema.items()}
-
-
-def _member(key: str, value: Any, change: Callable[[str], str]) -> Any:
-    if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-        return change(value)
-    if key in _VALUES:
-        return value
-    if key == "discriminator" and isinstance(value, dict) and isinstance(value.get("mapping"), dict):
-        return {**value, "mapping": {name: _branch(branch, change) for name, branch in value["mapping"].items()}}
-    if key in _BY_NAME and isinstance(value, dict):
-        return {name: with_references(schema, change) for name, schema in value.items()}
-    return with_references(value, change)
-
-
-def _branch(named: Any, change: Callable[[str], str]) -> Any:
-    """A branch that a discriminator names: by a reference, which is changed, or by a schema's bare name."""
-    return change(named) if isinstance(named, str) and named.startswith("#") else named

@@ -10,11 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
 from enfold.operation.repeats import EntryKey, Owner, Run
-
-__all__ = ["KEEP", "PER_IDENTITY", "KeyQuota", "MemoryOnceStore", "not_ended_yet", "refuse_other_input"]
 
 KEEP: Final = 3600.0  # seconds in which a second call with the same key gets the first result
 PER_IDENTITY: Final = 10_000  # keys of one identity that are kept at the same time
@@ -23,8 +21,8 @@ BYTES_PER_IDENTITY: Final = 64 * 1024 * 1024
 
 def refuse_other_input(expected: str, digest: str) -> None:
     if expected != digest:
-        details = {"argument": "idempotencyKey", "reason": "constraint", "expected": "the same input"}
-        raise CallError("VALIDATION_ERROR", "This idempotency key was used with another input", details)
+        message = "This idempotency key was used with another input"
+        raise invalid_argument("idempotencyKey", "constraint", "the same input", message)
 
 
 def not_ended_yet() -> CallError:
@@ -76,7 +74,7 @@ class KeyQuota:
 # --- in memory ----------------------------------------------------------------------------------------------------
 
 
-class _Entry(msgspec.Struct):
+class _FirstResult(msgspec.Struct):
     digest: str
     outcome: asyncio.Future[bytes]
     running: asyncio.Task[Outcome] | None = None
@@ -119,11 +117,11 @@ class MemoryOnceStore:
         """Run the first call; whoever leaves it meanwhile finds its result when they come again."""
         self._quota.take(key.owner)
         loop = asyncio.get_running_loop()
-        entry = entries[key] = _Entry(digest, loop.create_future())
+        entry = entries[key] = _FirstResult(digest, loop.create_future())
         entry.running = loop.create_task(self._run(entries, entry, key, run))
         return result_of(await asyncio.shield(entry.running))
 
-    async def _run(self, entries: _Entries, entry: _Entry, key: EntryKey, run: Run) -> Outcome:
+    async def _run(self, entries: _Entries, entry: _FirstResult, key: EntryKey, run: Run) -> Outcome:
         try:
             outcome = await outcome_of(run)
             text = _write(outcome)
@@ -146,7 +144,7 @@ class MemoryOnceStore:
                 del self._owners[owner]
 
 
-class _Entries(dict[EntryKey, _Entry]):
+class _Entries(dict[EntryKey, _FirstResult]):
     """The entries of one identity: those that run, and then those that are kept, the oldest first."""
 
     def __init__(self, limit: int) -> None:
@@ -155,7 +153,7 @@ class _Entries(dict[EntryKey, _Entry]):
         self._size = 0
         self._kept: deque[EntryKey] = deque()
 
-    def keep(self, key: EntryKey, entry: _Entry, size: int, until: float) -> None:
+    def keep(self, key: EntryKey, entry: _FirstResult, size: int, until: float) -> None:
         """Keep what has ended; where it is too much, the oldest of the same identity go."""
         entry.expires_at, entry.size, entry.running = until, size, None
         self._kept.append(key)

@@ -9,8 +9,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, from_wire, to_wire
 from enfold.errors import CallError
 from enfold.operation.repeats import Run
-
-__all__ = ["Failure", "Outcome", "failure", "outcome_of", "result_of", "success"]
+from enfold.schema.plain import unwritable
 
 MAX_MESSAGE: Final = 2_000  # characters
 
@@ -22,6 +21,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     details: dict[str, Any] = {}
     retryable: bool = False
+    hidden: str | None = None  # what is said instead where the words of an exception are for nobody
+    category: str | None = None  # this and the next where they are not those of the code
+    recoverable: bool | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,8 +36,14 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def success(envelope: ResponseEnvelope[Any]) -> Outcome:
+    """The outcome of a call that gave a result; one that cannot be written down is a failure, as on every surface."""
     warnings = [warning.to_wire() for warning in envelope.warnings]
-    return Outcome(to_wire(envelope), warnings, envelope.provenance)
+    outcome = Outcome(to_wire(envelope), warnings, envelope.provenance)
+    try:
+        msgspec.json.encode(outcome)
+    except (TypeError, ValueError, RecursionError) as error:
+        return failure(unwritable(envelope.data, error))
+    return outcome
 
 
 def failure(error: CallError) -> Outcome:
@@ -45,7 +53,8 @@ def failure(error: CallError) -> Outcome:
         details = error.details
     except (TypeError, ValueError, RecursionError):
         details = {}
-    return Outcome(failure=Failure(error.code, error.message[:MAX_MESSAGE], details, error.retryable))
+    kept = Failure(error.code, error.message[:MAX_MESSAGE], details, error.retryable, error.hidden, *error.own_kind())
+    return Outcome(provenance=error.provenance, failure=kept)
 
 
 async def outcome_of(run: Run) -> Outcome:
@@ -62,7 +71,10 @@ def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
     """The envelope of an outcome; its failure is raised."""
     if outcome.output is None:
         told = outcome.failure or Failure("UNKNOWN_ERROR", "An entry without outcome")
-        raise CallError(told.code, told.message, dict(told.details), told.retryable)
+        error = CallError(told.code, told.message, dict(told.details), told.retryable)
+        error.provenance, error.hidden = outcome.provenance, told.hidden
+        error.take_kind(told.category, told.recoverable)
+        raise error
     envelope = from_wire(outcome.output)
     if not outcome.warnings and outcome.provenance is None:
         return envelope

@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Attempts"]
-
 FREE: Final = 5  # mistakes that cost nothing
 STEP: Final = 0.2  # seconds between two answers after the first of the others, doubled by each
 LONGEST: Final = 10.0

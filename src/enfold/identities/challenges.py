@@ -7,8 +7,6 @@ from typing import Any, Final, Literal, TypeAlias
 
 from enfold.operation import OperationSpec
 
-__all__ = ["WELL_KNOWN", "challenge", "metadata_url", "protected_resource", "scopes_of"]
-
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
 Reason: TypeAlias = Literal["invalid_token", "insufficient_scope", "invalid_request"]

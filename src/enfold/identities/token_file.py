@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from enfold.files import FileVersion, file_version, replace_file, try_lock
 from enfold.identities.tokens import Tokens, hash_token, new_token
 from enfold.log import Log
 from enfold.operation import Identity
 
-__all__ = ["Entry", "TokenFile", "add_token", "list_tokens", "read_duration", "read_resources", "revoke_tokens"]
-
 SHOWN: Final = 8  # digits of its hash by which a token is named
+PAUSE: Final = 0.01  # seconds between two looks at a file that another program changes
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 _log: Final = Log("enfold.identities.tokens")
@@ -140,21 +140,14 @@ def _changing(path: Path) -> Iterator[list[Entry]]:
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
         yield entries
         text = msgspec.json.format(msgspec.json.encode(entries), indent=2) + b"\n"
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        with os.fdopen(os.open(beside, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(text)
-        beside.replace(path)
+        replace_file(path, text)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    try:
-        import fcntl  # which Windows does not have
-    except ImportError:  # another system: two changes at the same moment are not likely enough to matter
-        yield
-        return
     with path.with_name(f".{path.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while try_lock(lock.fileno()) is False:
+            time.sleep(PAUSE)
         yield
 
 
@@ -165,22 +158,25 @@ class TokenFile:
         """A file that is wrong is told here; one that becomes wrong later leaves what it said before in force."""
         self._path = Path(path)
         self._clock = clock
-        self._mark: Any = None
-        self._entries: list[Entry] = []
-        self._tokens = Tokens([])
-        self._until = 0.0  # when the next of them expires
+        self._version = file_version(path)  # before the text: what changes in between is seen as a change
         self._entries = list_tokens(self._path)
-        self._mark = self._seen()
         self._sort_out()
 
     def identify(self, token: str) -> Identity | None:
         """The identity a token stands for now."""
-        mark = self._seen()
-        if mark != self._mark:
-            self._read(mark)
+        return self._now().identify(token)
+
+    def known(self, identity_id: str) -> Identity | None:
+        """What all tokens of an identity allow now; None where it has none any more."""
+        return self._now().known(identity_id)
+
+    def _now(self) -> Tokens:
+        version = file_version(self._path)
+        if version != self._version:
+            self._read(version)
         if self._clock() >= self._until:
             self._sort_out()
-        return self._tokens.identify(token)
+        return self._tokens
 
     def examine(self, token: str) -> tuple[Identity | None, str]:
         """The identity a token stands for, or the sentence that says why it stands for none."""
@@ -190,17 +186,10 @@ class TokenFile:
             return None, f"refused by {self._path}: the token of {known[0].id} expired at {known[0].expires}"
         return identity, f"refused by {self._path}: it is not in it"
 
-    def _seen(self) -> Any:
+    def _read(self, version: FileVersion) -> None:
+        self._version = version
         try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
-
-    def _read(self, mark: Any) -> None:
-        self._mark = mark
-        try:
-            self._entries = [] if mark is None else list_tokens(self._path)
+            self._entries = [] if version is None else list_tokens(self._path)
         except (OSError, ValueError) as error:
             _log.error("The tokens stay as they were: %s", error)
             return

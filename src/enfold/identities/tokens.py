@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Iterable, Mapping, Sized
 from hashlib import sha256
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -13,22 +13,6 @@ from enfold.errors import CallError
 from enfold.identities.attempts import Attempts
 from enfold.log import Log
 from enfold.operation import Identity
-
-__all__ = [
-    "AnyOf",
-    "Client",
-    "Door",
-    "Tokens",
-    "Verifier",
-    "address_of",
-    "bearer_token",
-    "hash_token",
-    "new_token",
-    "no_identity",
-    "refused_token",
-    "tokens_from_environment",
-    "verified",
-]
 
 VARIABLE: Final = "ENFOLD_TOKENS"
 
@@ -42,6 +26,13 @@ class Verifier(Protocol):
 
     def identify(self, token: str) -> Identity | Awaitable[Identity | None] | None:
         """The identity a token stands for, or None; an `async def` may look it up elsewhere."""
+
+
+@runtime_checkable
+class _Listing(Protocol):
+    """A verifier that knows its identities by name."""
+
+    def known(self, identity_id: str) -> Identity | None: ...
 
 
 async def verified(tokens: Verifier, token: str) -> Identity | None:
@@ -60,23 +51,24 @@ class Door:
     """Who may come in by which token; `issuers` are the URLs of those who give them."""
 
     def __init__(self, verifier: Verifier, attempts: Attempts | None = None) -> None:
-        self._verifier = verifier
+        self.verifier = verifier
         self._attempts = attempts or Attempts()
 
     @property
     def issuers(self) -> list[str]:
-        return [each.issuer for each in getattr(self._verifier, "issuers", ())]
+        return [each.issuer for each in getattr(self.verifier, "issuers", ())]
 
-    async def enter(self, authorization: str, client: Client) -> Identity | None:
-        """The identity behind an `Authorization` header; None, after a while, where there is none."""
+    async def enter(self, authorization: str, client: Client) -> Identity:
+        """The identity behind an `Authorization` header; one behind which there is none is refused, after a while."""
         token = bearer_token(authorization)
-        identity = None if token is None else await verified(self._verifier, token)
+        identity = None if token is None else await verified(self.verifier, token)
         if identity is None:
             address = address_of(client)
             _log.warning("A token from %s was refused", address or "an unknown address")
             from asyncio import sleep  # loaded by then; the commands start faster without it
 
             await sleep(self._attempts.failed(address))
+            raise refused_token()
         return identity
 
 
@@ -92,6 +84,19 @@ class AnyOf:
             identity = await verified(verifier, token)
             if identity is not None:
                 return identity
+        return None
+
+    def current(self, identity: Identity) -> Identity | None:
+        """The identity with what it may do now; None where only an issuer could say, who knows nobody by name.
+
+        ACCESS_DENIED where it has no token any more.
+        """
+        lists = [each for each in self._verifiers if isinstance(each, _Listing)]
+        known = [found for each in lists if (found := each.known(identity.id)) is not None]
+        if known:
+            return _together(known)
+        if len(lists) == len(self._verifiers):
+            raise CallError("ACCESS_DENIED", f"{identity.id} has no token any more", {"reason": "invalid_token"})
         return None
 
     def __len__(self) -> int:
@@ -131,11 +136,26 @@ class Tokens:
         # choose, and all that they could tell of is the digest, from which no token is found.
         return self._identities.get(sha256(token.encode("utf-8", "surrogatepass")).digest())
 
+    def known(self, identity_id: str) -> Identity | None:
+        """What all tokens of an identity allow together; None where it has none."""
+        found = [identity for identity in self._identities.values() if identity.id == identity_id]
+        return _together(found) if found else None
+
     def __len__(self) -> int:
         return len(self._identities)
 
     def __repr__(self) -> str:
         return f"<Tokens of {len(self)} identities>"
+
+
+def _together(identities: list[Identity]) -> Identity:
+    """One identity with what several of the same id may do."""
+    resources: dict[str, list[str]] = {}
+    for each in identities:
+        for name, actions in (each.resources or {}).items():
+            resources.setdefault(name, []).extend(actions)
+    scopes = frozenset[str]().union(*(each.scopes for each in identities))
+    return Identity(identities[0].id, scopes, resources or None)
 
 
 def new_token() -> str:
@@ -158,10 +178,10 @@ def bearer_token(authorization: str) -> str | None:
     return token.strip() or None
 
 
-def tokens_from_environment(environ: Mapping[str, str], name: str = VARIABLE) -> Tokens | None:
+def tokens_from_environment(environ: Mapping[str, str]) -> Tokens | None:
     """Tokens from a variable, as a file lists them, which may stand there in clear; None where it is not set."""
-    text = environ.get(name)
-    return _read(text.encode(), name) if text else None
+    text = environ.get(VARIABLE)
+    return _read(text.encode(), VARIABLE) if text else None
 
 
 _HASHED: Final = "sha256:"
@@ -177,7 +197,7 @@ def _digest(text: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of a list of tokens."""
 
     id: str
@@ -188,7 +208,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _read(text: bytes, where: str) -> Tokens:
     try:
-        entries = msgspec.json.decode(text, type=list[_Entry])
+        entries = msgspec.json.decode(text, type=list[_TokenEntry])
         return Tokens([(entry.token, Identity(entry.id, entry.scopes, entry.resources)) for entry in entries])
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token

@@ -9,7 +9,8 @@ from enfold.operation import Operation
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
-    from enfold.introspection.calls import CallLog
+    from enfold.introspection.ended_calls import CallLog
+    from enfold.introspection.payloads import Payloads
     from enfold.provenance import Recorder, RecordStore
     from enfold.tasks import Tasks
 
@@ -32,11 +33,14 @@ def introduce(
         reserved.offer("calls", lambda: _call_operations(registry))
 
 
-def keep_calls(registry: Registry) -> CallLog:
-    """Keep the last calls of a registry from now on, for whoever asks for them later."""
-    from enfold.introspection.calls import CallLog, call_operations  # as below
+def keep_calls(registry: Registry, payloads: Payloads | None = None) -> CallLog:
+    """Keep the last calls of a registry from now on, for whoever asks for them later.
 
-    log = CallLog(registry)
+    `payloads` take what each was given and gave; they are those of the registry's policy.
+    """
+    from enfold.introspection.ended_calls import CallLog, call_operations  # as below
+
+    log = CallLog(registry, payloads)
     log.begin()
     operations = list(call_operations(log))
     registry.reserved.offer("calls", lambda: operations)
@@ -54,13 +58,13 @@ def _operations(registry: Registry) -> Iterable[Operation]:
 
 
 def _call_operations(registry: Registry) -> Iterable[Operation]:
-    from enfold.introspection.calls import CallLog, call_operations
+    from enfold.introspection.ended_calls import CallLog, call_operations
 
     return call_operations(CallLog(registry))
 
 
 def _task_operations(tasks: Tasks) -> Iterable[Operation]:
-    from enfold.introspection.tasks import task_operations
+    from enfold.introspection.task_verbs import task_operations
 
     return task_operations(tasks)
 

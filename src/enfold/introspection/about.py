@@ -12,8 +12,6 @@ from enfold.operation import Context, Identity, Operation
 from enfold.registry import Registry
 from enfold.reserved import reserved_operation
 
-__all__ = ["About", "CallerSummary", "SurfaceAddress", "about_operations"]
-
 
 class SurfaceAddress(msgspec.Struct, frozen=True):
     """A way to call the operations; its address is relative to that of the program."""

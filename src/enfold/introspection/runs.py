@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from functools import partial
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from enfold.access import EVERYTHING
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.operation import Context, Identity, Operation
 from enfold.provenance.artifacts import caller_of
 from enfold.provenance.lineage import verify_run
+from enfold.provenance.record_store import RecordStore, StoredRun
 from enfold.provenance.records import read_record
-from enfold.provenance.store import RecordStore, StoredRecordError
-from enfold.provenance.verification import Verdict
+from enfold.provenance.verification import Verdict, verify
 from enfold.reserved import ADMIN, reserved_operation
-
-__all__ = ["Lineage", "LineageNode", "RunSummary", "run_operations"]
 
 MOST_RUNS: Final = 500
 
 
 class RunSummary(msgspec.Struct, frozen=True):
-    """A run that was recorded."""
+    """A run that was recorded, and what verification says of its record alone."""
 
     run_id: str
     operation: str
@@ -35,6 +33,8 @@ class RunSummary(msgspec.Struct, frozen=True):
     inputs: int
     outputs: int
     methods: list[str]
+    verified: bool
+    faults: list[str]
 
 
 class LineageNode(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         until: int | None = None,
         limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RUNS)] = 100,
     ) -> list[RunSummary]:
-        """List the runs that were recorded, newest first.
+        """List the runs that were recorded, newest first; one whose record was changed is there, and says so.
 
         Args:
             operation: Only runs of this operation.
@@ -78,8 +78,8 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         own = _only_caller(context.identity)
         if own is not None and caller not in (None, own):
             return []
-        find = partial(store.find, operation=operation, since=since, until=until, limit=limit)
-        return [_summary(record) for record in await asyncio.to_thread(find, identity=own or caller)]
+        asked = {"operation": operation, "identity": own or caller, "since": since, "until": until, "limit": limit}
+        return await asyncio.to_thread(_listed, store, asked)
 
     async def lineage(run_id: str, context: Context) -> Lineage:
         """Show one run with its ancestors and descendants, its record, and what verification says.
@@ -100,37 +100,55 @@ def _only_caller(identity: Identity | None) -> str | None:
     return identity.id
 
 
+def _listed(store: RecordStore, asked: dict[str, Any]) -> list[RunSummary]:
+    return [_summary(run, _own_verdict(run)) for run in store.find_runs(**asked)]
+
+
+def _own_verdict(run: StoredRun) -> Verdict:
+    return Verdict(run.run_id, (run.fault,)) if run.record is None else verify(run.record)
+
+
 def _lineage(store: RecordStore, run_id: str, own: str | None) -> Lineage:
     kept_for = store.identity_of(run_id)
     if kept_for is None or own not in (None, kept_for):
-        raise CallError("VALIDATION_ERROR", f"There is no record of run {run_id[:100]}", _fault(run_id))
-    try:
-        record = store.get(run_id) or {}
-        found = store.lineage(run_id)
-    except StoredRecordError as error:  # which verification would say, too, without more to show
-        return Lineage(run_id, False, [str(error)], [], [], {})
-    verdicts = {verdict.run_id: verdict for verdict in verify_run(run_id, store)}
-    nodes = [_node(each, verdicts) for each in found if own in (None, store.identity_of(each["run_id"]))]
-    known = {each["run_id"] for each in found}  # of which some may be another's
+        raise _unknown_run(run_id)
+    found = store.related_runs(run_id)
+    verdicts = _verdicts(store, run_id, found)
+    nodes = [_node(run, verdicts) for run in found if own in (None, run.identity)]
+    known = {run.run_id for run in found}  # of which some may be another's
     whole = [verdict for key, verdict in verdicts.items() if key not in known]
     faults = [fault for verdict in whole for fault in verdict.faults]
-    is_verified = not faults and all(node.verified for node in nodes)
+    is_verified = not faults and all(verdict.ok for verdict in verdicts.values())
     notes = [note for verdict in whole for note in verdict.notes]
-    return Lineage(run_id, is_verified, faults, notes, nodes, record)
+    return Lineage(run_id, is_verified, faults, notes, nodes, found[0].record or {})
 
 
-def _fault(run_id: str) -> dict[str, Any]:
-    return {"argument": "run_id", "reason": "constraint", "expected": "the id of a run in the store", "run_id": run_id}
+def _verdicts(store: RecordStore, run_id: str, found: list[StoredRun]) -> dict[str, Verdict]:
+    """What verification says of the runs and of how they hang together; where one was changed, of each by itself."""
+    if all(run.record is not None for run in found):
+        return {verdict.run_id: verdict for verdict in verify_run(run_id, store)}
+    return {run.run_id: _own_verdict(run) for run in found}
 
 
-def _node(record: Mapping[str, Any], verdicts: Mapping[str, Verdict]) -> LineageNode:
-    summary = _summary(record)
-    verdict = verdicts.get(summary.run_id, Verdict(summary.run_id))
-    return LineageNode(summary, verdict.ok, list(verdict.faults), list(verdict.notes))
+def _unknown_run(run_id: str) -> CallError:
+    message = f"There is no record of run {run_id[:100]}"
+    error = invalid_argument("run_id", "constraint", "the id of a run in the store", message)
+    error.details["run_id"] = run_id
+    return error
 
 
-def _summary(record: Mapping[str, Any]) -> RunSummary:
-    read = read_record(record)
+def _node(run: StoredRun, verdicts: Mapping[str, Verdict]) -> LineageNode:
+    verdict = verdicts.get(run.run_id, Verdict(run.run_id))
+    return LineageNode(_summary(run, verdict), verdict.ok, list(verdict.faults), list(verdict.notes))
+
+
+def _summary(run: StoredRun, verdict: Verdict) -> RunSummary:
+    """Of a record that was changed nothing is told but what stands beside it in the store."""
+    told = (verdict.ok, list(verdict.faults))
+    if run.record is None:
+        moment = None if run.time is None else datetime.fromtimestamp(run.time / 1000, UTC).isoformat()
+        return RunSummary(run.run_id, run.operation, moment, run.identity or None, [], 0, 0, [], *told)
+    read = read_record(run.record)
     return RunSummary(
         read.run_id,
         read.tool.name,
@@ -140,4 +158,5 @@ def _summary(record: Mapping[str, Any]) -> RunSummary:
         len(read.inputs),
         len(read.outputs),
         [str(method) for method in read.methods],
+        *told,
     )

@@ -14,8 +14,6 @@ from enfold.registry import Registry
 from enfold.reserved import reserved_operation
 from enfold.source_states import SourceState
 
-__all__ = ["SkippedPlace", "SourceSummary", "source_operations", "source_summaries"]
-
 LOOK = 1.0  # seconds between two questions to other processes
 _WORSE = ("up", "starting", "down")
 
@@ -99,13 +97,8 @@ def _summaries(registry: Registry) -> list[SourceSummary]:
         return [_summary(states[0], operations)]
     by_source: dict[str, list[Operation]] = {}
     for each in operations:
-        by_source.setdefault(each.origin.name or _unnamed(each.origin.kind, states), []).append(each)
+        by_source.setdefault(registry.sources.name_of(each.origin.kind, each.origin.name), []).append(each)
     return [_summary(state, by_source.get(state.name, [])) for state in states]
-
-
-def _unnamed(kind: str, states: list[SourceState]) -> str:
-    """The source of operations that name none: the first of their kind."""
-    return next((state.name for state in states if state.kind == kind), "")
 
 
 def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:

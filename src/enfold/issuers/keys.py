@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
+from enfold.errors import sentence_of
+from enfold.files import FileVersion, file_version
+from enfold.identities.signature_algorithms import algorithms_of
 from enfold.issuers.settings import Issuer, is_trusted_url
 from enfold.log import Log
 
 if TYPE_CHECKING:
     from joserfc.jwk import Key
-
-__all__ = ["Fetch", "KeyRing", "read_key_set"]
 
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
 
@@ -25,9 +26,6 @@ FETCH_SECONDS: Final = 5.0
 MAX_KEYS: Final = 100
 MAX_BYTES: Final = 1 << 20
 MIN_RSA_BITS: Final = 2048
-
-_KINDS: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-_CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "EdDSA": "Ed25519", "Ed25519": "Ed25519"}
 
 _log: Final = Log("enfold.issuers")
 
@@ -43,7 +41,7 @@ class KeyRing:
         self._fetched: float | None = None  # when the keys were last seen
         self._tried: float | None = None  # when they were last asked for
         self._fetching = asyncio.Lock()
-        self._file: tuple[int, int, int] | None = None
+        self._version: FileVersion = None  # of a file of keys
 
     async def find(self, kid: str | None, algorithm: str) -> list[Key]:
         """The keys that a token may be signed with; none where the issuer has no such key, or was never reached."""
@@ -76,7 +74,7 @@ class KeyRing:
                 async with asyncio.timeout(FETCH_SECONDS):
                     self._keys = await self._fetch_keys()
             except Exception as error:  # noqa: BLE001  # whatever keeps them from us, the keys we know stay in force
-                _log.warning("The keys of %s cannot be fetched: %s", self._issuer.issuer, _sentence(error))
+                _log.warning("The keys of %s cannot be fetched: %s", self._issuer.issuer, sentence_of(error))
                 return
             self._fetched = self._tried
 
@@ -87,18 +85,13 @@ class KeyRing:
     def _read_file(self) -> None:
         """Read a file of keys anew when it was changed; one that cannot be read leaves nobody in."""
         try:
-            found = Path(self._issuer.jwks).stat()
-            mark = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if mark != self._file:
-                self._file = mark
+            version = file_version(self._issuer.jwks)
+            if version is None or version != self._version:
+                self._version = version
                 self._keys = read_key_set(Path(self._issuer.jwks).read_bytes())
         except (OSError, ValueError) as error:
             self._keys = ()
-            _log.warning("The keys of %s cannot be read: %s", self._issuer.issuer, _sentence(error))
-
-
-def _sentence(error: Exception) -> str:
-    return str(error) or type(error).__name__
+            _log.warning("The keys of %s cannot be read: %s", self._issuer.issuer, sentence_of(error))
 
 
 # --- where they are -----------------------------------------------------------------------------------------------
@@ -106,8 +99,10 @@ def _sentence(error: Exception) -> str:
 
 async def discover(issuer: str, fetch: Fetch) -> str:
     """The URL of an issuer's keys, as it says itself (OpenID Connect Discovery, or RFC 8414)."""
+    from enfold.sources.web.token_endpoint import authorization_server_urls
+
     failed: Exception | None = None
-    for url in _discovery_urls(issuer):
+    for url in reversed(authorization_server_urls(issuer)):  # most who issue JWTs are OpenID providers
         try:
             document = msgspec.json.decode(await fetch(url), type=dict[str, Any])
         except Exception as error:  # noqa: BLE001  # the other address may have it
@@ -120,16 +115,6 @@ async def discover(issuer: str, fetch: Fetch) -> str:
             raise ValueError(f"{url} names no jwks_uri that can be trusted")
         return keys
     raise failed or ValueError("it has no discovery document")
-
-
-def _discovery_urls(issuer: str) -> tuple[str, str]:
-    scheme, _, rest = issuer.partition("://")
-    host, _, path = rest.partition("/")
-    path = path.rstrip("/")
-    return (
-        f"{issuer.rstrip('/')}/.well-known/openid-configuration",
-        f"{scheme}://{host}/.well-known/oauth-authorization-server{'/' if path else ''}{path}",
-    )
 
 
 # --- what they are ------------------------------------------------------------------------------------------------
@@ -150,7 +135,7 @@ def _usable(found: Iterable[Mapping[str, Any]]) -> Iterable[Key]:
     from joserfc.jwk import import_key
 
     for each in found:
-        if each.get("kty") not in _KINDS.values() or each.get("use", "sig") != "sig" or _is_weak(each):
+        if not algorithms_of(each) or each.get("use", "sig") != "sig" or _is_weak(each):
             continue
         try:
             yield import_key({name: value for name, value in each.items() if name in _PUBLIC_FIELDS})
@@ -170,7 +155,6 @@ def _fits(key: Key, kid: str | None, algorithm: str) -> bool:
     return (
         (kid is None or facts.get("kid") == kid)
         and facts.get("alg") in (None, algorithm)
-        and facts["kty"] == _KINDS[algorithm[:2]]
-        and facts.get("crv") == _CURVES.get(algorithm)
+        and algorithm in algorithms_of(facts)
         and "verify" in facts.get("key_ops", ["verify"])
     )

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["ALGORITHMS", "ClaimPlaces", "Issuer", "is_trusted_url", "read_issuers"]
+from enfold.identities.loopback import is_loopback
+from enfold.identities.signature_algorithms import ALGORITHMS
 
-# Asymmetric ones alone: with a shared secret whoever verifies could issue.
-ALGORITHMS: Final = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "EdDSA",
-    "Ed25519",
-)
 LEEWAY: Final = 30.0
 MAX_LEEWAY: Final = 300.0
 
@@ -101,13 +87,4 @@ def is_trusted_url(url: str) -> bool:
         return False
     if parts.username is not None or parts.fragment or not host:
         return False
-    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.errors import CallError, FormatError
-from enfold.issuers.claims import identity_of, time_fault
 from enfold.issuers.keys import MAX_BYTES, Fetch, KeyRing
 from enfold.issuers.settings import Issuer
+from enfold.json_pointer import names
 from enfold.log import Log
 from enfold.operation import Identity
 from enfold.provenance.canonical import read_json
@@ -17,10 +17,12 @@ from enfold.provenance.canonical import read_json
 if TYPE_CHECKING:
     from joserfc.jwk import Key
 
-__all__ = ["Issuers", "RefusedTokenError", "read_unproven"]
-
 MAX_TOKEN: Final = 16 * 1024
 MAX_TRIED: Final = 10  # keys, for a token that names none
+MAX_ID: Final = 256
+MAX_SCOPES: Final = 1000
+# Everything is allowed to the owner of this server alone, whom no issuer can name.
+_EVERYTHING: Final = "*"
 _TYPES: Final = frozenset({"jwt", "at+jwt", "application/at+jwt", "application/jwt"})
 
 _log: Final = Log("enfold.issuers")
@@ -44,8 +46,7 @@ class Issuers:
         """`fetch` gets what is at a URL; without it our own HTTP client does."""
         _need_joserfc()
         self.issuers = tuple(issuers)
-        get = fetch or _Web().get
-        self._rings = {each.issuer: (each, KeyRing(each, get, clock)) for each in self.issuers}
+        self._rings = {each.issuer: (each, KeyRing(each, fetch or _fetch, clock)) for each in self.issuers}
         self._clock = clock
 
     async def identify(self, token: str) -> Identity | None:
@@ -67,15 +68,10 @@ class Issuers:
         _check_signature(token, keys[:MAX_TRIED], algorithm)
         # The same text is read once: what was signed is what was read.
         _check_audience(unproven, issuer)
-        fault = time_fault(unproven, self._clock(), issuer.leeway)
-        if fault is not None:
-            raise RefusedTokenError(*fault)
+        _check_times(unproven, self._clock(), issuer.leeway)
         if "cnf" in unproven:
             raise RefusedTokenError("bearer", "it is bound to a key of its owner, and no proof of that is taken here")
-        try:
-            return identity_of(unproven, issuer)
-        except ValueError as error:
-            raise RefusedTokenError("claims", str(error)) from None
+        return _identity_of(unproven, issuer)
 
     def _ring_of(self, name: Any) -> tuple[Issuer, KeyRing]:
         found = self._rings.get(name) if isinstance(name, str) else None
@@ -159,24 +155,77 @@ def _check_audience(claims: Mapping[str, Any], issuer: Issuer) -> None:
         raise RefusedTokenError("audience", "it is meant for somebody else")
 
 
+def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> None:
+    """Refuse a token out of its time, and one that does not say when it ends."""
+    for name in ("exp", "nbf", "iat"):
+        value = claims.get(name)
+        if value is None and name != "exp":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RefusedTokenError("form", f"{name} is no time")
+    if now >= claims["exp"] + leeway:
+        raise RefusedTokenError("expired", "it has expired")
+    if claims.get("nbf", now) > now + leeway:
+        raise RefusedTokenError("not_yet", "it is not valid yet")
+    if claims.get("iat", now) > now + leeway:
+        raise RefusedTokenError("not_yet", "it was issued in the future")
+
+
+def _identity_of(claims: Mapping[str, Any], issuer: Issuer) -> Identity:
+    """The identity that the claims of a verified token describe."""
+    found = _look_up(claims, issuer.claims.id)
+    if not isinstance(found, str) or not 0 < len(found) <= MAX_ID or not found.isprintable():
+        raise RefusedTokenError("claims", f"{issuer.claims.id} names nobody")
+    scopes = frozenset(scope for place in issuer.claims.scopes for scope in _words(claims, place)) - {_EVERYTHING}
+    if len(scopes) > MAX_SCOPES:
+        raise RefusedTokenError("claims", f"it has more than {MAX_SCOPES} scopes")
+    return Identity(f"{issuer.prefix}{found}", scopes, _resources(claims, issuer.claims.resources))
+
+
+def _look_up(claims: Mapping[str, Any], place: str) -> Any:
+    """What a claim holds: a name that has dots or slashes itself comes before a path."""
+    if not place or place in claims:
+        return claims.get(place)
+    parts = names(place) if place.startswith("/") else place.split(".")
+    found: Any = claims
+    for part in parts:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _words(claims: Mapping[str, Any], place: str) -> list[str]:
+    found = _look_up(claims, place)
+    if isinstance(found, str):
+        return found.split()
+    return [word for word in found if isinstance(word, str)] if isinstance(found, list) else []
+
+
+def _resources(claims: Mapping[str, Any], place: str) -> dict[str, list[str]] | None:
+    found = _look_up(claims, place) if place else None
+    if found is None:
+        return None
+    if not isinstance(found, Mapping) or not all(_are_actions(actions) for actions in found.values()):
+        raise RefusedTokenError("claims", f"{place} is no table of resources and actions")
+    return {str(name): list(actions) for name, actions in found.items()}
+
+
+def _are_actions(actions: Any) -> bool:
+    return isinstance(actions, list) and all(isinstance(action, str) for action in actions)
+
+
 # --- fetching -----------------------------------------------------------------------------------------------------
 
 
-class _Web:
-    """Our HTTP client, opened with the first fetch; a redirect is not followed."""
+async def _fetch(url: str) -> bytes:
+    """What is at a URL, got by our own HTTP client; a redirect is not followed."""
+    from enfold.sources.web import open_client
+    from enfold.sources.web.token_endpoint import exchange
 
-    async def get(self, url: str) -> bytes:
-        from enfold.sources.web import Request, open_client
-        from enfold.sources.web.urls import split_url
-
-        client = open_client()
-        try:
-            response = await client.send(Request("GET", *split_url(url), [("accept", "application/json")], None))
-            try:
-                if response.status != 200:
-                    raise ValueError(f"{url} answers {response.status}")
-                return await response.body(MAX_BYTES)
-            finally:
-                await response.close()
-        finally:
-            await client.aclose()
+    client = open_client()
+    try:
+        status, _, body = await exchange(client.send, "GET", url, {"accept": "application/json"}, limit=MAX_BYTES)
+    finally:
+        await client.aclose()
+    if status != 200:
+        raise ValueError(f"{url} answers {status}")
+    return body

@@ -1,6 +1,7 @@
 """The MCP protocol as values, and what handlers may offer and ask over it. No I/O; used by the source and the surface."""
 
-from enfold.mcp.asking import (
+from enfold.mcp.offers import PromptMessage, completion, prompt, resource
+from enfold.operation.asking import (
     Answer,
     Question,
     ask,
@@ -15,7 +16,6 @@ from enfold.mcp.asking import (
     sample,
     sampling,
 )
-from enfold.mcp.offers import PromptMessage, completion, prompt, resource
 
 __all__ = [
     "Answer",

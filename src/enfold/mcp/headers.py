@@ -9,19 +9,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.mcp.json_rpc import HEADER_MISMATCH, ProtocolError, RPCMessage
+from enfold.mcp.json_rpc import HEADER_MISMATCH, ProtocolError, RPCMessage, fields_of
 from enfold.mcp.task_extension import TASK_METHODS
-
-__all__ = [
-    "NAMED_BY",
-    "Mirror",
-    "check_argument_headers",
-    "check_headers",
-    "mirror_header",
-    "mirrors_of",
-    "read_value",
-    "write_value",
-]
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 
@@ -105,20 +94,17 @@ class Mirror(msgspec.Struct, frozen=True):
         return f"mcp-param-{self.name}".lower().encode()
 
 
-def mirrors_of(schema: Mapping[str, Any]) -> tuple[Mirror, ...]:
-    """The arguments a tool's schema marks; none where one mark is wrong, because clients then drop the tool."""
+def mirrors_of(schema: Any) -> tuple[Mirror, ...] | None:
+    """The arguments a tool's schema marks; None where one mark is wrong, because clients then drop the tool."""
     found = tuple(_marked(schema, ()))
     names = [mirror.name.lower() for mirror in found]
     is_legal = all(_TOKEN.fullmatch(mirror.name) and mirror.type in _PRIMITIVES for mirror in found)
-    return found if is_legal and len(set(names)) == len(names) else ()
+    return found if is_legal and len(set(names)) == len(names) else None
 
 
 def _marked(schema: Any, path: tuple[str, ...]) -> Iterator[Mirror]:
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    for name, part in properties.items() if isinstance(properties, Mapping) else ():
-        if not isinstance(part, Mapping):
-            continue
-        if ANNOTATION in part:
+    for name, part in fields_of(fields_of(schema).get("properties")).items():
+        if ANNOTATION in fields_of(part):
             yield Mirror((*path, name), str(part[ANNOTATION]), str(part.get("type")))
         yield from _marked(part, (*path, name))
 
@@ -135,22 +121,22 @@ def check_argument_headers(mirrors: tuple[Mirror, ...], headers: Headers, argume
         raw, value = headers.get(mirror.header), _argument(mirror, arguments)
         if raw is None and value is None:
             continue
-        told = None if raw is None else read_value(raw)
-        if value is None or told is None or not _is_same(mirror, told, value):
+        repeated = None if raw is None else read_value(raw)
+        if value is None or repeated is None or not _is_same(mirror, repeated, value):
             raise _mismatch(f"Mcp-Param-{mirror.name} does not repeat the argument {'.'.join(mirror.path)}")
 
 
 def _argument(mirror: Mirror, arguments: Any) -> Any:
     for name in mirror.path:
-        arguments = arguments.get(name) if isinstance(arguments, Mapping) else None
+        arguments = fields_of(arguments).get(name)
     return arguments if isinstance(arguments, str | int | float) else None
 
 
-def _is_same(mirror: Mirror, told: str, value: Any) -> bool:
+def _is_same(mirror: Mirror, repeated: str, value: Any) -> bool:
     """Numbers are compared as numbers: 42.0 and 42 are the same."""
-    if mirror.type == "integer" and not isinstance(value, bool | str) and _DECIMAL.fullmatch(told):
-        return bool(int(told.partition(".")[0]) == value)
-    return told == _written(value)
+    if mirror.type == "integer" and not isinstance(value, bool | str) and _DECIMAL.fullmatch(repeated):
+        return bool(int(repeated.partition(".")[0]) == value)
+    return repeated == _written(value)
 
 
 def _written(value: Any) -> str:

@@ -8,38 +8,6 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-__all__ = [
-    "CAPABILITIES_KEY",
-    "CLIENT_KEY",
-    "FORMAT_KEY",
-    "HEADER_MISMATCH",
-    "IDEMPOTENCY_KEY",
-    "INTERNAL_ERROR",
-    "INVALID_PARAMS",
-    "INVALID_REQUEST",
-    "LOG_LEVEL_KEY",
-    "METHOD_NOT_FOUND",
-    "MISSING_CAPABILITY",
-    "NAMESPACE_KEY",
-    "PARSE_ERROR",
-    "RESOURCE_NOT_FOUND",
-    "SERVER_KEY",
-    "SUBSCRIPTION_KEY",
-    "UNSUPPORTED_VERSION",
-    "VERSION_KEY",
-    "ProtocolError",
-    "RPCMessage",
-    "RequestId",
-    "encode",
-    "error_message",
-    "notification",
-    "parse",
-    "parse_batch",
-    "passed_meta",
-    "request",
-    "result_message",
-]
-
 FORMAT_KEY: Final = "enfold/format"
 IDEMPOTENCY_KEY: Final = "enfold/idempotencyKey"
 NAMESPACE_KEY: Final = "enfold/namespace"  # in a request for a list: only what lies in this namespace
@@ -102,9 +70,23 @@ class RPCMessage(msgspec.Struct, frozen=True):
         return self.method is not UNSET and self.id is UNSET
 
     @property
+    def is_answer(self) -> bool:
+        return self.id is not UNSET and (self.result is not UNSET or self.error is not UNSET)
+
+    @property
+    def request_id(self) -> RequestId:
+        """The id under which it is answered; 0 where it has none."""
+        return 0 if self.id is UNSET else self.id
+
+    @property
     def meta(self) -> dict[str, Any]:
         found = self.params.get("_meta")
         return found if isinstance(found, dict) else {}
+
+
+def fields_of(value: Any) -> Mapping[str, Any]:
+    """What another has sent, if it is an object; what is none has no fields."""
+    return value if isinstance(value, Mapping) else {}
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -120,7 +102,7 @@ def parse(text: bytes | bytearray) -> RPCMessage:
         raise ProtocolError(INVALID_REQUEST, f"Not a message: {error}", request_id=_id_of(text)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(PARSE_ERROR, f"Not JSON: {error}") from None
-    if message.jsonrpc != "2.0" or (message.method is UNSET and message.id is UNSET):
+    if message.jsonrpc != "2.0" or (message.method is UNSET and not message.is_answer):
         request_id = None if message.id is UNSET else message.id
         raise ProtocolError(INVALID_REQUEST, "Not a message of JSON-RPC 2.0", request_id=request_id)
     return message
@@ -140,13 +122,13 @@ def parse_batch(text: bytes | bytearray, most: int = MAX_BATCH) -> list[RPCMessa
     return [parse(bytes(part)) for part in parts]
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _CountedMessage(msgspec.Struct, frozen=True):
     """The least that a message in an array has: decoding only this counts the messages cheaply."""
 
     jsonrpc: Literal["2.0"]
 
 
-_count: Final = msgspec.json.Decoder(list[_Entry]).decode
+_count: Final = msgspec.json.Decoder(list[_CountedMessage]).decode
 
 
 def _check_count(text: bytes | bytearray, most: int) -> None:
@@ -174,10 +156,10 @@ def result_message(request_id: RequestId, result: Any) -> dict[str, Any]:
 
 
 def error_message(request_id: RequestId | None, error: ProtocolError) -> dict[str, Any]:
-    told = {"code": error.code, "message": error.message}
+    fields = {"code": error.code, "message": error.message}
     if error.data is not UNSET:
-        told["data"] = error.data
-    return {"jsonrpc": "2.0", "id": request_id, "error": told}
+        fields["data"] = error.data
+    return {"jsonrpc": "2.0", "id": request_id, "error": fields}
 
 
 def request(request_id: RequestId, method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from typing import Final
 
-__all__ = ["LEVELS", "place_of"]
-
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _PLACES: Final = {level: place for place, level in enumerate(LEVELS)} | {"warn": 3, "fatal": 5}
 
 
-def place_of(level: str) -> int:
+def urgency_of(level: str) -> int:
     """How urgent a level is; one that nobody knows is as urgent as `info`."""
     return _PLACES.get(level.lower(), 1)

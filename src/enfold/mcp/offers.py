@@ -11,12 +11,10 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.envelope import ContentBlock
+from enfold.content import ContentBlock
 from enfold.mcp.uri_template import is_template, match_uri, names_of
 from enfold.operation import OperationSpec
 from enfold.registry import OperationRegistry
-
-__all__ = ["PromptMessage", "completion", "facts_of", "kind_of", "prompt", "resource"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 # `updates` tells when the resources of its namespace change: a subscription, whose input is a URI.

@@ -6,18 +6,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "HANDSHAKE",
-    "KNOWN",
-    "LATEST",
-    "LATEST_HANDSHAKE",
-    "STATELESS",
-    "UNSAID",
-    "Revision",
-    "find_revision",
-    "negotiate",
-]
-
 
 class Revision(msgspec.Struct, frozen=True):
     """One revision by its date, and what it knows."""

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = [
-    "MAX_TASK_ID",
-    "TASKS",
-    "TASK_METHODS",
-    "declares_tasks",
-    "poll_seconds",
-    "with_tasks",
-    "without_tasks",
-]
+from enfold.mcp.json_rpc import fields_of
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 TASK_METHODS: Final = ("tasks/get", "tasks/update", "tasks/cancel")
@@ -26,15 +18,12 @@ DEFAULT_POLL: Final = 1.0
 
 def declares_tasks(capabilities: Mapping[str, Any]) -> bool:
     """Whether a client with these capabilities takes a task as the answer to a call."""
-    extensions = capabilities.get("extensions")
-    return isinstance(extensions, Mapping) and isinstance(extensions.get(TASKS), Mapping)
+    return isinstance(fields_of(capabilities.get("extensions")).get(TASKS), Mapping)
 
 
 def with_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """The capabilities, and the extension among them."""
-    extensions = capabilities.get("extensions")
-    others = extensions if isinstance(extensions, Mapping) else {}
-    return {**capabilities, "extensions": {**others, TASKS: {}}}
+    return {**capabilities, "extensions": {**fields_of(capabilities.get("extensions")), TASKS: {}}}
 
 
 def without_tasks(capabilities: Mapping[str, Any]) -> dict[str, Any]:

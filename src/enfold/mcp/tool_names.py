@@ -7,8 +7,6 @@ from enfold.operation import Identity, OperationSpec, legal_name, legal_names, w
 from enfold.registry import Registry
 from enfold.reserved import RESERVED
 
-__all__ = ["find_by_tool_name", "tool_names"]
-
 
 def tool_names(registry: Registry) -> dict[str, str]:
     """The tool name of each operation, by its id; those of `enfold` have the names that users leave to them."""

@@ -1,4 +1,4 @@
-"""URI templates, read backwards: which values a URI has for the names in braces.
+"""URI templates: which values a URI has for the names in braces, and the URI that values for them make.
 
 `{name}` stands for one part of a path, `{+name}` and `{name*}` for any number of parts, `{?a,b}` for a query. A server names
 its own templates and a client sends any URI, so neither may make matching slow: see `_pattern`.
@@ -7,18 +7,18 @@ its own templates and a client sends any URI, so neither may make matching slow:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Final
-
-__all__ = ["is_template", "literal_scheme", "match_uri", "names_of"]
+from typing import Any, Final
 
 MAX_LENGTH: Final = 2048  # of a template, and of a URI without its query; a longer URI fits no template
 MAX_NAMES: Final = 32  # in one template
 
-_BRACES: Final = re.compile(r"\{([+?&#./;]?)([^{}]*)\}")
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# Texts, which `re` compiles with the first template: most programs have none.
+_BRACES: Final = r"\{([+?&#./;]?)([^{}]*)\}"
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*\*?"
+_SCHEME: Final = r"[A-Za-z][A-Za-z0-9+.-]*:"
+_RESERVED: Final = ":/?#[]@!$&'()*+,;="
 
 
 def is_template(uri: str) -> bool:
@@ -27,19 +27,35 @@ def is_template(uri: str) -> bool:
 
 def literal_scheme(template: str) -> str:
     """The scheme that all URIs of a template have, with its colon; nothing where a name stands in its place."""
-    found = _SCHEME.match(template)
+    found = re.match(_SCHEME, template)
     return found[0] if found else ""
 
 
 def names_of(template: str) -> tuple[str, ...]:
     """The names a template has, in their order, each once."""
-    found = (name.rstrip("*") for _, names in _BRACES.findall(template) for name in names.split(","))
+    found = (name.rstrip("*") for _, names in re.findall(_BRACES, template) for name in names.split(","))
     return tuple(dict.fromkeys(found))
 
 
 def match_uri(template: str, uri: str) -> dict[str, str] | None:
     """The values that make the template this URI; None where no values do, ValueError for what is no template."""
     return _matcher(template)(uri)
+
+
+def expand_uri(template: str, values: Mapping[str, Any]) -> str:
+    """`{name}` with its value escaped, `{+name}` and `{name*}` with it as it is, `{?a,b}` as a query of those given."""
+    return re.sub(_BRACES, lambda found: _expand(found[1], found[2], values), template)
+
+
+def _expand(operator: str, names: str, values: Mapping[str, Any]) -> str:
+    from urllib.parse import quote  # slow to import, and only for servers with templates
+
+    given = [(name.rstrip("*"), name.endswith("*")) for name in names.split(",") if name.rstrip("*") in values]
+    safe = _RESERVED if operator in ("+", "#") else ""
+    if operator in ("?", "&"):
+        pairs = "&".join(f"{name}={quote(str(values[name]), safe='')}" for name, _ in given)
+        return f"{operator}{pairs}" if pairs else ""
+    return ",".join(quote(str(values[name]), safe=_RESERVED if spans else safe) for name, spans in given)
 
 
 @lru_cache(maxsize=1024)
@@ -83,7 +99,7 @@ def _split(template: str) -> tuple[str, tuple[str, ...]]:
         names.extend(found[2].split(","))
         return ""
 
-    return _BRACES.sub(take, template), tuple(names)
+    return re.sub(_BRACES, take, template), tuple(names)
 
 
 def _pattern(path: str) -> tuple[list[str], re.Pattern[str]]:
@@ -117,7 +133,7 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
     texts: list[str] = []
     groups: list[str] = []
     end = 0
-    for found in _BRACES.finditer(path):
+    for found in re.finditer(_BRACES, path):
         if names and found.start() == end:
             raise ValueError(f"{path!r}: nothing stands between two names, so that they cannot be told apart")
         texts.append(path[end : found.start()])
@@ -129,6 +145,6 @@ def _parts(path: str) -> tuple[list[str], list[str], list[str]]:
 
 def _group(operator: str, name: str, template: str) -> str:
     """The characters that a name may stand for."""
-    if operator not in ("", "+") or not _NAME.fullmatch(name):
+    if operator not in ("", "+") or not re.fullmatch(_NAME, name):
         raise ValueError(f"{template!r}: {{{operator}{name}}} is not understood: use {{name}}, {{+name}} or {{?a,b}}")
     return "." if operator == "+" or name.endswith("*") else "[^/?#]"

@@ -1,16 +1,16 @@
 """What operators see of calls: the record of a call that has ended, those who observe them, traces, counts and lines."""
 
-from enfold.observing.observers import (
-    NOBODY,
-    OK,
-    CallRecord,
-    Observer,
-    Observers,
-    SpanStart,
-    Trace,
-    Tracer,
-    Watch,
-    code_of,
-)
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["NOBODY", "OK", "CallRecord", "Observer", "Observers", "SpanStart", "Trace", "Tracer", "Watch", "code_of"]
+if TYPE_CHECKING:
+    from enfold.observing.call_record import CallRecord
+
+__all__ = ["CallRecord"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CallRecord":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from enfold.observing.call_record import CallRecord  # with the first observer: a registry starts without
+
+    return CallRecord

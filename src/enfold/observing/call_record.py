@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from enfold.envelope import LocalResponseMeta, error_of
+from enfold.errors import safe_code
 from enfold.operation import Origin
 
-__all__ = ["OK", "CallRecord", "SpanStart"]
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
 
 OK: Final = "OK"
+NOBODY: Final = Origin("", "")  # of a call that found no operation
+# The caller was wrong, or came too often: the operation was not run for that.
+REFUSALS: Final = frozenset(
+    {
+        "OPERATION_NOT_FOUND",
+        "INVALID_OPERATION_TYPE",
+        "VALIDATION_ERROR",
+        "ACCESS_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "PAYLOAD_TOO_LARGE",
+    }
+)
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -44,3 +59,10 @@ class SpanStart(msgspec.Struct, frozen=True):
     kind: str = "server"  # or client, internal
     attributes: Mapping[str, Any] = {}
     carrier: Mapping[Any, Any] | None = None
+
+
+def code_of(envelope: ResponseEnvelope[Any]) -> str:
+    """OK, or the code of a result that tells of an error."""
+    if type(envelope.meta) is LocalResponseMeta or not envelope.is_error:
+        return OK
+    return safe_code(error_of(envelope).code)

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from enfold.observing.call_record import OK, CallRecord, SpanStart
-
-__all__ = ["cgi_span", "http_outcome", "http_span", "mcp_outcome", "mcp_span", "outcome", "record_attributes"]
+from enfold.observing.call_record import OK, REFUSALS, CallRecord, SpanStart
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 _LONGEST: Final = 200  # characters of what a stranger chose
@@ -68,17 +66,7 @@ def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[st
 
 
 # The caller was wrong, or gave up: by the conventions that is no error of a server.
-_NOT_OUR_FAULT: Final = frozenset(
-    {
-        "OPERATION_NOT_FOUND",
-        "INVALID_OPERATION_TYPE",
-        "VALIDATION_ERROR",
-        "ACCESS_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "PAYLOAD_TOO_LARGE",
-        "ABORTED",
-    }
-)
+_NOT_OUR_FAULT: Final = REFUSALS | {"ABORTED"}
 
 
 def outcome(record: CallRecord) -> dict[str, Any]:

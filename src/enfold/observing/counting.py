@@ -1,7 +1,8 @@
 """Calls counted by operation, source and code, with the time they took. Numbers alone; how they are written stands elsewhere.
 
 What strangers choose cannot make the counts grow: only operations that there are have a row, at most 500 of them, within a
-bound on their text; all others are counted as `other`.
+bound on their text; all others are counted as `other`. Nor can it take the place of our own codes and of those that
+operations declare.
 """
 
 from __future__ import annotations
@@ -12,33 +13,23 @@ from typing import Final, Protocol
 
 import msgspec
 
-from enfold.observing.observers import CallRecord, Observers
-from enfold.operation import Origin
-
-__all__ = ["BOUNDS", "CallCounts", "CountsSnapshot", "combined"]
+from enfold.errors import CODES
+from enfold.observing.call_record import OK, REFUSALS, CallRecord
+from enfold.observing.observers import Observers
+from enfold.operation import OperationSpec, Origin
 
 BOUNDS: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)  # seconds
 MAX_OPERATIONS: Final = 500
-MAX_CODES: Final = 40  # handlers and servers may have codes of their own
+MAX_DECLARED: Final = 60  # codes that operations declare
+MAX_FOREIGN: Final = 20  # codes that nobody declares: handlers and servers choose them as they like
 MAX_SOURCES: Final = 100
-MAX_TEXT: Final = 1_200_000  # bytes that the rows of operations may take when they are written
+MAX_TEXT: Final = 900_000  # bytes that the rows of operations may take when they are written
+MAX_FOREIGN_TEXT: Final = 300_000  # the same, of rows with codes that nobody declares
 LINES: Final = len(BOUNDS) + 4  # of one row, when it is written
 MAX_KEYS: Final = 20_000  # pairs of an operation and a code whose row is remembered
 OTHER: Final = "other"
 _SUM: Final = len(BOUNDS) + 1
 _LINE: Final = 110  # bytes of a line besides the labels' values
-
-# The caller was wrong, or came too often: the operation was not run for that.
-REFUSALS: Final = frozenset(
-    {
-        "OPERATION_NOT_FOUND",
-        "INVALID_OPERATION_TYPE",
-        "VALIDATION_ERROR",
-        "ACCESS_DENIED",
-        "RESOURCE_EXHAUSTED",
-        "PAYLOAD_TOO_LARGE",
-    }
-)
 
 Row = list[float]  # calls by how long they took, one number for each bound and one beyond, then the sum of seconds
 
@@ -50,6 +41,7 @@ class CountsSnapshot(msgspec.Struct, frozen=True):
     refusals: list[tuple[str, str, int]]  # surface, code
     gauges: list[tuple[str, str, float]]  # name, word
     sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
+    declared: list[str] = []  # codes that operations declare
 
 
 class CountedSource(Protocol):
@@ -63,21 +55,33 @@ class CountedSource(Protocol):
     def state(self) -> str: ...
 
 
+class Declarations(Protocol):
+    """Where the codes are found that an operation declares: a registry."""
+
+    def __contains__(self, operation_id: object, /) -> bool: ...
+    def get_spec(self, operation_id: str, /) -> OperationSpec: ...
+
+
 class BoundedRows:
     """Rows by operation, source and code: as many as their text may be long, and beyond that those of `other`."""
 
     def __init__(self) -> None:
         self._operations: set[str] = set()
         self._sources: set[str] = set()
-        self._codes: set[str] = set()
-        self._room = MAX_TEXT
+        self._foreign: set[str] = set()
+        self._room, self._foreign_room = MAX_TEXT, MAX_FOREIGN_TEXT
+        self.declared: set[str] = set()
         self.rows: dict[tuple[str, str, str], Row] = {}
+
+    def declare(self, code: str) -> None:
+        """Keep a place for a code, beside our own."""
+        _known(code, self.declared, MAX_DECLARED)
 
     def find(self, operation: str, source: str, code: str) -> Row:
         """The row of these three, or of as many of them as there is room for."""
         operation = _known(operation, self._operations, MAX_OPERATIONS)
         source = _known(source, self._sources, MAX_SOURCES)
-        code = _known(code, self._codes, MAX_CODES)
+        code = code if self._is_ours(code) else _known(code, self._foreign, MAX_FOREIGN)
         return (
             self._labelled((operation, source, code))
             or self._labelled((OTHER, source, code))
@@ -88,24 +92,34 @@ class BoundedRows:
         """The row with these labels; None where there is no room for another one."""
         row = self.rows.get(labels)
         cost = 0 if row is not None else LINES * (_LINE + sum(map(_length, labels)))
-        if cost > self._room:
+        is_ours = self._is_ours(labels[2])
+        if cost > (self._room if is_ours else self._foreign_room):
             return None
-        self._room -= cost
+        if is_ours:
+            self._room -= cost
+        else:
+            self._foreign_room -= cost
         return self.rows.setdefault(labels, row or _new_row())
+
+    def _is_ours(self, code: str) -> bool:
+        return code in CODES or code == OK or code in self.declared
 
 
 class CallCounts:
     """An observer that counts; `snapshot` gives what has been counted so far."""
 
-    def __init__(self, observers: Observers, sources: Iterable[CountedSource]) -> None:
+    def __init__(
+        self, observers: Observers, sources: Iterable[CountedSource], declarations: Declarations | None = None
+    ) -> None:
+        """`declarations` is the registry whose operations declare codes: those have rows whatever strangers do."""
         self._observers = observers
         self._sources = sources
+        self._declarations = declarations
         self._found: dict[tuple[str, str], Row] = {}  # by operation and code, as they come
         self._rows = BoundedRows()
         self._refusals: dict[tuple[str, str], int] = {}
 
     def count(self, record: CallRecord) -> None:
-        """Count one call."""
         row = self._found.get((record.operation, record.code))
         if row is None:
             row = self._row(record)
@@ -117,10 +131,21 @@ class CallCounts:
 
     def _row(self, record: CallRecord) -> Row:
         """The row of an operation and a code that come together for the first time."""
-        row = self._rows.find(record.operation, _name(record.origin), record.code)
+        if self._is_declared(record.operation, record.code):
+            self._rows.declare(record.code)
+        row = self._rows.find(record.operation, self._source_of(record.origin), record.code)
         if len(self._found) < MAX_KEYS:
             self._found[record.operation, record.code] = row
         return row
+
+    def _is_declared(self, operation: str, code: str) -> bool:
+        found = self._declarations
+        return found is not None and operation in found and found.get_spec(operation).declared_row(code) is not None
+
+    def _source_of(self, origin: Origin) -> str:
+        """The name of a source as its row says it: of operations that name none, that of the first of their kind."""
+        unnamed = (each.name for each in self._sources if each.kind == origin.kind)
+        return _label(origin.name or next(unnamed, origin.kind))
 
     def snapshot(self) -> CountsSnapshot:
         observers = self._observers
@@ -133,7 +158,8 @@ class CallCounts:
             [(*labels, list(row)) for labels, row in self._rows.rows.items()],
             [(*key, number) for key, number in self._refusals.items()],
             [(name, word, float(number)) for name, found in gauges.items() for word, number in found.items()],
-            [(each.name, each.kind, each.state == "up") for each in list(self._sources)[:MAX_SOURCES]],
+            [(_label(each.name), each.kind, each.state == "up") for each in list(self._sources)[:MAX_SOURCES]],
+            sorted(self._rows.declared),
         )
 
 
@@ -146,8 +172,8 @@ def _length(label: str) -> int:
     return len(label.encode("utf-8", "replace")) + sum(map(label.count, '\\"\n'))
 
 
-def _name(origin: Origin) -> str:
-    return origin.name[:100] or origin.kind
+def _label(source: str) -> str:
+    return source[:100]
 
 
 def _known(word: str, known: set[str], most: int) -> str:
@@ -165,7 +191,10 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
     refusals: dict[tuple[str, str], int] = {}
     gauges: dict[tuple[str, str], float] = {}
     sources: dict[tuple[str, str], bool] = {}
-    for each in snapshots:
+    given = list(snapshots)
+    for code in (code for each in given for code in each.declared):
+        bounded.declare(code)
+    for each in given:
         for operation, source, code, row in each.rows:
             known = bounded.find(operation, source, code)
             known[:] = [a + b for a, b in zip(known, row, strict=True)]
@@ -180,4 +209,5 @@ def combined(snapshots: Iterable[CountsSnapshot]) -> CountsSnapshot:
         [(*key, number) for key, number in refusals.items()],
         [(*key, value) for key, value in gauges.items()],
         [(*key, is_up) for key, is_up in sources.items()],
+        sorted(bounded.declared),
     )

@@ -12,8 +12,6 @@ from prometheus_client.registry import Collector
 
 from enfold.observing.counting import BOUNDS, CountsSnapshot
 
-__all__ = ["written"]
-
 _LABELS: Final = ("operation", "source", "code")
 # Gauges by the name they have in the program: what each is called outside, its label, and what it says.
 _GAUGES: Final = {
@@ -28,6 +26,13 @@ def written(counts: CountsSnapshot, accept: str) -> tuple[bytes, str]:
     """The text, and its content type: the classic format, or OpenMetrics for who accepts it."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Counts(counts))
+    try:
+        return _encoded(registry, accept)
+    except (ValueError, TypeError):  # a version that is none: whoever asks so gets what everybody reads
+        return _encoded(registry, "")
+
+
+def _encoded(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 

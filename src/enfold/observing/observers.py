@@ -8,42 +8,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from enfold.envelope import LocalResponseMeta, error_of
-from enfold.errors import CallError, safe_code
-from enfold.log import Log
-from enfold.observing.call_record import OK, CallRecord, SpanStart
-from enfold.operation import Context, Operation, Origin, new_request_id
+from enfold.errors import safe_code
+from enfold.operation import new_request_id
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope, ResultWarning
+    from enfold.observing.call_record import CallRecord, SpanStart
+    from enfold.observing.spans import Trace, Tracer
+    from enfold.observing.watching import Watch
 
-__all__ = ["NOBODY", "OK", "CallRecord", "Observer", "Observers", "SpanStart", "Trace", "Tracer", "Watch", "code_of"]
+# Imports inside functions: what is needed only where somebody observes.
 
-NOBODY: Final = Origin("", "")  # of a call that found no operation
-
-
-Observer: TypeAlias = Callable[[CallRecord], object]
-
-
-class Trace(Protocol):
-    """The span of one call: between `enter` and `leave` it is the current one, and parent of what is asked of others."""
-
-    def enter(self) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
-        """End it; `attributes` are what the conventions of a surface say of the outcome, and may hold another `name`."""
-
-
-class Tracer(Protocol):
-    """Begins the span of a call, which it enters where it `is_current` until its end."""
-
-    def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None: ...
-
-    def close(self) -> None: ...
+Observer: TypeAlias = "Callable[[CallRecord], object]"
 
 
 class Observers:
@@ -85,6 +62,8 @@ class Observers:
             try:
                 observer(record)
             except Exception as error:  # noqa: BLE001  # who looks on must not disturb the call
+                from enfold.log import Log
+
                 Log("enfold").error("An observer of calls failed", error=error)
 
         return self.add(observe)
@@ -122,11 +101,22 @@ class Observers:
     ) -> None:
         """Tell of a call that was refused before it began; `operation_id` is that of one that there is."""
         if self.end is not None:
+            from enfold.observing.call_record import NOBODY, CallRecord
+
             own = request_id or new_request_id()
             self.end(CallRecord(time.time(), surface, operation_id, NOBODY, safe_code(code), 0.0, own, parent, caller))
 
+    def tell(self, record: CallRecord, trace: Trace | None, attributes: Mapping[str, Any] | None = None) -> None:
+        """Tell of a call that has ended: its span, whose outcome the surface has words for, and those who observe."""
+        if trace is not None:
+            trace.end(record, attributes)
+        if self.end is not None:
+            self.end(record)
+
     def begin(self, start: Callable[[], SpanStart], *, is_stream: bool = False) -> Watch:
         """Begin to watch a call; `start` is asked only where there is a tracer. A stream is entered for each item."""
+        from enfold.observing.watching import Watch
+
         return Watch(self, start, is_stream=is_stream)
 
     def _changed(self) -> None:
@@ -156,84 +146,3 @@ class _FirstLook:
 
     def close(self) -> None:
         """There is nothing to let go of."""
-
-
-class Watch:
-    """One call while it runs; `end` tells of it, once."""
-
-    __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
-
-    def __init__(self, observers: Observers, start: Callable[[], SpanStart], *, is_stream: bool = False) -> None:
-        tracer = observers.tracer
-        self._observers = observers
-        self._began = time.perf_counter()
-        self._is_stream = False
-        self._trace = None if tracer is None else tracer.begin(start(), is_current=not is_stream)
-        self.code = OK
-        self.items: int | None = None
-        self.request_bytes: int | None = None
-        self.warnings: Sequence[ResultWarning] = ()
-        observers.running += 1
-        if is_stream:
-            self.stream()
-
-    def __enter__(self) -> None:
-        if self._trace is not None:
-            self._trace.enter()
-
-    def __exit__(self, *_: object) -> None:
-        if self._trace is not None:
-            self._trace.leave()
-
-    def stream(self) -> None:
-        """What is watched is a stream, and its items are counted."""
-        self._is_stream, self.items = True, 0
-        self._observers.streams += 1
-
-    def item(self) -> None:
-        """The stream has given one more item."""
-        self.items = (self.items or 0) + 1
-
-    def fail(self, error: BaseException) -> None:
-        """What ended the call: an error with a code, or somebody who gave up."""
-        self.code = safe_code(error.code) if isinstance(error, CallError) else "ABORTED"
-
-    def take(self, envelope: ResponseEnvelope[Any]) -> None:
-        """What the result tells."""
-        self.code, self.warnings = code_of(envelope), envelope.warnings
-
-    def end(self, surface: str, operation: Operation, context: Context) -> None:
-        """Tell of the call."""
-        observers = self._observers
-        observers.running -= 1
-        observers.streams -= self._is_stream
-        if self._trace is None and observers.end is None:
-            return
-        identity, warnings = context.identity, self.warnings
-        record = CallRecord(
-            time.time(),
-            surface,
-            operation.spec.id,
-            operation.origin,
-            self.code,
-            time.perf_counter() - self._began,
-            context.request_id,
-            context.parent_request_id,
-            None if identity is None else identity.id,
-            len(warnings),
-            warnings[0].code if warnings else None,
-            self.request_bytes,
-            None,
-            self.items,
-        )
-        if self._trace is not None:
-            self._trace.end(record)
-        if observers.end is not None:
-            observers.end(record)
-
-
-def code_of(envelope: ResponseEnvelope[Any]) -> str:
-    """OK, or the code of a result that tells of an error."""
-    if type(envelope.meta) is LocalResponseMeta or not envelope.is_error:
-        return OK
-    return safe_code(error_of(envelope).code)

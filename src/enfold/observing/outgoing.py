@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["NAMES", "inject"]
-
 NAMES: Final = ("traceparent", "tracestate", "baggage")
 
 # Gives `traceparent`, and `tracestate` and `baggage` where there are such, of the call that runs now.

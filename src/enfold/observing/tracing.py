@@ -15,8 +15,6 @@ from enfold.observing import outgoing
 from enfold.observing.call_record import CallRecord, SpanStart
 from enfold.observing.conventions import outcome, record_attributes
 
-__all__ = ["SpanTracer"]
-
 LONGEST: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 

@@ -7,8 +7,6 @@ from enfold.operation.context import (
     LogMessage,
     Notify,
     Progress,
-    RecordedRun,
-    RunningTask,
     new_request_id,
 )
 from enfold.operation.identity import OPEN, AccessControl, Identity, ReservedAccess, read_access
@@ -60,9 +58,7 @@ __all__ = [
     "Origin",
     "Policy",
     "Progress",
-    "RecordedRun",
     "ReservedAccess",
-    "RunningTask",
     "Schema",
     "function_name",
     "is_coroutine_function",

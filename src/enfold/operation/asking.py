@@ -18,28 +18,12 @@ from enfold.errors import CallError
 if TYPE_CHECKING:
     from enfold.operation.context import Context
 
-__all__ = [
-    "Answer",
-    "InputRequired",
-    "MissingCapability",
-    "Peer",
-    "Question",
-    "ask",
-    "client_capabilities",
-    "close_stream",
-    "elicit",
-    "elicitation",
-    "list_roots",
-    "remember",
-    "resource_updated",
-    "roots",
-    "sample",
-    "sampling",
-]
-
 T = TypeVar("T")
 
 META: Final = "mcp"  # the key of `context.meta` under which a surface puts the peer
+
+# What can be asked of who takes a task without saying what they can answer: they see every question, and answer it or not.
+EVERY_QUESTION: Final[Mapping[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -178,13 +162,13 @@ def list_roots(context: Context, *, key: str | None = None) -> Awaitable[list[di
 
 def client_capabilities(context: Context) -> Mapping[str, Any]:
     """What the client says it can do; nothing where the call did not come over MCP."""
-    peer = _peer(context)
+    peer = peer_of(context)
     return {} if peer is None else peer.capabilities
 
 
 def remember(context: Context, key: str, make: Callable[[], T]) -> T:
     """A value made only once, however many rounds the call takes; it must be JSON."""
-    peer = _peer(context)
+    peer = peer_of(context)
     memory = {} if peer is None else peer.memory
     if key not in memory:
         memory[key] = make()
@@ -193,20 +177,20 @@ def remember(context: Context, key: str, make: Callable[[], T]) -> T:
 
 def resource_updated(context: Context, uri: str) -> None:
     """Tell the clients that follow a resource that it has changed."""
-    peer = _peer(context)
+    peer = peer_of(context)
     if peer is not None:
         peer.resource_updated(uri)
 
 
 def close_stream(context: Context) -> None:
     """Let go of the client's connection during long work; it comes back for the answer. Elsewhere nothing happens."""
-    peer = _peer(context)
+    peer = peer_of(context)
     if peer is not None:
         peer.close_stream()
 
 
 def _one(context: Context, key: str | None, question: Question, read: Callable[[dict[str, Any]], T]) -> Awaitable[T]:
-    peer = _peer(context)
+    peer = peer_of(context)
     name = key or ("" if peer is None else peer.new_key())
 
     async def asked() -> T:
@@ -216,14 +200,15 @@ def _one(context: Context, key: str | None, question: Question, read: Callable[[
 
 
 async def _asked(context: Context, questions: Mapping[str, Question]) -> dict[str, Any]:
-    peer = _peer(context)
+    peer = peer_of(context)
     for question in questions.values():
-        if peer is None or not _offers(peer.capabilities, question.capability):
+        if peer is None or not offers(peer.capabilities, question.capability):
             raise MissingCapability(question.capability)
     return {} if peer is None else await peer.ask(questions)
 
 
-def _offers(capabilities: Any, path: tuple[str, ...]) -> bool:
+def offers(capabilities: Any, path: tuple[str, ...]) -> bool:
+    """Whether capabilities have the one that these names lead to."""
     for name in path:
         if not isinstance(capabilities, Mapping) or name not in capabilities:
             return False
@@ -236,7 +221,8 @@ def _waited(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
     return cast("Awaitable[T]", context.nested_result(call, needs_loop=True))
 
 
-def _peer(context: Context) -> Peer | None:
+def peer_of(context: Context) -> Peer | None:
+    """The client at the other end of the caller's connection, if it can be asked."""
     found = (context.meta or {}).get(META)
     return cast("Peer | None", found)
 

@@ -5,35 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, writable
 from enfold.operation.identity import Identity
 
 if TYPE_CHECKING:
     from enfold.env import Env
-    from enfold.envelope import ResponseEnvelope
     from enfold.operation.asking import Answer
-    from enfold.operation.spec import OperationSpec
-
-__all__ = [
-    "ARTIFACTS",
-    "DETACHABLE",
-    "PREFERENCES",
-    "TASK",
-    "CallState",
-    "Context",
-    "Detached",
-    "LogMessage",
-    "Notify",
-    "Preferences",
-    "Progress",
-    "RecordedRun",
-    "RunningTask",
-    "new_request_id",
-]
+    from enfold.operation.plugged_in import RecordedRun, RunningTask
 
 
 def new_request_id() -> str:
@@ -42,8 +24,7 @@ def new_request_id() -> str:
         try:
             return _fresh_ids.pop()
         except IndexError:
-            bits = os.urandom(16 * 64).hex()
-            _fresh_ids.extend(bits[start : start + 32] for start in range(0, len(bits), 32))
+            _fresh_ids.extend(os.urandom(16 * 64).hex(" ", 16).split())
 
 
 _fresh_ids: Final[list[str]] = []
@@ -88,49 +69,6 @@ _NO_PREFERENCES: Final = Preferences()
 Notify: TypeAlias = Callable[[Progress | LogMessage], None]
 
 
-class RecordedRun(Protocol):
-    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
-
-    def nested(self) -> RecordedRun: ...
-
-    @property
-    def run_id(self) -> str: ...
-
-    @property
-    def is_kept(self) -> bool: ...
-
-    async def keep_success(
-        self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
-    ) -> ResponseEnvelope[Any]: ...
-
-    async def keep_failure(
-        self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
-    ) -> dict[str, Any] | None: ...
-
-    def request(self) -> dict[str, Any]: ...
-
-    def adopt(self, wire: Any) -> None: ...
-
-
-class RunningTask(Protocol):
-    """The task that a handler runs for, as the handler sees it."""
-
-    @property
-    def id(self) -> str:
-        """The same in every attempt: who hands it to another system as its key has the effect there once."""
-
-    @property
-    def attempt(self) -> int:
-        """How often the handler has been started for this task, this time included."""
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        """What earlier attempts have noted."""
-
-    async def note(self, key: str, value: Any) -> None:
-        """Keep a JSON value for later attempts; it is stored when this returns."""
-
-
 class Detached(CallError):  # noqa: N818  # it is no error, it only travels like one
     """The handler has asked all it needs to ask in the call; the surface starts a task, where it runs again."""
 
@@ -168,6 +106,7 @@ class Context:
         "idempotency_key",
         "identity",
         "inline",
+        "is_looked_into",
         "last_event_id",
         "meta",
         "parent_request_id",
@@ -204,6 +143,7 @@ class Context:
         self.idempotency_key: str | None = None  # the same bound to its caller: fit to be handed on to another system
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.select: str | None = None  # what of the result is wanted, where its caller says so
+        self.is_looked_into = False  # whether the result is kept before it is written, and so is plain data
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
@@ -260,11 +200,11 @@ class Context:
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Sent:
         """Tell the caller how far the call is; without a listener nothing happens. It may be awaited."""
-        return self._send(Progress(progress, total, message))
+        return self._send(Progress(progress, total, None if message is None else writable(message)))
 
     def log(self, message: str, level: str = "info", data: Any = None) -> Sent:
         """Tell the caller something on the way. It may be awaited."""
-        return self._send(LogMessage(message, level, data))
+        return self._send(LogMessage(writable(message), level, data))
 
     def _send(self, message: Progress | LogMessage) -> Sent:
         if self._notify is not None:
@@ -348,6 +288,7 @@ class Context:
         another._origin = self
         another.recording = self.recording
         another.select = self.select
+        another.is_looked_into = self.is_looked_into
         return another
 
     def child(self) -> Context:

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["OPEN", "AccessControl", "Identity", "ReservedAccess", "read_access", "words"]
-
 
 class Identity(msgspec.Struct, frozen=True):
     """Who calls, as the transport vouches for it."""

@@ -8,8 +8,6 @@ from typing import Final
 from enfold.errors import CallError
 from enfold.operation.identity import Identity
 
-__all__ = ["CallLimits"]
-
 _MOST_REMEMBERED: Final = 1_000  # callers whose time has passed, before they are forgotten
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-__all__ = ["MAX_ID_LENGTH", "MAX_ID_PARTS", "MAX_NAME_LENGTH", "legal_name", "legal_names", "operation_id", "with_hash"]
+import msgspec
 
 MAX_ID_PARTS: Final = 6
 MAX_ID_LENGTH: Final = 200
 MAX_NAME_LENGTH: Final = 64
 
-_PART: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_ILLEGAL: Final = re.compile(r"[^A-Za-z0-9_-]")
+# A set, because two patterns would be a good part of what importing `enfold` costs.
+_LEGAL: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 def operation_id(namespace: str, name: str) -> str:
     """The id of a name in a namespace; a part that is not legal, or an id too long, is told at once."""
-    if not _PART.match(name):
+    if not _is_legal(name):
         raise ValueError(f"{name!r} is not a legal operation name: 1 to 64 of A-Z a-z 0-9 _ -")
     parts = namespace.split(".") if namespace else []
     for part in parts:
-        if not _PART.match(part):
+        if not _is_legal(part):
             raise ValueError(f"{namespace!r} is not a legal namespace: each part is 1 to 64 of A-Z a-z 0-9 _ -")
     found = f"{namespace}.{name}" if namespace else name
     if len(parts) + 1 > MAX_ID_PARTS or len(found) > MAX_ID_LENGTH:
@@ -30,26 +29,56 @@ def operation_id(namespace: str, name: str) -> str:
     return found
 
 
+def _is_legal(part: Any) -> bool:
+    return isinstance(part, str) and 0 < len(part) <= MAX_NAME_LENGTH and _LEGAL.issuperset(part)
+
+
 def legal_name(original: str) -> str:
     """An imported name with every character that an id may not have turned into `_`."""
-    return _ILLEGAL.sub("_", original)[:MAX_NAME_LENGTH] or "_"
+    kept = original[:MAX_NAME_LENGTH]
+    if not _LEGAL.issuperset(kept):
+        kept = "".join(each if each in _LEGAL else "_" for each in kept)
+    return kept or "_"
 
 
-def legal_names(originals: Iterable[str], hashed: Callable[[str], str] | None = None) -> dict[str, str]:
-    """A legal name for each imported one; in a clash each that had to change gets 8 digits of its hash.
+def legal_names(originals: Iterable[str]) -> dict[str, str]:
+    """A legal name for each imported one; in a clash each that had to change gets 8 digits of its hash."""
+    wanted = [WantedName(original, original) for original in dict.fromkeys(originals)]
+    return {each.original: name for each, name in zip(wanted, distinct_names(wanted), strict=True)}
 
-    `hashed` gives the text to hash for an original where that is not the name itself.
+
+class WantedName(msgspec.Struct, frozen=True):
+    """A name to be made legal, and the text that tells it from others that would become the same."""
+
+    original: str
+    hashed: str
+    may_stay: bool = True  # where it is legal as it is, and others clash with it
+
+
+def distinct_names(wanted: Sequence[WantedName]) -> list[str]:
+    """A legal name for each: in a clash, and only there, each gets its hash but the one that may stay as it is.
+
+    A name may be chosen to be what a hash makes of another: who clashes then gets another hash, until none do.
     """
-    wanted = {original: legal_name(original) for original in originals}
-    holders: dict[str, int] = {}
-    for name in wanted.values():
-        holders[name] = holders.get(name, 0) + 1
-    return {
-        original: name
-        if name == original or holders[name] == 1
-        else with_hash(name, hashed(original) if hashed else original)
-        for original, name in wanted.items()
-    }
+    names = found = [legal_name(each.original) for each in wanted]
+    stay = [each.may_stay and each.original == name for each, name in zip(wanted, names, strict=True)]
+    staying = _counts(name for name, stays in zip(names, stay, strict=True) if stays)
+    for turn in range(min(len(wanted), 100)):
+        holders = _counts(found)
+        if len(holders) == len(found):
+            break
+        found = [
+            now if holders[now] == 1 or (stays and staying[name] == 1) else with_hash(name, each.hashed + " " * turn)
+            for each, name, now, stays in zip(wanted, names, found, stay, strict=True)
+        ]
+    return found
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def with_hash(name: str, original: str) -> str:

@@ -15,8 +15,6 @@ from enfold.operation.spec import OperationSpec, OperationType, read_type
 if TYPE_CHECKING:
     from enfold.schema.signature import Signature
 
-__all__ = ["Operation", "Origin", "function_name", "is_coroutine_function", "operation_from_function"]
-
 _COROUTINE: Final = 0x0080  # of the flags of code
 
 
@@ -30,48 +28,25 @@ class Origin(msgspec.Struct, frozen=True):
 FUNCTIONS: Final = Origin()
 
 
-class Operation:
+class Operation(msgspec.Struct, frozen=True, eq=False):
     """A spec and the handler that does it; a function's signature says how its arguments are read.
 
     Without a signature the handler is called as `handler(input, context)`.
     """
 
-    __slots__ = ("handler", "inline", "origin", "policy", "signature", "spec")
-
-    def __init__(
-        self,
-        spec: OperationSpec,
-        handler: Callable[..., Any] | None,
-        *,
-        signature: Signature | None = None,
-        policy: Policy = INHERIT,
-        inline: bool = False,
-        origin: Origin = FUNCTIONS,
-    ) -> None:
-        self.spec = spec
-        self.handler = handler
-        self.signature = signature
-        self.policy = policy
-        self.inline = inline
-        self.origin = origin
+    spec: OperationSpec
+    handler: Callable[..., Any] | None
+    signature: Signature | None = None
+    policy: Policy = INHERIT
+    inline: bool = False
+    origin: Origin = FUNCTIONS
 
     def __repr__(self) -> str:
         return f"<Operation {self.spec.id} ({self.spec.type.value})>"
 
-    def with_handler(self, handler: Callable[..., Any] | None) -> Operation:
-        changed = self.with_spec(self.spec)
-        changed.handler = handler
-        return changed
-
-    def with_spec(self, spec: OperationSpec) -> Operation:
-        return Operation(
-            spec,
-            self.handler,
-            signature=self.signature,
-            policy=self.policy,
-            inline=self.inline,
-            origin=self.origin,
-        )
+    def replace(self, **changes: Any) -> Operation:
+        """A copy with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
 
 
 def operation_from_function(

@@ -9,8 +9,6 @@ from enfold.operation.identity import AccessControl
 from enfold.operation.policy import Normalize
 from enfold.operation.spec import Durable, ErrorSchema, LazySchema, OnCrash, OperationType
 
-__all__ = ["OperationOptions", "SpecFields"]
-
 
 class _Described(TypedDict, total=False):
     """What a spec and the decorator of a function both take; docs/operations.md lists it."""

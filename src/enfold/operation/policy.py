@@ -8,9 +8,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from enfold.operation.limits import CallLimits
+    from enfold.operation.payload_log import PayloadLog
     from enfold.operation.repeats import OnceStore
-
-__all__ = ["DEFAULT_POLICY", "INHERIT", "Normalize", "Policy"]
 
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]
 
@@ -27,6 +26,7 @@ class Policy(msgspec.Struct, frozen=True):
     detect: Literal["all", "instances"] | None = None  # whether mappings that look like an envelope are taken for one
     limits: CallLimits | None = None  # of what callers from outside may do
     once: OnceStore | None = None  # where first results are kept for idempotency keys; in memory where none is given
+    payloads: PayloadLog | None = None  # who keeps what calls are given and give; nobody where none is given
 
     def __post_init__(self) -> None:
         if self.normalize not in (None, "repair", "typebox", "off"):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.operation.identity import Identity
 from enfold.operation.names import sha256
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
-
-__all__ = ["MAX_KEY", "EntryKey", "OnceStore", "Owner", "Run", "checked_key", "input_digest", "owned_by"]
+    from enfold.operation.context import Context
 
 MAX_KEY: Final = 256  # characters
+_MOST_EXACT: Final = 2**53  # below it every whole number is a float, too
 
 Owner: TypeAlias = tuple[str | None, str | None]  # an identity, and on whose behalf it acts
 Run: TypeAlias = "Callable[[], Awaitable[ResponseEnvelope[Any]]]"
@@ -44,21 +44,54 @@ class OnceStore(Protocol):
         """
 
 
+class DurableCalls(Protocol):
+    """Runs durable operations as tasks: under one key there is one task, however it is asked for."""
+
+    def offers(self, operation_id: str) -> bool: ...
+
+    async def run(self, operation_id: str, input: Any, context: Context) -> ResponseEnvelope[Any]:
+        """The result of the first task with the key of this context."""
+
+
 def owned_by(identity: Identity | None) -> Owner:
     return (None, None) if identity is None else (identity.id, identity.on_behalf_of)
 
 
 def checked_key(key: str, identity: Identity | None, *, vouched: bool) -> str:
     """The key that a caller gave; where the surface knows identities (`vouched`), who has none may not use keys."""
-    if not 0 < len(key) <= MAX_KEY:
-        details = {"argument": "idempotencyKey", "reason": "constraint", "expected": f"1 to {MAX_KEY} characters"}
-        raise CallError("VALIDATION_ERROR", f"An idempotency key has 1 to {MAX_KEY} characters", details)
+    check_key(key)
     if identity is None and vouched:
         message = "An idempotency key needs an identity: without one it could meet another's"
         raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
     return key
 
 
-def input_digest(input: Any) -> str:
-    """What tells one input from another, however its keys are ordered."""
-    return sha256(msgspec.json.encode(input, order="deterministic"))
+def check_key(key: str) -> None:
+    """Refuse a key that cannot be kept: none, one that is too long, or bytes of a shell that are no text."""
+    try:
+        is_right = 0 < len(key) <= MAX_KEY and bool(key.encode())
+    except UnicodeEncodeError:
+        is_right = False
+    if not is_right:
+        raise invalid_argument("idempotencyKey", "constraint", f"1 to {MAX_KEY} characters of text")
+
+
+def input_digest(input: Any, select: str | None = None) -> str:
+    """What tells one input from another, however its keys are ordered and its whole numbers written.
+
+    What is selected of the result is part of it: what is kept is what was selected.
+    """
+    try:
+        read = _with_whole_numbers(input)
+        return sha256(msgspec.json.encode(read if select is None else [read, select], order="deterministic"))
+    except (TypeError, ValueError, RecursionError):
+        raise invalid_argument("input", "constraint", "JSON") from None
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """The value with 1.0 written as 1, which JSON takes for the same number."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _MOST_EXACT else value
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(each) for key, each in value.items()}
+    return [_with_whole_numbers(each) for each in value] if isinstance(value, list) else value

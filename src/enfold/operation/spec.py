@@ -16,19 +16,6 @@ from enfold.operation.names import operation_id, sha256
 if TYPE_CHECKING:
     from enfold.operation.options import SpecFields
 
-__all__ = [
-    "DEFAULT_TIMEOUT",
-    "SPEC_FIELDS",
-    "Durable",
-    "ErrorSchema",
-    "LazySchema",
-    "OnCrash",
-    "OperationSpec",
-    "OperationType",
-    "Schema",
-    "read_type",
-]
-
 Schema: TypeAlias = dict[str, Any]
 LazySchema: TypeAlias = Schema | Callable[[], Schema]
 Durable: TypeAlias = Literal["never", "optional", "required"]
@@ -145,6 +132,10 @@ class OperationSpec:
     def digest(self) -> str:
         """The SHA-256 of the spec's canonical JSON: equal specs have equal digests, in every process."""
         return sha256(msgspec.json.encode(_canonical(self.to_dict()), order="deterministic"))
+
+    def lies_in(self, namespace: str) -> bool:
+        """Whether it is in a namespace, or in one below it."""
+        return self.namespace == namespace or self.namespace.startswith(f"{namespace}.")
 
     def declared_row(self, code: str) -> Code | None:
         """What a code of the operation's own means where this operation declares it."""

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from enfold.provenance.lineage import CycleError, Graph, build_graph, verify_lineage, verify_run, verify_value
     from enfold.provenance.manifest import LEVEL, capabilities
     from enfold.provenance.methods import CATALOGUE, ClaimError, method_id_fault, read_catalogue
+    from enfold.provenance.record_store import RecordStore, StoredRecordError
     from enfold.provenance.recording import Recorder, Recording, recorded_run_id
     from enfold.provenance.records import Artifact, Digest, Evidence, Record, Tool, read_record
     from enfold.provenance.redaction import redact
     from enfold.provenance.signing import SigningKey, generate_key, load_key, load_public_keys, public_keys
-    from enfold.provenance.store import RecordStore, StoredRecordError
     from enfold.provenance.verification import Verdict, record_digest, verify, verify_envelope
 
 __all__ = [
@@ -111,7 +111,7 @@ _HOMES: Final = {
         "records": ("Artifact", "Digest", "Evidence", "Record", "Tool", "read_record"),
         "redaction": ("redact",),
         "signing": ("SigningKey", "generate_key", "load_key", "load_public_keys", "public_keys"),
-        "store": ("RecordStore", "StoredRecordError"),
+        "record_store": ("RecordStore", "StoredRecordError"),
         "verification": ("Verdict", "record_digest", "verify", "verify_envelope"),
     }.items()
     for name in names

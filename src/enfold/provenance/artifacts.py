@@ -14,25 +14,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from enfold.json_pointer import names
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.digests import digest_bytes, digest_chunks, digest_fault, same_digest
 from enfold.provenance.records import ARTIFACT_VERSION, Algorithm, Artifact, ArtifactRef, Digest, Record
 from enfold.provenance.redaction import REDACTED, Redacted, is_secret_name, redact_locator
-
-__all__ = [
-    "ROLE_LABEL",
-    "bytes_artifact",
-    "caller_artifact",
-    "caller_of",
-    "content_fault",
-    "file_artifact",
-    "is_comparable",
-    "is_json_type",
-    "json_artifact",
-    "opened_artifact",
-    "referred_artifact",
-    "task_artifact",
-]
 
 MAX_FILE_BYTES: Final = 1 << 30
 MAX_LABEL: Final = 200
@@ -44,9 +30,8 @@ MAX_REDACTED_LABELS: Final = 50
 ROLE_LABEL: Final = "role"
 OWN_ROLES: Final = "nested_"  # what begins so is said by us alone: it binds a run to one that it called
 CALLER_ID: Final = "enfold:caller"
-CALLER_LABEL: Final = "id"
 TASK_ID: Final = "enfold:task"
-TASK_LABEL: Final = "id"
+NAME_LABEL: Final = "id"  # of a caller, of a task
 
 
 def json_artifact(content: Redacted, role: str, algorithm: Algorithm = "sha256") -> Artifact:
@@ -72,21 +57,20 @@ def _redacted_name(number: int) -> str:
 
 def caller_artifact(identity: str) -> Artifact:
     """The caller of a run as one of its inputs, so that the record's digest covers who called."""
-    return Artifact(
-        schema_version=ARTIFACT_VERSION,
-        artifact_id=CALLER_ID,
-        media_type="text/plain",
-        labels={CALLER_LABEL: identity[:MAX_LABEL]},
-    )
+    return _named_artifact(CALLER_ID, identity)
 
 
 def task_artifact(task_id: str) -> Artifact:
     """The task that a run belongs to as one of its inputs: all attempts name the same one."""
+    return _named_artifact(TASK_ID, task_id)
+
+
+def _named_artifact(artifact_id: str, name: str) -> Artifact:
     return Artifact(
         schema_version=ARTIFACT_VERSION,
-        artifact_id=TASK_ID,
+        artifact_id=artifact_id,
         media_type="text/plain",
-        labels={TASK_LABEL: task_id[:MAX_LABEL]},
+        labels={NAME_LABEL: name[:MAX_LABEL]},
     )
 
 
@@ -94,7 +78,7 @@ def caller_of(record: Record) -> str | None:
     """The caller that a record names among its inputs, or None."""
     for artifact in record.inputs:
         if artifact.artifact_id == CALLER_ID and artifact.labels is not UNSET:
-            return artifact.labels.get(CALLER_LABEL)
+            return artifact.labels.get(NAME_LABEL)
     return None
 
 
@@ -265,7 +249,7 @@ def _redact_again(content: Any, label: str) -> Any:
     if not label.startswith("["):
         raise ValueError("it does not say where secrets were taken out")
     for path in msgspec.json.decode(label, type=list[str]):
-        content = _without(content, [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]])
+        content = _without(content, names(path))
     return content
 
 

@@ -14,8 +14,6 @@ from enfold.provenance.records import RECORD_VERSION, Algorithm, Artifact, Evide
 from enfold.provenance.signing import SigningKey
 from enfold.provenance.verification import record_digest
 
-__all__ = ["build_record", "seal"]
-
 
 def build_record(
     run_id: str,

@@ -15,8 +15,6 @@ from typing import Any
 
 from enfold.errors import FormatError
 
-__all__ = ["canonical_json", "read_json", "same_json"]
-
 
 def canonical_json(value: Any) -> bytes:
     """The canonical text of a JSON value; ValueError for what has none (NaN, bytes, a cycle, a lone surrogate)."""

@@ -7,24 +7,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
-
-__all__ = [
-    "CAPTURE_HEADER",
-    "META_FIELDS",
-    "CaptureOptions",
-    "Mode",
-    "Unasked",
-    "options_from_call",
-    "options_from_meta",
-    "options_from_mode",
-]
+from enfold.errors import invalid_argument
 
 Mode: TypeAlias = Literal["minimal", "full"]
 Unasked: TypeAlias = Literal["asked", "mutations", "all"]  # which calls are recorded: those that ask, or more
 
 CAPTURE_HEADER: Final = "enfold-capture-provenance"
-META_FIELDS: Final = ("capture_provenance", "capture_artifacts", "provenance_mode")
 MAX_PARENTS: Final = 100
 
 
@@ -49,19 +37,21 @@ def options_from_mode(text: str | None) -> CaptureOptions | None:
 
 
 def options_from_call(wire: Any) -> CaptureOptions | None:
-    """The options in a `call.requested` event: `{mode, parents}`."""
+    """The options in a `call.requested` event, `{mode, parents}`, and those of a task, which may have `artifacts`."""
     if not isinstance(wire, Mapping):
         return None
     parents = wire.get("parents", [])
     if not isinstance(parents, list) or not all(isinstance(each, str) and 0 < len(each) <= 200 for each in parents):
-        raise _refused("provenance.parents", "a list of run ids")
-    return CaptureOptions(_mode(wire.get("mode", "minimal")), parents=tuple(parents[:MAX_PARENTS]))
+        raise invalid_argument("provenance.parents", "constraint", "a list of run ids")
+    return CaptureOptions(
+        _mode(wire.get("mode", "minimal")), wire.get("artifacts") is True, tuple(parents[:MAX_PARENTS])
+    )
 
 
 def _flag(meta: Mapping[str, Any], name: str) -> bool:
     value = meta.get(name, False)
     if not isinstance(value, bool):
-        raise _refused(f"_meta.{name}", "boolean")
+        raise invalid_argument(f"_meta.{name}", "constraint", "boolean")
     return value
 
 
@@ -70,9 +60,4 @@ def _mode(value: Any) -> Mode:
         return "minimal"
     if value == "full":
         return "full"
-    raise _refused("provenance_mode", "minimal or full")
-
-
-def _refused(argument: str, expected: str) -> CallError:
-    details = {"argument": argument, "reason": "constraint", "expected": expected}
-    return CallError("VALIDATION_ERROR", f"{argument} must be {expected}", details)
+    raise invalid_argument("provenance_mode", "constraint", "minimal or full")

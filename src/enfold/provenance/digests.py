@@ -10,8 +10,6 @@ from typing import Any, Final, Protocol
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.records import Algorithm, Digest
 
-__all__ = ["available_algorithms", "digest_bytes", "digest_chunks", "digest_fault", "digest_json", "same_digest"]
-
 _HEX_LENGTHS: Final[dict[str, int]] = {"sha256": 64, "sha512": 128, "blake3": 64}
 _LOWER_HEX: Final = re.compile(r"[0-9a-f]*\Z")
 

@@ -9,8 +9,6 @@ from unicodedata import east_asian_width
 
 from enfold.provenance.lineage import Graph
 
-__all__ = ["to_mermaid", "to_svg"]
-
 BOX_WIDTH: Final = 264
 BOX_HEIGHT: Final = 56
 GAP_X: Final = 36

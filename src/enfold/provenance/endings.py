@@ -12,16 +12,15 @@ from msgspec import UNSET
 from enfold.envelope import ResponseEnvelope
 from enfold.provenance.artifacts import bytes_artifact, json_artifact
 from enfold.provenance.canonical import same_json
-from enfold.provenance.methods import ATTACH_METHOD, ENVELOPE_VERSION
+from enfold.provenance.methods import ATTACH_METHOD
 from enfold.provenance.records import Algorithm, Artifact
 from enfold.provenance.redaction import Redacted, redact
 from enfold.provenance.verification import RESULT_ROLES
+from enfold.self_named import ENVELOPE_VERSION
 
 if TYPE_CHECKING:
     from enfold.errors import CallError
     from enfold.operation import OperationSpec
-
-__all__ = ["Answer", "Ending", "Writer", "failure", "same_content", "success"]
 
 # An mcp.envelope.v0.1 of ours; None where the answer has another form, or is an envelope that is passed on.
 Answer: TypeAlias = Mapping[str, Any] | None

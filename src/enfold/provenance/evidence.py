@@ -10,20 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import FormatError
+from enfold.json_pointer import follow
 from enfold.provenance.records import EVIDENCE_VERSION, Evidence
-
-__all__ = [
-    "JSON_POINTER_METHOD",
-    "TEXT_LINES_METHOD",
-    "Anchor",
-    "anchor_fault",
-    "coerce_evidence",
-    "is_json_pointer",
-    "json_pointer_evidence",
-    "read_anchor",
-    "resolve_pointer",
-    "text_line_evidence",
-]
 
 JSON_POINTER_METHOD: Final = "engine.extract.evidence.json_pointer"
 TEXT_LINES_METHOD: Final = "engine.extract.evidence.text_lines"
@@ -71,22 +59,6 @@ def is_json_pointer(text: str) -> bool:
     return _POINTER.match(text) is not None
 
 
-def resolve_pointer(document: Any, pointer: str) -> Any:
-    """The value a pointer leads to; LookupError where it leads nowhere."""
-    found = document
-    for part in pointer.split("/")[1:]:
-        found = _step(found, part.replace("~1", "/").replace("~0", "~"))
-    return found
-
-
-def _step(value: Any, key: str) -> Any:
-    if isinstance(value, Mapping) and key in value:
-        return value[key]
-    if isinstance(value, list | tuple) and re.fullmatch("0|[1-9][0-9]{0,17}", key) and int(key) < len(value):
-        return value[int(key)]
-    raise LookupError(f"there is no {key!r}")
-
-
 # --- making -------------------------------------------------------------------------------------------------------
 
 
@@ -106,7 +78,7 @@ def json_pointer_evidence(
 
 def _places(content: Any, field: str, pointer: str) -> list[tuple[str, str]]:
     try:
-        found = resolve_pointer(content, _checked_pointer(pointer))
+        found = follow(content, _checked_pointer(pointer))
     except LookupError:
         return []
     if isinstance(found, list | tuple):
@@ -168,7 +140,7 @@ def _is_there(anchor: Anchor, content: Any) -> bool:
     if anchor.pointer is None:
         return True
     try:
-        resolve_pointer(content, anchor.pointer)
+        follow(content, anchor.pointer)
     except LookupError:
         return False
     return True

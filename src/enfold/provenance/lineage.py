@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -15,20 +16,6 @@ from enfold.provenance.methods import Claims, claim_faults
 from enfold.provenance.records import Record, read_record
 from enfold.provenance.signing import PublicKeys
 from enfold.provenance.verification import PARENTS_NOT_CHECKED, Verdict, verify, verify_envelope
-
-__all__ = [
-    "NESTED_ROLES",
-    "RECORD_LABEL",
-    "RUN_LABEL",
-    "CycleError",
-    "Find",
-    "Graph",
-    "RecordSource",
-    "build_graph",
-    "verify_lineage",
-    "verify_run",
-    "verify_value",
-]
 
 # Labels of an input that another run made: its role, that run, and the digest of its record.
 NESTED_ROLES: Final = frozenset({"nested_output", "nested_run"})
@@ -68,7 +55,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     def ancestors(self, run_id: str) -> tuple[str, ...]:
         """The runs this one depends on, nearest first."""
-        return tuple(_reach(run_id, lambda each: self.records[each].parents if each in self.records else ()))
+        return tuple(reach(run_id, lambda each: self.records[each].parents if each in self.records else ()))
 
     @property
     def edges(self) -> tuple[tuple[str, str], ...]:
@@ -76,9 +63,10 @@ class Graph(msgspec.Struct, frozen=True):
         return tuple((parent, record.run_id) for record in self.records.values() for parent in record.parents)
 
 
-def _reach(start: str, step: Callable[[str], Iterable[str]]) -> Iterator[str]:
+def reach(start: str, step: Callable[[str], Iterable[str]], most: float = inf) -> Iterator[str]:
+    """The runs that steps lead to from a run, the nearest first; no more than `most` of them."""
     seen, waiting = {start}, [start]
-    while waiting:
+    while waiting and len(seen) < most:
         for found in step(waiting.pop(0)):
             if found not in seen:
                 seen.add(found)

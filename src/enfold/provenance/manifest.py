@@ -8,10 +8,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from enfold.provenance.methods import CATALOGUE, method_id_fault
+from enfold.provenance.record_store import DEFAULT_MAX_BYTES
 from enfold.provenance.recording import MAX_ARTIFACTS
-from enfold.provenance.store import DEFAULT_MAX_BYTES
-
-__all__ = ["LEVEL", "capabilities", "manifest_faults"]
 
 LEVEL: Final = 3  # Lineage: parents link to real runs, which can be fetched, and form no circle.
 

@@ -14,23 +14,8 @@ from enfold.provenance.canonical import same_json
 from enfold.provenance.digests import digest_fault
 from enfold.provenance.evidence import JSON_POINTER_METHOD, TEXT_LINES_METHOD, Anchor, read_anchor
 from enfold.provenance.records import EVIDENCE_VERSION, Record, read_record
+from enfold.self_named import ENVELOPE_VERSION, names_itself
 
-__all__ = [
-    "ATTACH_METHOD",
-    "CATALOGUE",
-    "ENVELOPE_VERSION",
-    "Catalogue",
-    "ClaimError",
-    "Claims",
-    "Method",
-    "check_claims",
-    "claim_faults",
-    "deprecation_notes",
-    "method_id_fault",
-    "read_catalogue",
-]
-
-ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
 ATTACH_METHOD: Final = "adapter.provenance.attach_record_v0_1"
 
 _GRAMMAR: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*(_v[0-9]+_[0-9]+)?\Z")
@@ -163,7 +148,7 @@ def _is_wrapped(claims: Claims) -> str | None:
         return None
     if envelope.get("schema_version") != ENVELOPE_VERSION or "result" not in envelope:
         return f"the record is not inside an {ENVELOPE_VERSION}"
-    if _names_itself_envelope(envelope["result"]):
+    if names_itself(envelope["result"]):
         return "the result is an envelope itself"
     if claims.original is not UNSET and not same_json(envelope["result"], claims.original):
         return "the result is not the original payload"
@@ -174,15 +159,11 @@ def _is_passed_through(claims: Claims) -> str | None:
     envelope = claims.envelope
     if envelope is None:
         return None
-    if _names_itself_envelope(envelope.get("result")):
+    if names_itself(envelope.get("result")):
         return "the envelope is wrapped twice"
     if claims.original is not UNSET and not same_json(envelope, claims.original):
         return "the envelope is not the original one"
     return None
-
-
-def _names_itself_envelope(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("schema_version") == ENVELOPE_VERSION
 
 
 def _is_attached(claims: Claims) -> str | None:
@@ -199,8 +180,10 @@ def _is_attached(claims: Claims) -> str | None:
 def _has_entries(field: str, word: str) -> Contract:
     def has_entries(claims: Claims) -> str | None:
         entries = () if claims.envelope is None else claims.envelope.get(field)
-        told = any(isinstance(entry, Mapping) and entry.get("code") and entry.get("message") for entry in entries or ())
-        return None if claims.envelope is None or told else f"the envelope has no {word} with code and message"
+        has_entry = any(
+            isinstance(entry, Mapping) and entry.get("code") and entry.get("message") for entry in entries or ()
+        )
+        return None if claims.envelope is None or has_entry else f"the envelope has no {word} with code and message"
 
     return has_entries
 

@@ -6,15 +6,16 @@ A run that is not recorded comes near none of this. Recording never makes a call
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from enfold.envelope import ResultWarning
 from enfold.errors import FormatError
+from enfold.json_pointer import escape
 from enfold.log import Log
 from enfold.provenance.artifacts import ROLE_LABEL, caller_artifact, json_artifact, referred_artifact
 from enfold.provenance.building import build_record, seal
@@ -37,16 +38,14 @@ from enfold.provenance.records import (
 )
 from enfold.provenance.redaction import Redacted, redact, scrub
 from enfold.provenance.signing import SigningKey
+from enfold.reserved import is_reserved
+from enfold.runtime import drive
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
     from enfold.operation import Context, OperationSpec
-    from enfold.provenance.store import RecordStore
-
-__all__ = ["Recorder", "Recording", "recorded_run_id"]
-
-T = TypeVar("T")
+    from enfold.provenance.record_store import RecordStore
 
 MAX_ARTIFACTS: Final = 1000
 MAX_EVIDENCE: Final = 200
@@ -114,7 +113,10 @@ class Recorder:
         )
 
     def _records_unasked(self, operation: OperationSpec) -> bool:
-        return self.record == "all" or (self.record == "mutations" and operation.type.value == "mutation")
+        if operation.type.value == "mutation":
+            return self.record in ("all", "mutations")
+        # Whoever looks at the records must not make new ones by looking.
+        return self.record == "all" and not is_reserved(operation.id)
 
 
 class Recording:
@@ -181,6 +183,18 @@ class Recording:
         """What a `call.requested` event says, so that the run in another process names this one as its parent."""
         return {"mode": self.options.mode, "parents": [self.run_id]}
 
+    def wishes(self) -> dict[str, Any] | None:
+        """What the caller has asked for, to be recorded where the run is made; None where they have not asked."""
+        if not self._is_asked:
+            return None
+        told: dict[str, Any] = {"mode": self.options.mode, "parents": list(self.options.parents)}
+        return {**told, "artifacts": True} if self.options.artifacts else told
+
+    def was_made_as(self, wire: dict[str, Any] | None) -> None:
+        """The run was made and recorded elsewhere, as a task: its id is the one to tell."""
+        if wire is not None:
+            self.run_id, self.is_kept = str(wire.get("run_id")), True
+
     def adopt(self, wire: Any) -> None:
         """Keep the record that another process made of a call of ours; anything else is ignored, and logged if malformed."""
         try:
@@ -204,11 +218,13 @@ class Recording:
 
     def succeeded(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         """The envelope with its record, kept in place: for a program without an event loop."""
-        return _in_place(self.keep_success(spec, input, envelope, inline=True))
+        kept: ResponseEnvelope[Any] = drive(self.keep_success(spec, input, envelope, inline=True))
+        return kept
 
     def failed(self, spec: OperationSpec, input: Any, error: CallError) -> dict[str, Any] | None:
         """The record of a run that gave an error, kept in place: for a program without an event loop."""
-        return _in_place(self.keep_failure(spec, input, error, inline=True))
+        record: dict[str, Any] | None = drive(self.keep_failure(spec, input, error, inline=True))
+        return record
 
     async def keep_success(
         self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
@@ -327,16 +343,6 @@ def recorded_run_id(context: Context) -> str | None:
     return recording.run_id if recording is not None and recording.is_kept else None
 
 
-def _in_place(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise RuntimeError("a record that is kept in place waits for nothing")
-
-
 def _new_run_id() -> str:
     """A random UUID; made here, because `uuid.uuid4` takes three times as long."""
     digits = os.urandom(16).hex()
@@ -346,9 +352,9 @@ def _new_run_id() -> str:
 
 def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Artifact, ...]) -> tuple[Evidence, ...]:
     """The evidence a tool gives in its result, as far as it leads to an artifact of this run."""
-    told = output.get("evidence") if isinstance(output, Mapping) else None
+    found = output.get("evidence") if isinstance(output, Mapping) else None
     known = {artifact.artifact_id for artifact in artifacts}
-    given = coerce_evidence(told if isinstance(told, list) else ())
+    given = coerce_evidence(found if isinstance(found, list) else ())
     return tuple(each for each in given if anchor_fault(each.source, known, contents) is None)
 
 
@@ -362,7 +368,7 @@ def _argument_evidence(spec: OperationSpec, artifact_id: str, given: Any) -> tup
         Evidence(
             schema_version=EVIDENCE_VERSION,
             field="result",
-            source=f"artifact:{artifact_id}#json:/{name.replace('~', '~0').replace('/', '~1')}",
+            source=f"artifact:{artifact_id}#json:/{escape(name)}",
             method=JSON_POINTER_METHOD,
         )
         for name in names

@@ -12,26 +12,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from enfold.errors import FormatError
 
-__all__ = [
-    "ALGORITHMS",
-    "ARTIFACT_VERSION",
-    "EVIDENCE_VERSION",
-    "MAX_RUN_ID",
-    "RECORD_VERSION",
-    "Algorithm",
-    "Artifact",
-    "ArtifactRef",
-    "Digest",
-    "Evidence",
-    "Integrity",
-    "Record",
-    "RecordSignature",
-    "Tool",
-    "read_artifact",
-    "read_evidence",
-    "read_record",
-]
-
 RECORD_VERSION: Final = "prov.record.v0.1"
 ARTIFACT_VERSION: Final = "artifact.v0.1"
 EVIDENCE_VERSION: Final = "evidence.v0.1"

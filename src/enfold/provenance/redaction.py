@@ -9,7 +9,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["REDACTED", "Redacted", "is_secret_name", "redact", "redact_locator", "scrub"]
+from enfold.json_pointer import escape
+from enfold.schema.check import compile_schema
+from enfold.schema.nodes.node import Node
+from enfold.schema.nodes.traits import item_node, with_all_in_place
 
 REDACTED: Final = "[redacted]"
 
@@ -17,7 +20,7 @@ MAX_DEPTH: Final = 64
 # A shorter secret would be found by chance in texts that have nothing to do with it.
 SHORTEST_SECRET: Final = 4
 
-Schemas: TypeAlias = tuple[Any, ...]
+Nodes: TypeAlias = tuple[Node, ...]
 
 
 class Redacted(msgspec.Struct, frozen=True):
@@ -30,8 +33,10 @@ class Redacted(msgspec.Struct, frozen=True):
 
 def redact(value: Any, schema: Any = None) -> Redacted:
     """The value with every secret replaced; one without secrets is returned as the same object."""
-    walk = _Walk(schema)
-    clean = walk.visit(value, (schema,) if schema else (), "", 0)
+    compiled = compile_schema(schema or {})
+    walk = _SecretSearch()
+    # What cannot be looked at is not shown either.
+    clean = walk.hide(value, "") if compiled.problem else walk.visit(value, (compiled.root,), "", 0)
     return Redacted(clean, tuple(walk.paths), frozenset(walk.secrets)) if walk.paths else Redacted(value)
 
 
@@ -119,105 +124,55 @@ def is_secret_name(name: str) -> bool:
 # --- walking a value beside its schema ----------------------------------------------------------------------------
 
 
-class _Walk:
+class _SecretSearch:
     """One walk through a value: collects where secrets were, and what they were."""
 
-    def __init__(self, root: Any) -> None:
-        self.root = root
+    def __init__(self) -> None:
         self.paths: list[str] = []
         self.secrets: set[str] = set()
 
-    def visit(self, value: Any, schemas: Schemas, path: str, depth: int) -> Any:
+    def visit(self, value: Any, nodes: Nodes, path: str, depth: int) -> Any:
         if depth > MAX_DEPTH:
-            return self._hide(value, path)  # What is too deep to be looked at is not shown either.
-        known = tuple(self._expand(schemas))
-        if any(_is_secret_schema(schema) for schema in known):
-            return self._hide(value, path)
+            return self.hide(value, path)  # As above.
+        known = tuple(dict.fromkeys(part for node in nodes for part in with_all_in_place(node)))
+        if any(node.is_secret for node in known):
+            return self.hide(value, path)
         if isinstance(value, Mapping):
             return self._visit_object(value, known, path, depth)
         if isinstance(value, list | tuple):
             return [
-                self.visit(item, _item_schemas(known, index), f"{path}/{index}", depth + 1)
-                for index, item in enumerate(value)
+                self.visit(item, _items(known, index), f"{path}/{index}", depth + 1) for index, item in enumerate(value)
             ]
         return value
 
-    def _visit_object(self, value: Mapping[str, Any], schemas: Schemas, path: str, depth: int) -> dict[str, Any]:
+    def _visit_object(self, value: Mapping[str, Any], nodes: Nodes, path: str, depth: int) -> dict[str, Any]:
         clean = {}
         for key, item in value.items():
-            below = f"{path}/{key.replace('~', '~0').replace('/', '~1')}"
+            below = f"{path}/{escape(key)}"
             if is_secret_name(key) and not (item is None or isinstance(item, bool)):
-                clean[key] = self._hide(item, below)
+                clean[key] = self.hide(item, below)
             else:
-                clean[key] = self.visit(item, _property_schemas(schemas, key), below, depth + 1)
+                clean[key] = self.visit(item, _properties(nodes, key), below, depth + 1)
         return clean
 
-    def _hide(self, value: Any, path: str) -> str:
+    def hide(self, value: Any, path: str) -> str:
         self.paths.append(path)
         self.secrets.update(text for text in _leaf_texts(value) if len(text) >= SHORTEST_SECRET)
         return REDACTED
 
-    def _expand(self, schemas: Schemas) -> Iterator[Mapping[str, Any]]:
-        """The schemas themselves and those they refer to or are put together from, each once."""
-        waiting, seen = list(schemas), set()
-        while waiting:
-            schema = waiting.pop()
-            if not isinstance(schema, Mapping) or id(schema) in seen:
-                continue
-            seen.add(id(schema))
-            yield schema
-            for keyword in ("allOf", "anyOf", "oneOf"):
-                waiting.extend(_as_list(schema.get(keyword)))
-            waiting.extend(schema.get(keyword) for keyword in ("if", "then", "else"))
-            waiting.append(_refer(self.root, schema.get("$ref")))
+
+def _properties(nodes: Nodes, name: str) -> Nodes:
+    found: list[Node | None] = []
+    for node in nodes:
+        properties = node.properties or {}
+        found.append(properties.get(name) or node.additional)
+        # Whether a stranger's pattern matches is not worth a risk here: each of them may be the one.
+        found.extend((*(child for _, child in node.patterns), *node.unmatched))
+    return tuple(node for node in found if node is not None)
 
 
-def _is_secret_schema(schema: Mapping[str, Any]) -> bool:
-    return schema.get("writeOnly") is True or schema.get("format") == "password"
-
-
-def _property_schemas(schemas: Schemas, key: str) -> Schemas:
-    return tuple(found for schema in schemas for found in _property_schemas_of(schema, key))
-
-
-def _property_schemas_of(schema: Mapping[str, Any], key: str) -> Iterator[Any]:
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping) and key in properties:
-        yield properties[key]
-    else:
-        yield schema.get("additionalProperties")
-    patterns = schema.get("patternProperties")
-    # Whether a stranger's pattern matches is not worth a risk here: each of them may be the one.
-    yield from patterns.values() if isinstance(patterns, Mapping) else ()
-
-
-def _item_schemas(schemas: Schemas, index: int) -> Schemas:
-    return tuple(found for schema in schemas for found in _item_schemas_of(schema, index))
-
-
-def _item_schemas_of(schema: Mapping[str, Any], index: int) -> Iterator[Any]:
-    items, prefix = schema.get("items"), _as_list(schema.get("prefixItems"))
-    fixed = prefix or _as_list(items)  # A list of items is how older drafts write a tuple.
-    if index < len(fixed):
-        yield fixed[index]
-    elif isinstance(items, Mapping):
-        yield items
-    yield schema.get("additionalItems")
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _refer(root: Any, reference: Any) -> Any:
-    """The part of the document that a local reference names; None for any other."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return None
-    found = root
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+def _items(nodes: Nodes, position: int) -> Nodes:
+    return tuple(found for node in nodes if (found := item_node(node, position)) is not None)
 
 
 def _leaf_texts(value: Any) -> Iterator[str]:

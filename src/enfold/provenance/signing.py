@@ -14,17 +14,6 @@ from enfold.provenance.records import Digest, RecordSignature
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = [
-    "SIGNATURE_ALGORITHM",
-    "PublicKeys",
-    "SigningKey",
-    "generate_key",
-    "load_key",
-    "load_public_keys",
-    "public_keys",
-    "signature_fault",
-]
-
 SIGNATURE_ALGORITHM: Final = "Ed25519"
 
 PublicKeys: TypeAlias = Mapping[str, "Ed25519PublicKey"]

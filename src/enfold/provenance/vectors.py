@@ -16,8 +16,6 @@ from enfold.provenance.evidence import json_pointer_evidence
 from enfold.provenance.methods import method_id_fault
 from enfold.provenance.records import Digest, read_artifact
 
-__all__ = ["VectorVerdict", "check_vectors"]
-
 EXPECTED: Final = "expected.json"
 INPUT: Final = "input.json"
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import FormatError
+from enfold.log import printable
 from enfold.provenance.artifacts import ROLE_LABEL, content_fault, is_comparable, is_json_type
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.digests import available_algorithms, digest_bytes, digest_fault, same_digest
@@ -20,7 +21,6 @@ from enfold.provenance.evidence import anchor_fault
 from enfold.provenance.methods import (
     ATTACH_METHOD,
     CATALOGUE,
-    ENVELOPE_VERSION,
     Catalogue,
     Claims,
     claim_faults,
@@ -28,8 +28,7 @@ from enfold.provenance.methods import (
 )
 from enfold.provenance.records import Algorithm, Artifact, Digest, Record, read_record
 from enfold.provenance.signing import PublicKeys, signature_fault
-
-__all__ = ["PARENTS_NOT_CHECKED", "RESULT_ROLES", "Verdict", "record_digest", "verify", "verify_envelope"]
+from enfold.self_named import ENVELOPE_VERSION
 
 ANCHOR: Final = "artifact:"
 PARENTS_NOT_CHECKED: Final = "parents not checked: no store was given"
@@ -53,14 +52,7 @@ class Verdict(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         word = "verified" if self.ok else "NOT verified"
         lines = [f"{self.run_id or 'record'}: {word}", *self.faults, *(f"note: {note}" for note in self.notes)]
-        return "\n".join(map(_printable, lines))
-
-
-def _printable(text: str) -> str:
-    """One line without control characters, so that a record cannot forge a verdict on the terminal."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
-    )
+        return "\n".join(map(printable, lines))
 
 
 def record_digest(record: Mapping[str, Any], algorithm: Algorithm = "sha256") -> Digest:

@@ -9,33 +9,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.schema.regexp.portable import portable_pattern
-
-__all__ = ["Advertising", "first_sentence"]
+from enfold.schema.keywords import LISTS, with_parts
 
 Schema: TypeAlias = dict[str, Any]
 Make: TypeAlias = Callable[[Any], Any]
 
-_SCHEMAS: Final = frozenset(
-    {
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
-_LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
-_MAPS: Final = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
-)
 _SAID: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
 
 
@@ -100,11 +78,11 @@ class Advertising:
         for key, value in schema.items():
             if key in _SAID:
                 loose[key] = value
-            elif key == "type":
-                loose["$comment"] = value if isinstance(value, str) else " or ".join(value)
+            elif key == "type" and isinstance(value, str | list):
+                loose["$comment"] = value if isinstance(value, str) else " or ".join(map(str, value))
             elif isinstance(value, dict):
                 self._loosen_inside(key, value, loose)
-            elif isinstance(value, list) and key in _LISTS:
+            elif isinstance(value, list) and key in LISTS:
                 loose["anyOf" if key == "oneOf" else key] = [self._loosened(each) for each in value]
         return loose
 
@@ -144,7 +122,7 @@ class _Rewriting:
             return self._rewritten(schema) if self._is_needed(schema) else schema
         own = {key: value for key, value in schema.items() if key != "$defs"}
         changed = self._rewritten(own) if self._is_needed(own) else own
-        definitions = _mapped(shared, self._definition)
+        definitions = with_parts("$defs", shared, self._definition)
         if changed is own and definitions is shared:
             return schema
         return {
@@ -164,22 +142,16 @@ class _Rewriting:
         if not isinstance(schema, dict):
             return schema
         ruled = self._rule(schema)
-        changed = {key: new for key, value in ruled.items() if (new := self._part(key, value)) is not value}
+        changed = {
+            key: new for key, value in ruled.items() if (new := with_parts(key, value, self._rewritten)) is not value
+        }
         return {**ruled, **changed} if changed else ruled
-
-    def _part(self, key: str, value: Any) -> Any:
-        if isinstance(value, dict):
-            if key in _MAPS:
-                return _mapped(value, self._rewritten)
-            return self._rewritten(value) if key in _SCHEMAS else value
-        if isinstance(value, list) and key in _LISTS:
-            made = [self._rewritten(each) for each in value]
-            return value if all(one is other for one, other in zip(made, value, strict=True)) else made
-        return value
 
 
 def _with_portable_pattern(schema: Schema) -> Schema:
     """The schema with a pattern that every client can compile, or with none."""
+    from enfold.schema.regexp.syntax import portable_pattern  # with the first pattern: most servers start without one
+
     if isinstance(pattern := schema.get("pattern"), str) and (found := portable_pattern(pattern)) != pattern:
         kept = {key: value for key, value in schema.items() if key != "pattern"}
         schema = kept if found is None else {**kept, "pattern": found}
@@ -220,8 +192,3 @@ def _once(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any
     if found is None:
         found = known[id(definition)] = definition, make(definition)
     return found[1]
-
-
-def _mapped(value: Schema, make: Make) -> Schema:
-    made = {name: make(each) for name, each in value.items()}
-    return value if all(made[name] is value[name] for name in value) else made

@@ -5,20 +5,19 @@ This is the slow way, taken when the quick validation has refused. It never rais
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from enfold.errors import CallError
+from enfold.errors import CallError, DecodeError
 from enfold.nearest import nearest
 from enfold.schema import wording
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.inputs.coercion import Coercion
 from enfold.schema.inputs.faults import MAX_STEPS, Fault, TooMuchWorkError, Walk
 from enfold.schema.nodes.budget import shared_effort
-from enfold.schema.nodes.node import Node, read_nodes
-from enfold.schema.nodes.own import own_copy
 
-__all__ = ["Fault", "coerce", "faults", "validation_error"]
+__all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
 
 _MOST_FOUND: Final = 100
 _MOST_TOLD: Final = 20
@@ -30,7 +29,8 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
     """The value with every text that stands for its type without loss converted; the same object if there is none."""
     try:
         with shared_effort():
-            return Coercion(Walk(2 * MAX_STEPS)).convert(_root(schema), value)
+            compiled = compile_schema(schema)
+            return Coercion(Walk(compiled.variants, 2 * MAX_STEPS)).convert(compiled.root, value)
     except (TooMuchWorkError, RecursionError):
         return value
 
@@ -38,22 +38,50 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
 def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
     """What is wrong with the value: first in the order of the schema's properties, then the unknown ones."""
     with shared_effort():
-        if compile_schema(schema).check(value):
+        compiled = compile_schema(schema)
+        if compiled.check(value):
             return []
-        found = _found(schema, value)
+        found = _found(compiled, value)
     if not found:
-        return [Fault("", "constraint", f"a value that fits {wording.json_text(schema, _MOST_OF_A_SCHEMA)}")]
+        return [Fault("", "constraint", f"a value that fits {wording.short_json(schema, _MOST_OF_A_SCHEMA)}")]
     return sorted(found, key=lambda fault: fault.reason == "unknown")
 
 
-def _found(schema: dict[str, Any], value: Any) -> dict[Fault, None]:
+def _found(schema: Schema, value: Any) -> dict[Fault, None]:
     found: dict[Fault, None] = {}
     try:
-        for fault in islice(Walk().faults(_root(schema), value), _MOST_FOUND):
+        for fault in islice(Walk(schema.variants).faults(schema.root, value), _MOST_FOUND):
             found[fault] = None
     except (TooMuchWorkError, RecursionError):
         pass  # what was found so far is told
     return found
+
+
+def type_faults(decode: Callable[[Any], Any], input: dict[str, Any], found: list[Fault]) -> list[Fault]:
+    """What types refuse where a schema finds no fault: a validator of the user's own, a date that is none.
+
+    Of one argument the first is told, and the argument left out to come to the next.
+    """
+    known = {_root(fault.argument) for fault in found}
+    rest = {name: value for name, value in input.items() if name not in known}
+    told: list[Fault] = []
+    while len(told) < _MOST_SAID:
+        try:
+            decode(rest)
+        except DecodeError as refused:
+            if (found or told) and (refused.reason in ("missing", "unknown") or not refused.path):
+                break  # only because something was left out, or told already
+            told.append(Fault(refused.path, refused.reason, refused.expected, said=wording.refusal(refused.expected)))
+            if (name := _root(refused.path)) not in rest:
+                break
+            del rest[name]
+        else:
+            break
+    return told or ([] if found else [Fault("", "constraint", "what its types accept")])
+
+
+def _root(argument: str) -> str:
+    return argument.partition(".")[0].partition("[")[0]
 
 
 def validation_error(faults: list[Fault], schema: dict[str, Any]) -> CallError:
@@ -73,26 +101,12 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
     if fault.reason == "unknown":
         near = _nearest(fault.argument, schema)
         return f'Unknown argument "{fault.argument}"' + (f': did you mean "{near}"?' if near else "")
+    if fault.said:
+        return f"{name} {fault.said}"
     got = f", got {fault.got}" if fault.got else ""
     return f"{name} must be {fault.expected}{got}"
 
 
 def _nearest(name: str, schema: dict[str, Any]) -> str | None:
-    """The argument that a wrong name comes closest to, if it comes close to one."""
     properties = schema.get("properties")
     return nearest(name, properties) if isinstance(properties, dict) else None
-
-
-_MOST_ROOTS: Final = 512
-_roots: Final[dict[Schema, Node]] = {}
-
-
-def _root(schema: Any) -> Node:
-    """The first node of a schema; equal schemas share theirs, as they share what they are compiled to."""
-    compiled = compile_schema(schema)
-    known = _roots.get(compiled)
-    if known is None:
-        if len(_roots) >= _MOST_ROOTS:
-            _roots.clear()
-        known = _roots[compiled] = read_nodes({} if compiled.problem else own_copy(schema))[0]
-    return known

@@ -10,35 +10,36 @@ from typing import Any, Final, Literal
 from enfold.envelope import ResultWarning
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import CheckWriter, new_program
+from enfold.schema.checks.python_text import Answers
 from enfold.schema.nodes.budget import shared_effort, sharing_effort
 from enfold.schema.nodes.graph import mark_endless, multiplies
 from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
 from enfold.schema.nodes.own import own_copy
-from enfold.schema.nodes.reference import digest
+from enfold.schema.nodes.reference import ordered_key
 from enfold.schema.nodes.traits import decides_by_value, has_unevaluated, looks_at_whole
+from enfold.schema.nodes.variants import Variants
 from enfold.schema.plain import is_plain
-from enfold.schema.repairs.bundle import Bundles
+from enfold.schema.repairs.bundle import Bundle, Bundles
 from enfold.schema.repairs.fix import Repaired, misfits, repaired, unchanged
 from enfold.schema.structs import QuickTests, quick_tests
-
-__all__ = ["Schema", "compile_schema"]
 
 
 class Schema:
     """One JSON Schema, compiled. A schema that could not be compiled accepts everything and says why in `problem`."""
 
-    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_root", "_searches", "_strip", "problem")
+    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_searches", "_strip", "problem", "root", "variants")
 
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
-        self._root = nodes[0]
+        self.root = nodes[0]
+        self.variants = Variants()
         self._is_delicate = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
         # Entering costs as much as checking a number does, and few schemas have a pattern that could take long.
         self._searches = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
         remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(remembers=remembers))
-        self._strip = _bundles(checks, strip=True)
-        self._keep = _bundles(checks, strip=False)
+        self._strip = _bundles(checks, self.variants, strip=True)
+        self._keep = _bundles(checks, self.variants, strip=False)
         # Many schemas are read and never asked: source is written when the first question comes.
         self._check: Callable[[Any], bool] = self._first_check
         self._clean: Callable[[Any], bool] = self._first_clean
@@ -59,18 +60,18 @@ class Schema:
 
     def clean_test(self) -> Callable[[Any], bool]:
         """`is_clean` without its guard, for a caller who has one: what breaks when it is looked at breaks the test."""
-        return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self._root))
+        return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self.root))
 
     def quick_tests(self) -> QuickTests | None:
         """Tests by msgspec, if it can say what the schema says; they are new at each call."""
-        return quick_tests(self._root)
+        return quick_tests(self.root)
 
     def _first_check(self, value: Any) -> bool:
-        self._check = self._bounded(self._strip.check_of(self._root))
+        self._check = self._bounded(self._strip.check_of(self.root))
         return self._check(value)
 
     def _first_clean(self, value: Any) -> bool:
-        self._clean = self._bounded(self._strip.clean_of(self._root))
+        self._clean = self._bounded(self._strip.clean_of(self.root))
         return self._clean(value)
 
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -78,22 +79,30 @@ class Schema:
 
     def _must_stay(self, value: Any) -> bool:
         """Whether stripping or filling would break a demand on the whole, so that repair does neither."""
-        return is_plain(value) and self._check(value) and unchanged(self._strip, self._root, value, strip=True)
+        return is_plain(value) and self._check(value) and unchanged(self._strip, self.root, value, strip=True)
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """The value by the rules of repair; `extras="keep"` leaves properties that the schema does not know."""
         bundles = self._keep if extras == "keep" else self._strip
         with self._searches():
             try:
-                is_clean = bundles.clean_of(self._root)(value)
+                is_clean = bundles.clean_of(self.root)(value)
             except Exception:  # noqa: BLE001  # as above
                 is_clean = False
-            return Repaired(value) if is_clean else repaired(bundles, self._root, value, strip=bundles is self._strip)
+            return Repaired(value) if is_clean else repaired(bundles, self.root, value, strip=bundles is self._strip)
+
+    def whole(self) -> Bundle:
+        """All that applies to a value of the schema, seen together."""
+        return self._keep.get((self.root,))
+
+    def check_of(self, node: Node) -> Callable[[Any], bool]:
+        """The check of one node of the schema."""
+        return self._keep.check_of(node)
 
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Where the value does not fit, if it is left as it is; nothing for a valid one."""
         with self._searches():
-            return () if self.check(value) else misfits(self._keep, self._root, value)
+            return () if self.check(value) else misfits(self._keep, self.root, value)
 
 
 def _may_search_long(node: Node) -> bool:
@@ -112,15 +121,15 @@ def _read(schema: Any) -> tuple[list[Node], str | None]:
         return read_nodes({}), f"The schema cannot be read: {error}"
 
 
-def _bundles(checks: CheckWriter, *, strip: bool) -> Bundles:
-    def stays(node: Node, value: Any) -> bool:
-        return unchanged(bundles, node, value, strip=strip)
+def _bundles(checks: CheckWriter, variants: Variants, *, strip: bool) -> Bundles:
+    def stays(node: Node, value: Any, answers: Answers | None) -> bool:
+        return unchanged(bundles, node, value, strip=strip, answers=answers)
 
-    bundles = Bundles(CleanWriter(checks.program, checks, strip=strip, unchanged=stays))
+    bundles = Bundles(CleanWriter(checks.program, checks, strip=strip, unchanged=stays), variants)
     return bundles
 
 
-class _Known:
+class _SeenSchema:
     """A schema object seen before, with copies of its outer layers that tell whether somebody changed it since."""
 
     __slots__ = ("_outer", "_properties", "compiled", "schema")
@@ -137,7 +146,7 @@ class _Known:
 
 
 _MOST_KNOWN: Final = 512
-_known: Final[dict[int, _Known]] = {}
+_known: Final[dict[int, _SeenSchema]] = {}
 
 
 def compile_schema(schema: Any) -> Schema:
@@ -152,24 +161,24 @@ def compile_schema(schema: Any) -> Schema:
     if isinstance(schema, dict):
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        _known[id(schema)] = _Known(schema, compiled)
+        _known[id(schema)] = _SeenSchema(schema, compiled)
     return compiled
 
 
 class _Key:
-    """A schema that is equal to another if their digests are."""
+    """A schema that is equal to another if their texts are."""
 
-    __slots__ = ("_digest", "schema")
+    __slots__ = ("_text", "schema")
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
-        self._digest = digest(schema)
+        self._text = ordered_key(schema)  # faults and defaults come in the order of the properties
 
     def __hash__(self) -> int:
-        return hash(self._digest)
+        return hash(self._text)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._digest == other._digest
+        return isinstance(other, _Key) and self._text == other._text
 
 
 @lru_cache(maxsize=1024)

@@ -7,8 +7,6 @@ from typing import Any
 from enfold.envelope import ResultWarning
 from enfold.schema.repairs.repair_report import Path, Report
 
-__all__ = ["differences"]
-
 
 def differences(old: Any, new: Any) -> tuple[ResultWarning, ...]:
     """One `cast` entry at each place where the two differ and are not both objects or both arrays of one length."""

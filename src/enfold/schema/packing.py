@@ -8,8 +8,6 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["Packing"]
-
 Schema: TypeAlias = dict[str, Any]
 
 # A reference in the text of a schema: to a definition by its name, or elsewhere.

@@ -7,6 +7,7 @@ import enum
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, get_args
@@ -14,8 +15,8 @@ from uuid import UUID
 
 import msgspec
 
+from enfold.content import ContentBlock
 from enfold.envelope import (
-    ContentBlock,
     HTTPResponseMeta,
     LocalResponseMeta,
     MCPResponseMeta,
@@ -23,17 +24,17 @@ from enfold.envelope import (
     ResultWarning,
     to_wire,
 )
-from enfold.errors import CallError
-
-__all__ = ["is_for_msgspec", "is_plain", "is_text_like", "to_plain"]
+from enfold.errors import CallError, sentence_of, writable
+from enfold.json_pointer import escape
 
 DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
+_DEEPEST_TOLD: Final = 8  # those of a value that has no form in JSON as a whole
 
 _METAS: Final = (LocalResponseMeta, HTTPResponseMeta, MCPResponseMeta)
-_WRITTEN_ALIKE: Final = frozenset(
-    {str, int, float, bool, type(None), msgspec.UnsetType, bytes, bytearray, memoryview, Decimal, UUID}
-    | {dt.datetime, dt.date, dt.time, dt.timedelta}
+_NATIVE_TEXT: Final = frozenset(
+    {bytes, bytearray, memoryview, Decimal, UUID, dt.datetime, dt.date, dt.time, dt.timedelta}
 )
+_WRITTEN_ALIKE: Final = _NATIVE_TEXT | {str, int, float, bool, type(None), msgspec.UnsetType}
 # What has a wire form of its own, which says less than its fields do, or says it otherwise.
 _OWN: Final = (ResponseEnvelope, *_METAS, ResultWarning, *get_args(ContentBlock))
 
@@ -87,7 +88,7 @@ def is_for_msgspec(value: Any) -> bool:
     """Whether msgspec writes a value as we do: nothing of our own inside, no fields left on a class, only text keys."""
     kind: Any = type(value)
     if kind in _WRITTEN_ALIKE:
-        return True
+        return kind is not Decimal or is_finite(value)
     if kind is list:
         return all(map(is_for_msgspec, value))
     if kind is dict:
@@ -170,6 +171,8 @@ def _leaf(value: Any, path: str) -> Any:
         return int(value)
     if isinstance(value, float):
         return _finite(value, path)
+    if not is_finite(value):
+        raise _unfit(path, f"{value} is not a number that JSON can hold")
     return _text(value)
 
 
@@ -181,10 +184,14 @@ def _finite(value: float, path: str) -> float:
 
 def _text(value: Any) -> Any:
     """The text that stands for a date, an id, bytes and the like."""
-    kind = type(value)
-    if f"{kind.__module__}.{kind.__name__}" in _NATIVE_TEXT:
+    if type(value) in _NATIVE_TEXT:
         return msgspec.to_builtins(value)
     return str(value) if is_text_like(value) else NotImplemented
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is no decimal, or one that is a number."""
+    return not isinstance(value, Decimal) or value.is_finite()
 
 
 def is_text_like(value: Any) -> bool:
@@ -192,17 +199,6 @@ def is_text_like(value: Any) -> bool:
     return type(value).__module__.split(".")[0] in _TEXT_MODULES
 
 
-_NATIVE_TEXT: Final = {
-    "datetime.datetime",
-    "datetime.date",
-    "datetime.time",
-    "datetime.timedelta",
-    "uuid.UUID",
-    "decimal.Decimal",
-    "builtins.bytes",
-    "builtins.bytearray",
-    "builtins.memoryview",
-}
 _TEXT_MODULES: Final = frozenset({"pathlib", "ipaddress"})
 
 
@@ -292,8 +288,61 @@ def _dump(value: Any, path: str) -> Any:
         raise _unfit(path, str(error)) from error
 
 
+def told_details(details: Any) -> dict[str, Any]:
+    """The details of an error as data that every wire can hold, whatever its handler gave."""
+    told = to_told(details)
+    return told if isinstance(told, dict) else {"details": told}
+
+
+def to_told(value: Any, above: tuple[int, ...] = ()) -> Any:
+    """The value as plain data, in which text stands for all that has no form in JSON; `above` are the ids it lies in."""
+    with suppress(CallError, RecursionError):
+        plain = to_plain(value)
+        if half_character(plain) is None:
+            return plain
+    if id(value) in above or len(above) >= _DEEPEST_TOLD:
+        return "…"
+    within = (*above, id(value))
+    if isinstance(value, Mapping):
+        return {writable(sentence_of(name)): to_told(item, within) for name, item in value.items()}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [to_told(item, within) for item in value]
+    return writable(sentence_of(value)) if _has_words(value) else type(value).__name__
+
+
+def _has_words(value: Any) -> bool:
+    """Whether it says something of itself, and not only where it lies in memory."""
+    kind: Any = type(value)
+    return kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
+
+
+def unwritable(data: Any, error: Exception) -> CallError:
+    """The failure to write plain data as JSON text, with its place where that can be found."""
+    try:
+        steps = half_character(data)
+    except RecursionError:
+        steps = None
+    if steps is None:
+        return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
+    return _unfit("".join(_below("", step) for step in steps), "the text holds half a character")
+
+
+def half_character(data: Any) -> list[str | int] | None:
+    """The keys and numbers that lead to text which UTF-8 cannot write, or to the object that has it as a key."""
+    if isinstance(data, str):
+        return None if data.encode("utf-8", "ignore").decode() == data else []
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
+    for step, part in parts:
+        if half_character(step) is not None:
+            return []
+        steps = half_character(part)
+        if steps is not None:
+            return [step, *steps]
+    return None
+
+
 def _below(path: str, key: Any) -> str:
-    return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
+    return f"{path}/{escape(str(key))}"
 
 
 def _unfit(path: str, reason: str) -> CallError:

@@ -13,11 +13,10 @@ from msgspec import UNSET
 from enfold.errors import DecodeError
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, read_callable
-from enfold.schema.types.describe import describe_record, describe_shape
 from enfold.schema.types.docstring import parse_docstring
 from enfold.schema.types.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
 from enfold.schema.types.function_parameters import read_arguments, read_shape
-from enfold.schema.types.shapes import Definitions, Scalar, Shape
+from enfold.schema.types.shapes import Definitions, RecordShape, Scalar, Shape
 
 if TYPE_CHECKING:
     from enfold.schema.types.typed_results import Converter
@@ -77,7 +76,7 @@ def read_signature(
     documentation = parse_docstring(declaration.doc)
     arguments = read_arguments(declaration, documentation, context_type)
     result = _read_result(declaration)
-    input_schema = make_once(describe_record, arguments.record, arguments.definitions, "input")
+    input_schema = make_once(_describe_input, arguments.record, arguments.definitions)
     chosen, decode, quick = choose_engine(arguments, engine, input_schema)
     return Signature(
         name=declaration.name,
@@ -97,8 +96,16 @@ def read_signature(
     )
 
 
+def _describe_input(record: RecordShape, definitions: Definitions) -> dict[str, Any]:
+    from enfold.schema.types.describe import describe_record  # with the first schema, here and below
+
+    return describe_record(record, definitions, "input")
+
+
 def _describe_result(result: _Result, words: str | None) -> dict[str, Any]:
     """The schema of what a function gives, with what its docstring says of it."""
+    from enfold.schema.types.describe import describe_shape
+
     schema: dict[str, Any] = describe_shape(result.shape, result.definitions, "output")
     return {**schema, "description": words} if words and schema and "description" not in schema else schema
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from itertools import chain
-from operator import itemgetter
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, get_args
+from typing import Annotated, Any, Final, Literal, Union, get_args
 
 import msgspec
 from msgspec import UNSET
 
-from enfold.schema.nodes.node import MISSING, Node
+from enfold.schema.checks.python_text import Function, Program
+from enfold.schema.nodes.node import MISSING, SILENT, Node
 from enfold.schema.nodes.traits import choice_or_null, declared_default
-
-__all__ = ["QuickTests", "encode", "quick_tests"]
-
-Test: TypeAlias = Callable[[Any], Any]
 
 # A struct costs more to make than many checks by other means.
 _MOST_NODES: Final = 500
@@ -28,8 +22,6 @@ _NUMBER: Final = Union[int, _FRACTION]  # noqa: UP007  # not a class
 _SCALARS: Final[dict[str, Any]] = {"null": None, "boolean": bool, "integer": int, "number": _NUMBER, "string": str}
 
 _BARE: Final = Node(0)
-# What has no say in which values are valid.
-_SILENT: Final = frozenset({"index", "shared", "name", "default", "discriminator"})
 _OF_OBJECTS: Final = frozenset({"types", "properties", "required", "additional"})
 
 
@@ -39,8 +31,9 @@ class QuickTests(msgspec.Struct, frozen=True):
     What they refuse, with any exception, may still be all that.
     """
 
-    of_builtins: Test  # data of the exact builtin types, as an engine makes it
-    of_writable: Test  # data that is only written: its classes need not be the exact ones if its text is the same
+    type: Any  # `msgspec.convert(data, type)` tests data of the exact builtin types, as an engine makes it
+    # False for what `convert` would take although it writes otherwise; None where there is nothing of that kind.
+    guard: Callable[[Any], bool] | None
     of_text: Callable[[bytes], Any] | None  # JSON text; None where null may stand for NaN or for a value
 
 
@@ -54,21 +47,8 @@ def quick_tests(root: Node) -> QuickTests | None:
         return None
     if not structs.has_containers:
         return None  # a scalar is checked as fast without msgspec
-    test = partial(msgspec.convert, type=annotation)
-    guard = _Guards().guard(root)
     of_text = None if structs.has_doubtful_numbers else msgspec.json.Decoder(annotation).decode
-    # Whoever asks has a dict: a guard that looks no deeper has nothing to do.
-    is_needless = guard is None or (guard is _are_builtin and root.types == frozenset({"object"}))
-    return QuickTests(test, test if guard is None or is_needless else _guarded(test, guard), of_text)
-
-
-def _guarded(test: Test, guard: Guard) -> Test:
-    def test_of_builtins(value: Any) -> Any:
-        if guard([value]):
-            return test(value)
-        raise TypeError("not of the builtin types alone")
-
-    return test_of_builtins
+    return QuickTests(annotation, _BuiltinGuard().function(root), of_text)
 
 
 def _as_text(value: Any) -> str:
@@ -162,7 +142,7 @@ class _Structs:
 
 
 def _says_only(node: Node, fields: Iterable[str]) -> bool:
-    allowed = _SILENT.union(fields)
+    allowed = SILENT.union(fields)
     return all(
         getattr(node, field) == getattr(_BARE, field) for field in Node.__struct_fields__ if field not in allowed
     )
@@ -183,79 +163,90 @@ _KINDS: Final = {str: "string", int: "integer", type(None): "null"}
 
 # --- guards -------------------------------------------------------------------------------------------------------
 
-Guard: TypeAlias = Callable[[Iterable[Any]], bool]
-_Take: TypeAlias = Callable[[list[dict[str, Any]]], Iterable[Any]]
-_Column: TypeAlias = tuple[_Take, Guard]  # what takes the values of one property, and what looks at them
-
 # msgspec takes a Decimal for a float, and for a struct whatever has items or keys, of which it leaves out what it does
 # not know. There a closer look has to be taken at all other types.
 _BUILTIN: Final = frozenset({dict, list, tuple, str, int, float, bool, type(None)})
-_DICTS: Final = frozenset({dict})
-_ARRAYS: Final = frozenset({list, tuple})
 
 
-class _Guards:
-    """The guards of one schema; each looks at all values of one place at once, which costs little."""
+class _BuiltinGuard:
+    """Writes a function that says whether a value consists of builtin types wherever msgspec would take others."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Guard | None] = {}
+        self._program = Program(remembers=False, tools={"BUILTIN": _BUILTIN, "tuple": tuple})
 
-    def guard(self, node: Node) -> Guard | None:
-        """Whether values consist of builtin types wherever msgspec would take others; None where it takes no others."""
-        if node.index not in self._known:
-            self._known[node.index] = self._make(node)
-        return self._known[node.index]
+    def function(self, root: Node) -> Callable[[Any], bool] | None:
+        """The function for a schema of whose values one is a dict; None where it would have nothing to do."""
+        root = _meant(root)
+        is_flat = root.types == frozenset({"object"}) and not any(True for _ in self._parts(root))
+        if is_flat or not _may_be_taken(root):
+            return None
+        self._program.declare("guard", lambda function: self._write(function, root, "v"))
+        return self._program.function("guard")
 
-    def _make(self, node: Node) -> Guard | None:
-        inner = choice_or_null(node) or (node.all_of[0] if node.all_of else None)
-        if inner is not None:
-            return self.guard(inner)
-        kinds = node.types or frozenset()
-        items = self.guard(node.items) if "array" in kinds and node.items is not None else None
-        columns = list(self._columns(node)) if "object" in kinds else []
-        if columns or items is not None:
-            return _guard_of_containers(columns, items)
-        return _are_builtin if {"object", "number"} & kinds else None
-
-    def _columns(self, node: Node) -> Iterator[_Column]:
+    def _parts(self, node: Node) -> Iterator[tuple[str | None, Node]]:
+        """What is to be looked at in an object: by name, or, where it has no names, each value."""
         for name, child in (node.properties or {}).items():
-            guard = self.guard(child)
-            if guard is not None:
-                yield (_values_of if name in node.required else _values_there)(name), guard
-        guard = self.guard(node.additional) if node.additional is not None and not node.properties else None
-        if guard is not None:
-            yield _all_values, guard
+            if _may_be_taken(_meant(child)):
+                yield name, _meant(child)
+        if node.additional is not None and not node.properties and _may_be_taken(_meant(node.additional)):
+            yield None, _meant(node.additional)
+
+    def _place(self, function: Function, node: Node, variable: str) -> None:
+        """Look at a part here, or, where the function has become long or deep, in one of its own."""
+        if function.has_room:
+            with function.level():
+                self._write(function, node, variable)
+            return
+        self._program.declare(f"g{node.index}", lambda inner: self._write(inner, node, "v"))
+        function.refuse_unless(self._program.call(f"g{node.index}", variable))
+
+    def _write(self, function: Function, node: Node, variable: str) -> None:
+        kinds = node.types or frozenset()
+        parts = list(self._parts(node)) if "object" in kinds else []
+        items = _meant(node.items) if "array" in kinds and node.items is not None else None
+        kind, word = function.fresh(), "if"
+        function.line(f"{kind} = type({variable})")
+        if parts:
+            with function.block(f"if {kind} is dict:"):
+                self._write_parts(function, node, parts, variable)
+            word = "elif"
+        if items is not None and _may_be_taken(items):
+            with function.block(f"{word} {kind} is list or {kind} is tuple:"):
+                self._write_each(function, items, variable)
+            word = "elif"
+        function.line(f"{word} {kind} is not float and {kind} not in BUILTIN: return False")
+
+    def _write_parts(self, function: Function, node: Node, parts: list[tuple[str | None, Node]], variable: str) -> None:
+        for name, child in parts:
+            if name is None:
+                self._write_each(function, child, f"{variable}.values()")
+                continue
+            part = function.fresh()
+            if name in node.required:
+                function.looks_up = True
+                function.line(f"{part} = {variable}[{name!r}]")
+                self._place(function, child, part)
+            else:
+                with function.block(f"if {name!r} in {variable}:"):
+                    function.line(f"{part} = {variable}[{name!r}]")
+                    self._place(function, child, part)
+
+    def _write_each(self, function: Function, node: Node, values: str) -> None:
+        item = function.fresh()
+        with function.block(f"for {item} in {values}:"):
+            self._place(function, node, item)
 
 
-def _are_builtin(values: Iterable[Any]) -> bool:
-    return _BUILTIN.issuperset(map(type, values))
+def _meant(node: Node) -> Node:
+    """The node that a reference, or a choice between it and null, leads to."""
+    while (inner := choice_or_null(node) or (node.all_of[0] if node.all_of else None)) is not None:
+        node = inner
+    return node
 
 
-def _guard_of_containers(columns: list[_Column], items: Guard | None) -> Guard:
-    def are_of_builtins(given: Iterable[Any]) -> bool:
-        values = list(given)
-        kinds = set(map(type, values))
-        if not kinds <= _BUILTIN:
-            return False
-        objects = values if kinds == _DICTS else [value for value in values if type(value) is dict]
-        for take, guard in columns:
-            if not guard(take(objects)):
-                return False
-        if items is None:
-            return True
-        arrays = values if kinds <= _ARRAYS else [value for value in values if type(value) in _ARRAYS]
-        return items(chain.from_iterable(arrays))
-
-    return are_of_builtins
-
-
-def _values_of(name: str) -> _Take:
-    return partial(map, itemgetter(name))
-
-
-def _all_values(objects: list[dict[str, Any]]) -> Iterable[Any]:
-    return chain.from_iterable(value.values() for value in objects)
-
-
-def _values_there(name: str) -> _Take:
-    return lambda objects: [value[name] for value in objects if name in value]
+def _may_be_taken(node: Node) -> bool:
+    """Whether msgspec may take another value for what the node describes."""
+    kinds = node.types or frozenset()
+    if {"object", "number"} & kinds:
+        return True
+    return "array" in kinds and node.items is not None and _may_be_taken(_meant(node.items))

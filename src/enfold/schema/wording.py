@@ -8,20 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.schema.nodes.compare import TYPE_NAMES
+
 _MOST_OF_A_PATH: Final = 200
 _MOST_OF_A_VALUE: Final = 50
 _MOST_OF_A_TEXT: Final = 120
 _MOST_CHOICES: Final = 12
 
-_TYPE_NAMES: Final[dict[type, str]] = {
-    str: "string",
-    int: "integer",
-    bool: "boolean",
-    type(None): "null",
-    dict: "object",
-    list: "array",
-    float: "number",
-}
 # The formats of texts as people call them, each with an example.
 FORMATS: Final = {
     "date-time": ("a date and time", "2020-01-01T00:00:00Z"),
@@ -34,6 +27,7 @@ FORMATS: Final = {
     "ipv4": ("an IPv4 address", "192.0.2.1"),
     "ipv6": ("an IPv6 address", "2001:db8::1"),
     "hostname": ("the name of a host", "example.org"),
+    "base64": ("base64 text", "aGVsbG8="),
 }
 _HARD_TO_READ: Final = frozenset('.[]"\\ \t\r\n')
 
@@ -50,10 +44,10 @@ def path(keys: tuple[str | int, ...]) -> str:
 
 def _step(key: str | int, *, is_first: bool) -> str:
     if not isinstance(key, str):
-        return f"[{json_text(key)}]"
+        return f"[{short_json(key)}]"
     if is_first:
         return key
-    return f".{key}" if key and _HARD_TO_READ.isdisjoint(key) else f"[{json_text(key)}]"
+    return f".{key}" if key and _HARD_TO_READ.isdisjoint(key) else f"[{short_json(key)}]"
 
 
 def refusal(expected: str) -> str:
@@ -77,12 +71,12 @@ def types(names: Iterable[str]) -> str:
 
 def one_of(members: list[Any]) -> str:
     """`one of "low", "high"`, or the only one there is."""
-    texts = [json_text(member, _MOST_OF_A_VALUE) for member in members[:_MOST_CHOICES]]
+    texts = [short_json(member, _MOST_OF_A_VALUE) for member in members[:_MOST_CHOICES]]
     listed = ", ".join(dict.fromkeys(texts)) + (", …" if len(members) > _MOST_CHOICES else "")
     return cut(listed if len(members) == 1 else f"one of {listed}", 2 * _MOST_OF_A_TEXT)
 
 
-def counted(number: int, noun: str) -> str:
+def how_many(number: int, noun: str) -> str:
     """`1 item`, `2 properties`."""
     if number == 1:
         return f"1 {noun}"
@@ -93,16 +87,16 @@ def type_name(value: Any) -> str:
     """The JSON type of a value, or the name of its class where it is no JSON."""
     if type(value) is float and value - value != 0:
         return "NaN" if isnan(value) else "Infinity"
-    return _TYPE_NAMES.get(type(value)) or type(value).__name__
+    return TYPE_NAMES.get(type(value)) or type(value).__name__
 
 
 def shown(value: Any) -> str:
     """A value in a sentence: scalars only, and only the beginning of a long one."""
     is_scalar = isinstance(value, str | int | float)
-    return json_text(value, _MOST_OF_A_VALUE) if is_scalar else ""
+    return short_json(value, _MOST_OF_A_VALUE) if is_scalar else ""
 
 
-def json_text(value: Any, most: int = _MOST_OF_A_VALUE) -> str:
+def short_json(value: Any, most: int = _MOST_OF_A_VALUE) -> str:
     if isinstance(value, str) and len(value) > most:
         value = f"{value[:most]}…"
     value = _writable(value) if isinstance(value, str) else value

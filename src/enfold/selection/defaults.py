@@ -11,8 +11,6 @@ from enfold.operation import OperationSpec
 if TYPE_CHECKING:
     from enfold.selection.selecting import Selection
 
-__all__ = ["DEFAULT", "default_selection", "narrowed"]
-
 DEFAULT: Final = "select"  # where the meta of a spec has it
 
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn, TypeAlias, Union
 
-from enfold.errors import CallError
-
-__all__ = ["EVERY", "Fields", "read_fields", "wrong_selection"]
+from enfold.errors import CallError, Reason, invalid_argument
 
 # The names that are taken, and of each what is taken of it: all, where it is None.
 Fields: TypeAlias = dict[str, Union["Fields", None]]
@@ -19,6 +17,7 @@ EVERY: Final = "*"
 MOST_CHARACTERS: Final = 8_000
 MOST_NAMES: Final = 200
 DEEPEST: Final = 32
+_NAMES: Final = "names, as in items(id,user/login),total"
 
 _TOKEN: Final = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([^\s,/()"]+)|([,/()]))')
 
@@ -27,19 +26,14 @@ def read_fields(text: str) -> Fields:
     """What a selection takes; what is no selection is a VALIDATION_ERROR that shows where."""
     if len(text) > MOST_CHARACTERS:
         raise wrong_selection(f"a selection has at most {MOST_CHARACTERS} characters")
-    return _Reader(text).read()
+    return _SelectionReader(text).read()
 
 
-def wrong_selection(sentence: str, expected: str = "", *, reason: str = "constraint") -> CallError:
-    details = {
-        "argument": "select",
-        "reason": reason,
-        "expected": expected or "names, as in items(id,user/login),total",
-    }
-    return CallError("VALIDATION_ERROR", f'Argument "select": {sentence}', details)
+def wrong_selection(sentence: str, expected: str = _NAMES, *, reason: Reason = "constraint") -> CallError:
+    return invalid_argument("select", reason, expected, f'Argument "select": {sentence}')
 
 
-class _Reader:
+class _SelectionReader:
     """Reads one text from its beginning to its end."""
 
     def __init__(self, text: str) -> None:
@@ -96,7 +90,7 @@ class _Reader:
     def _refuse(self) -> NoReturn:
         before = self._text[: self._place].strip()
         where = f"after {before[-40:]!r}" if before else "at its beginning"
-        raise wrong_selection(f"it cannot be read {where}: write names, as in items(id,user/login),total")
+        raise wrong_selection(f"it cannot be read {where}: write {_NAMES}")
 
 
 def _unquoted(quoted: str) -> str:

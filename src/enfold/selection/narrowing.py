@@ -11,9 +11,13 @@ from itertools import chain, count
 from typing import Any, Final, TypeAlias
 
 from enfold.nearest import nearest
+from enfold.schema.check import compile_schema
+from enfold.schema.keywords import with_parts
+from enfold.schema.nodes.graph import reached
+from enfold.schema.nodes.node import CONTAINERS, Node
+from enfold.schema.nodes.reference import local_schema
+from enfold.schema.nodes.traits import outer_types
 from enfold.selection.grammar import EVERY, Fields, wrong_selection
-
-__all__ = ["check_fields", "narrowed_schema"]
 
 Schema: TypeAlias = Any  # an object, or true or false
 
@@ -44,25 +48,6 @@ _KEPT: Final = frozenset(
     ]
 )
 _UNIONS: Final = ("anyOf", "oneOf")
-_SCALARS: Final = frozenset({"string", "number", "integer", "boolean", "null"})
-_SCHEMAS: Final = frozenset(
-    [
-        "additionalItems",
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    ]
-)
-_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
-_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
 _DEEPEST: Final = 200
 _ODD: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -75,21 +60,21 @@ def narrowed_schema(schema: Schema, fields: Fields) -> Schema:
 
 def check_fields(schema: Schema, fields: Fields) -> None:
     """Refuse a selection with a name that the schema does not have."""
-    _check(_Names(schema), [schema], fields, "")
+    _check([compile_schema(schema).root], fields, "")
 
 
 # --- what names there are -----------------------------------------------------------------------------------------
 
 
-def _check(names: _Names, schemas: list[Schema], fields: Fields, path: str) -> None:
-    known = names.of(schemas)
+def _check(nodes: list[Node], fields: Fields, path: str) -> None:
+    known = _KnownNames(nodes)
     for name, inner in fields.items():
         place = f"{path}{name}"
         below = known.below(name)
-        if name != EVERY and not below and not known.allows_others and not known.is_unknown:
+        if name != EVERY and not below and not known.is_open:
             raise _unknown(place, [f"{path}{each}" for each in known.by_name], path)
-        if inner is not None and below and not known.is_unknown:
-            _check(names, below, inner, f"{place}/")
+        if inner is not None and below and not known.is_open:
+            _check(below, inner, f"{place}/")
 
 
 def _unknown(place: str, known: list[str], path: str) -> Exception:
@@ -103,85 +88,41 @@ def _unknown(place: str, known: list[str], path: str) -> Exception:
     )
 
 
-class _Known:
-    """The names that objects may have at a place."""
+class _KnownNames:
+    """The names that objects may have at a place, or in the lists there."""
 
-    def __init__(self) -> None:
-        self.by_name: dict[str, list[Schema]] = {}
-        self.patterns: list[tuple[str, Schema]] = []
-        self.allows_others = False  # besides these
-        self.is_unknown = False  # nothing is said of some
+    def __init__(self, nodes: list[Node]) -> None:
+        parts = reached(nodes, _beside)
+        self.by_name: dict[str, list[Node]] = {}
+        for part in parts:
+            for name, child in (part.properties or {}).items():
+                self.by_name.setdefault(name, []).append(child)
+        self._patterns = [pattern for part in parts for pattern in part.patterns]
+        self._others = [part.additional for part in parts if part.additional is not None and not part.additional.never]
+        self.is_open = any(map(_says_nothing, parts))  # then they may have any name
 
-    def below(self, name: str) -> list[Schema]:
+    def below(self, name: str) -> list[Node]:
+        """What is said of the values of that name; nothing where there is no such name."""
         if name == EVERY:
-            return [each for found in self.by_name.values() for each in found] + [each for _, each in self.patterns]
-        return self.by_name.get(name) or [schema for pattern, schema in self.patterns if _matches(pattern, name)]
+            named = [child for children in self.by_name.values() for child in children]
+            return [*named, *(child for _, child in self._patterns), *self._others]
+        # A pattern that took too long may match.
+        matching = [child for pattern, child in self._patterns if pattern.search(name) is not False]
+        return self.by_name.get(name) or [*matching, *self._others]
 
 
-class _Names:
-    """Finds the names of a schema, whatever it is composed of."""
-
-    def __init__(self, root: Schema) -> None:
-        self._root = root
-
-    def of(self, schemas: list[Schema]) -> _Known:
-        known = _Known()
-        seen: set[int] = set()
-        waiting = list(schemas)
-        for schema in waiting:  # it grows while it is read
-            if not isinstance(schema, dict):
-                known.is_unknown |= schema is not False
-            elif id(schema) not in seen:
-                seen.add(id(schema))
-                waiting += self._look_into(schema, known)
-        return known
-
-    def _look_into(self, schema: dict[str, Any], known: _Known) -> Iterator[Schema]:
-        """Note the names of one schema, and give those that speak of the same value, or of the items of a list."""
-        properties = _table(schema, "properties")
-        for name, each in properties.items():
-            known.by_name.setdefault(name, []).append(each)
-        known.patterns += _table(schema, "patternProperties").items()
-        others = schema.get("additionalProperties")
-        if isinstance(others, dict):
-            known.patterns.append(("", others))
-        elif others is True and "additionalProperties" in schema:
-            known.allows_others = True
-        inner = list(self._composed(schema))
-        yield from inner
-        says_nothing = not inner and not properties and "additionalProperties" not in schema
-        if says_nothing and not _table(schema, "patternProperties") and not _is_scalar(schema):
-            known.is_unknown = True
-
-    def _composed(self, schema: dict[str, Any]) -> Iterator[Schema]:
-        for key in ("$ref", "$dynamicRef", "$recursiveRef"):
-            if isinstance(schema.get(key), str):
-                yield resolved(self._root, schema[key])
-        for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-            if isinstance(schema.get(key), list):
-                yield from schema[key]
-        for key in ("then", "else"):
-            if key in schema:
-                yield schema[key]
-        yield from _table(schema, "dependentSchemas").values()
-        items = schema.get("items")
-        yield from items if isinstance(items, list) else [items] if "items" in schema else []
+def _beside(node: Node) -> Iterator[Node]:
+    """What speaks of the same value, and of the items of a list."""
+    yield from (*node.all_of, *node.any_of, *node.one_of, *node.dependent_schemas.values(), *node.prefix)
+    yield from (each for each in (node.then, node.else_, node.items) if each is not None)
 
 
-def _is_scalar(schema: dict[str, Any]) -> bool:
-    """Whether what it describes can have no names."""
-    said = schema.get("type")
-    if said is None:
-        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        return isinstance(values, list) and not any(isinstance(each, dict | list) for each in values)
-    return all(each in _SCALARS for each in said) if isinstance(said, list) else said in _SCALARS
-
-
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:  # a pattern of another dialect: it may
+def _says_nothing(node: Node) -> bool:
+    """Whether what it describes may have names that it does not speak of."""
+    if node.trouble:
         return True
+    speaks = node.never or node.properties is not None or node.patterns or node.additional is not None
+    return not speaks and not any(True for _ in _beside(node)) and bool(outer_types(node) & CONTAINERS)
 
 
 def _table(schema: dict[str, Any], key: str) -> dict[str, Any]:
@@ -191,17 +132,7 @@ def _table(schema: dict[str, Any], key: str) -> dict[str, Any]:
 
 def resolved(root: Schema, reference: str) -> Schema:
     """What a reference inside a schema names; one that leads elsewhere allows anything."""
-    if reference != "#" and not reference.startswith("#/"):
-        return True
-    found: Any = root
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-            found = found[int(key)]
-        else:
-            return True
+    found = local_schema(root, reference)
     return found if isinstance(found, dict | bool) else True
 
 
@@ -315,20 +246,15 @@ class _Narrowing:
             return schema
         if depth > _DEEPEST or "$id" in schema or "$dynamicRef" in schema or "$recursiveRef" in schema:
             return {}
-        copied = {key: self._part(key, value, depth) for key, value in schema.items() if key not in _PLACES}
+        copied = {
+            key: with_parts(key, value, lambda each: self._copied(each, depth + 1))
+            for key, value in schema.items()
+            if key not in _PLACES
+        }
         reference = schema.get("$ref")
         if isinstance(reference, str):
             self._refer(copied, reference, None)
         return copied
-
-    def _part(self, key: str, value: Any, depth: int) -> Any:
-        if isinstance(value, dict):
-            if key in _MAPS:
-                return {name: self._copied(each, depth + 1) for name, each in value.items()}
-            return self._copied(value, depth + 1) if key in _SCHEMAS else value
-        if isinstance(value, list) and key in _LISTS:
-            return [self._copied(each, depth + 1) for each in value]
-        return value
 
 
 _PLACES: Final = frozenset({"$ref", "$defs", "definitions", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema"})

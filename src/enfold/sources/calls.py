@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
+import msgspec
+
 from enfold.calls.caller.lookout import Lookout, LookoutLimits, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
 from enfold.calls.caller.remote import remote_operation
@@ -15,6 +17,7 @@ from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import OperationRegistry
 from enfold.reserved import is_reserved
 from enfold.sources.choosing import Choice, Filter, choosing
+from enfold.sources.kept_registries import KeptRegistries, bring_up_to_date
 from enfold.sources.report import ImportReport, Problem
 
 __all__ = ["CallOperations", "from_calls"]
@@ -44,26 +47,25 @@ def from_calls(
     much one peer may make us keep.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
-    names = _Names(namespace, choosing(include, exclude, rename), timeout)
+    names = _Naming(namespace, choosing(include, exclude, rename), timeout)
     return CallOperations(transport, pending, names, refresh, patience, timeout, limits, name)
 
 
-class _Names:
+class _Naming(msgspec.Struct, frozen=True):
     """Which operations are taken, and what they are called here."""
 
-    def __init__(self, namespace: str, choice: Choice, timeout: float | None) -> None:
-        self._namespace = namespace
-        self._choice = choice
-        self._timeout = timeout
+    namespace: str
+    choice: Choice
+    timeout: float | None
 
     def shown(self, spec: OperationSpec) -> OperationSpec | None:
         """The spec as it stands in our registry; None where it is not wanted."""
-        wanted = self._choice.name(spec.id)
-        if not self._choice.takes(spec, wanted):
+        wanted = self.choice.name(spec.id)
+        if not self.choice.takes(spec, wanted):
             return None
-        namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
+        namespace, _, name = (f"{self.namespace}.{wanted}" if self.namespace else wanted).rpartition(".")
         is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
-        timeout = spec.timeout if self._timeout is None or is_stream else self._timeout
+        timeout = spec.timeout if self.timeout is None or is_stream else self.timeout
         if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
             return spec
         return spec.replace(namespace=namespace, name=name, timeout=timeout)
@@ -76,7 +78,7 @@ class CallOperations:
         self,
         transport: Transport,
         pending: PendingRequestMap,
-        names: _Names,
+        names: _Naming,
         refresh: float,
         patience: float,
         idle: float | None,
@@ -88,12 +90,12 @@ class CallOperations:
         self._idle = idle
         self._transport = transport
         self._names = names
-        self._lookout = Lookout(transport, self._changed, self._tell, refresh=refresh, patience=patience, limits=limits)
+        self._registries = KeptRegistries(self, "calls")
+        self._lookout = Lookout(
+            transport, self._changed, self._registries.tell, refresh=refresh, patience=patience, limits=limits
+        )
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
-        self._registries: list[tuple[OperationRegistry, set[str]]] = []
-        self._watchers: list[Callable[[], None]] = []
-        self._entries: list[Callable[[], None]] = []  # each ends an entry in a table of sources
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -108,9 +110,7 @@ class CallOperations:
         await self._lookout.close()
         await self.pending.close()
         self._is_closed = True
-        self._tell()
-        for leave in self._entries:
-            leave()
+        self._registries.close()
 
     def __iter__(self) -> Iterator[Operation]:
         return iter(list(self._operations.values()))
@@ -137,7 +137,8 @@ class CallOperations:
 
     @property
     def why(self) -> str:
-        return "it has been closed" if self._is_closed else ""
+        """Why it is not up: the transport may know."""
+        return "it has been closed" if self._is_closed else getattr(self._transport, "why", "")
 
     @property
     def workers(self) -> list[PeerListing]:
@@ -145,28 +146,21 @@ class CallOperations:
 
     def keep(self, registry: OperationRegistry) -> None:
         """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
-        self._registries.append((registry, set()))
-        self._update(*self._registries[-1])
-        self._entries.append(registry.sources.follow(self.name, "calls", self))
+        bring_up_to_date(registry, {}, self._operations)
+        self._registries.add(registry, self.name)
 
     def keep_current(self, registry: OperationRegistry) -> None:
         """Keep a registry up to date that has just taken all of these: `register_all` asks for it."""
-        self._registries.append((registry, set(self._operations)))
-        self._entries.append(registry.sources.follow(self.name, "calls", self))
+        self._registries.add(registry, self.name)
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back whenever the operations are others, or the connection was lost or is back."""
-        self._watchers.append(callback)
+        self._registries.watch(callback)
 
     def _changed(self) -> None:
+        before = self._operations
         self._read()
-        for registry, ours in self._registries:
-            self._update(registry, ours)
-        self._tell()
-
-    def _tell(self) -> None:
-        for callback in list(self._watchers):
-            callback()
+        self._registries.update(before, self._operations)
 
     def _read(self) -> None:
         """Make an operation of each spec; one that has not changed stays the operation it was."""
@@ -182,16 +176,5 @@ class CallOperations:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
                 self._operations[shown.id] = kept or remote_operation(
-                    spec, shown, self.pending, self._transport, idle=self._idle
+                    spec, shown, self.pending, self._transport, source=self.name, idle=self._idle
                 )
-
-    def _update(self, registry: OperationRegistry, ours: set[str]) -> None:
-        for operation_id in list(ours):
-            now = self._operations.get(operation_id)
-            if operation_id in registry and registry.get(operation_id) is not now:
-                registry.unregister(operation_id)
-                ours.discard(operation_id)
-        for operation in self._operations.values():
-            if operation.spec.id not in registry:
-                registry.register(operation)
-                ours.add(operation.spec.id)

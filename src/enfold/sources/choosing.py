@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
-from enfold.operation import OperationSpec
+import msgspec
 
-__all__ = ["Choice", "Filter", "choosing"]
+from enfold.operation import OperationSpec
 
 Filter: TypeAlias = str | Iterable[str] | Callable[[OperationSpec], bool]
 
@@ -22,13 +22,12 @@ def choosing(include: Filter | None, exclude: Filter | None, rename: Mapping[str
     return Choice(_read(include, "include"), _read(exclude, "exclude"), rename or {})
 
 
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """What is taken and what is not, and the new names."""
 
-    def __init__(self, include: _Rule | None, exclude: _Rule | None, rename: Mapping[str, str]) -> None:
-        self._include = include
-        self._exclude = exclude
-        self.rename = rename
+    include: _Rule | None
+    exclude: _Rule | None
+    rename: Mapping[str, str]
 
     def takes(self, spec: OperationSpec, *known_as: str) -> bool:
         """Whether an operation is taken; `known_as` are names it has besides those of its spec."""
@@ -37,15 +36,15 @@ class Choice:
     def may_take(self, texts: Iterable[str]) -> bool:
         """Whether the patterns take what has these names; a function of the spec has no say yet."""
         known = list(texts)
-        if isinstance(self._include, list) and not _matches(self._include, known):
+        if isinstance(self.include, list) and not _matches(self.include, known):
             return False
-        return not (isinstance(self._exclude, list) and _matches(self._exclude, known))
+        return not (isinstance(self.exclude, list) and _matches(self.exclude, known))
 
     def approves(self, spec: OperationSpec) -> bool:
         """Whether the functions of the spec take an operation; patterns have no say here."""
-        if callable(self._include) and not self._include(spec):
+        if callable(self.include) and not self.include(spec):
             return False
-        return not (callable(self._exclude) and self._exclude(spec))
+        return not (callable(self.exclude) and self.exclude(spec))
 
     def name(self, *known_as: str) -> str:
         """The new name of what goes by these names, the first of which it keeps where nobody gave it another."""

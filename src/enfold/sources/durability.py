@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+import msgspec
+
 from enfold.operation import Durable, OnCrash, OperationSpec, OperationType
 from enfold.sources.choosing import Choice, choosing
-
-__all__ = ["Durability", "DurableChoice", "durability"]
 
 DurableChoice: TypeAlias = bool | str | Iterable[str] | Mapping[str, Durable]
 
@@ -24,18 +24,17 @@ def durability(durable: DurableChoice | None, on_crash: OnCrash | None = None) -
     return Durability([(choosing(pattern, None), word) for pattern, word in table.items()], on_crash)
 
 
-class Durability:
+class Durability(msgspec.Struct, frozen=True):
     """The patterns, of which the first that fits counts, and what becomes of tasks whose worker died."""
 
-    def __init__(self, rules: list[tuple[Choice, Durable]], on_crash: OnCrash | None) -> None:
-        self._rules = rules
-        self._on_crash = on_crash
+    rules: list[tuple[Choice, Durable]]
+    on_crash: OnCrash | None
 
     def apply(self, spec: OperationSpec) -> OperationSpec:
         """The spec as the user wants it; a subscription stays as it is."""
         if spec.type is OperationType.SUBSCRIPTION:
             return spec
-        chosen = next((word for choice, word in self._rules if choice.takes(spec)), None)
-        changes = {"durable": chosen, "on_crash": self._on_crash}
+        chosen = next((word for choice, word in self.rules if choice.takes(spec)), None)
+        changes = {"durable": chosen, "on_crash": self.on_crash}
         wanted = {name: value for name, value in changes.items() if value is not None}
         return spec.replace(**wanted) if wanted else spec

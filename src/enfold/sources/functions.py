@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os.path
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from enfold.operation import INHERIT, Operation, OperationType, Policy, function_name, operation_from_function
 from enfold.registry import OperationRegistry, Registry
-from enfold.sources.choosing import Filter, choosing
-from enfold.sources.report import ImportReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from enfold.sources.choosing import Filter
+    from enfold.sources.report import ImportReport
+
+# Imports inside functions: a program with a registry is loaded without what finds functions, reports, and `pathlib`.
 
 __all__ = ["FoundOperations", "TargetError", "from_functions", "load_target", "scan"]
 
@@ -35,6 +41,8 @@ def from_functions(
     `include` and `exclude` are patterns over names (`get_*`), or functions of the spec; `rename` maps a function's name
     to ours; `fields` are fields of every spec.
     """
+    from enfold.sources.choosing import choosing
+
     choice = choosing(include, exclude, rename)
     found: list[Operation] = []
     for target in targets:
@@ -56,6 +64,8 @@ class FoundOperations(list[Operation]):
     @property
     def report(self) -> ImportReport:
         """The ids of the operations; what cannot be one raises when it is found."""
+        from enfold.sources.report import ImportReport
+
         return ImportReport(operation.spec.id for operation in self)
 
 
@@ -65,6 +75,8 @@ def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOpe
     Files and folders that begin with `_` or `.` are left out; a registry found in a file gives its operations as
     they are. `options` are those of `from_functions`.
     """
+    from pathlib import Path
+
     root = Path(folder)
     if not root.is_dir():
         raise TargetError(f"{folder} is not a folder")
@@ -73,7 +85,7 @@ def scan(folder: str | Path, *, namespace: str = "", **options: Any) -> FoundOpe
 
 
 def _scan_file(path: Path, root: Path, namespace: str, options: Mapping[str, Any]) -> list[Operation]:
-    module = load_file(path)
+    module = load_file(str(path))
     registries = [value for value in vars(module).values() if isinstance(value, Registry)]
     if registries:
         return [operation for registry in registries for operation in registry]
@@ -89,8 +101,8 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 def load_target(target: str) -> Registry:
     """The registry a target names: `app.py`, `app.py:ops`, `package.module` or `package.module:ops`."""
-    place, _, name = _split_target(target)
-    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    place, name = _split_target(target)
+    module = _load(place)
     if name:
         return _as_registry(_attribute(module, name, target), target)
     registries = [value for value in vars(module).values() if isinstance(value, Registry)]
@@ -104,16 +116,21 @@ def load_target(target: str) -> Registry:
     return _as_registry(module, target)
 
 
-def load_file(path: Path) -> ModuleType:
-    """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours."""
-    from importlib.util import module_from_spec, spec_from_file_location  # for files alone, as the next is for modules
+def _load(place: str) -> ModuleType:
+    return load_file(place) if place.endswith(".py") else _import(place)
 
-    if not path.is_file():
+
+def load_file(path: str) -> ModuleType:
+    """Import a file as a program would be: its folder comes first on the path, so that it finds its neighbours."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if not os.path.isfile(path):
         raise TargetError(f"There is no file {path}")
-    folder = str(path.resolve().parent)
+    folder = os.path.dirname(os.path.realpath(path))
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"enfold_target_{path.stem}"
+    stem = os.path.basename(path).removesuffix(".py")
+    name = stem if stem.isidentifier() and stem not in sys.modules else f"enfold_target_{stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} is not a Python file")
@@ -127,15 +144,15 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
-def _split_target(target: str) -> tuple[str, str, str]:
+def _split_target(target: str) -> tuple[str, str]:
     place, colon, name = target.rpartition(":")
     if not colon or (not place.endswith(".py") and not place.replace(".", "").isidentifier()):
-        return target, "", ""
-    return place, colon, name
+        return target, ""
+    return place, name
 
 
 def _import(name: str) -> ModuleType:
-    from importlib import import_module  # as above
+    from importlib import import_module
 
     if not all(part.isidentifier() for part in name.split(".")):
         raise TargetError(_not_a_module(name))
@@ -148,12 +165,11 @@ def _import(name: str) -> ModuleType:
 
 
 def _not_a_module(name: str) -> str:
-    path = Path(name)
     if not name:
         return "The target is empty: name a Python file, as in app.py"
-    if path.is_dir():
-        return f"{name} is a folder: name a Python file in it, as in {path / 'app.py'}"
-    if path.is_file():
+    if os.path.isdir(name):
+        return f"{name} is a folder: name a Python file in it, as in {os.path.normpath(os.path.join(name, 'app.py'))}"
+    if os.path.isfile(name):
         return f"{name} is neither a Python file nor a configuration"
     return f"There is no module {name}"
 
@@ -187,8 +203,8 @@ def _functions_of(target: Callable[..., Any] | ModuleType | str) -> Iterator[tup
 
 
 def _resolve(target: str) -> Any:
-    place, _, name = _split_target(target)
-    module = load_file(Path(place)) if place.endswith(".py") else _import(place)
+    place, name = _split_target(target)
+    module = _load(place)
     return _attribute(module, name, target) if name else module
 
 

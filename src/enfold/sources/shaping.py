@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
-
-__all__ = ["Describe", "Shaping", "shaping"]
 
 Describe: TypeAlias = Literal["short", "full"]
 
@@ -32,17 +32,16 @@ def shaping(
     return Shaping(dict(fix or {}), describe, select or {})
 
 
-class Shaping:
+class Shaping(msgspec.Struct, frozen=True):
     """Changes operations one by one; those that are not concerned stay as they are."""
 
-    def __init__(self, fix: dict[str, Any], describe: Describe | None, select: str | Mapping[str, str]) -> None:
-        self.fix = fix
-        self._describe = describe
-        self._select = select
+    fix: dict[str, Any]
+    describe: Describe | None
+    select: str | Mapping[str, str]
 
     @property
     def changes_nothing(self) -> bool:
-        return not self.fix and self._describe != "short" and not self._select
+        return not self.fix and self.describe != "short" and not self.select
 
     def of(self, operation: Operation) -> Operation:
         if self.changes_nothing:
@@ -54,16 +53,16 @@ class Shaping:
 
     def _described(self, operation: Operation) -> Operation:
         spec = operation.spec
-        said = {"describe": "short"} if self._describe == "short" else {}
+        added = {"describe": "short"} if self.describe == "short" else {}
         select = self._selection(spec)
-        said |= {} if select is None else {"select": select}
-        return operation.with_spec(spec.replace(meta={**spec.meta, **said})) if said else operation
+        added |= {} if select is None else {"select": select}
+        return operation.replace(spec=spec.replace(meta={**spec.meta, **added})) if added else operation
 
     def _selection(self, spec: OperationSpec) -> str | None:
-        if isinstance(self._select, str):
-            return self._select
+        if isinstance(self.select, str):
+            return self.select
         names = (spec.name, spec.id, str(spec.meta.get("original_name", spec.name)))
-        return next((self._select[name] for name in names if name in self._select), None)
+        return next((self.select[name] for name in names if name in self.select), None)
 
 
 def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
@@ -80,7 +79,7 @@ def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
         return items
 
     is_stream = operation.spec.type is OperationType.SUBSCRIPTION
-    return operation.with_spec(spec).with_handler(stream if is_stream else call)
+    return operation.replace(spec=spec, handler=stream if is_stream else call)
 
 
 def _nothing(*_: Any) -> Any:

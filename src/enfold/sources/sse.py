@@ -8,8 +8,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["EventDecoder", "EventTooLargeError", "ServerSentEvent"]
-
 DEFAULT_EVENT: Final = "message"
 
 

@@ -8,9 +8,6 @@ from typing import Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.nearest import nearest
-
-__all__ = ["Bounds", "divided", "read_bounds"]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,20 +39,35 @@ def read_bounds(given: Mapping[str, object], before: Bounds | None = None) -> Bo
     """Other bounds by their names; what is not a bound, or no number above zero, is a VALIDATION_ERROR."""
     for name, number in given.items():
         if name not in Bounds.__struct_fields__:
+            from enfold.nearest import nearest  # for a mistake alone
+
             near = nearest(name, Bounds.__struct_fields__)
             advice = f"did you mean {near}?" if near else f"use {', '.join(Bounds.__struct_fields__)}"
             raise CallError("VALIDATION_ERROR", f"There is no bound {name[:100]}: {advice}")
         if not _is_right(name, number):
-            kind = "a number" if name in _FRACTIONS else "a whole number"
+            kind = "a number" if name in FRACTIONS else "a whole number"
             raise CallError("VALIDATION_ERROR", f"The bound {name} must be {kind} above zero")
     return msgspec.structs.replace(before or Bounds(), **given)
 
 
-def divided(bounds: Bounds, count: int) -> Bounds:
-    """The share that each of several processes has of what callers may take together."""
-    whole = {name: max(1, -(-getattr(bounds, name) // count)) for name in _SHARED if getattr(bounds, name) is not None}
+def divided(bounds: Bounds, count: int, number: int) -> Bounds:
+    """The share that one of several processes, by its number, has of what callers may take together."""
+    whole = {name: max(1, (getattr(bounds, name) + number) // count) for name in _set_among_shared(bounds)}
     per_second = bounds.calls_per_second
     return msgspec.structs.replace(bounds, **whole, calls_per_second=None if per_second is None else per_second / count)
+
+
+def check_divisible(bounds: Bounds, count: int) -> None:
+    """Refuse a bound that somebody has set too low to be shared by so many processes."""
+    for name in _set_among_shared(bounds):
+        most = getattr(bounds, name)
+        if most < count and most != getattr(Bounds(), name):
+            told = f"The bound {name}={most} cannot be shared by {count} workers: let it be {count} or more, or take {most}"
+            raise CallError("VALIDATION_ERROR", f"{told} {'worker' if most == 1 else 'workers'}")
+
+
+def _set_among_shared(bounds: Bounds) -> list[str]:
+    return [name for name in _SHARED if getattr(bounds, name) is not None]
 
 
 # The others are of one request, connection or session, which only one process has.
@@ -68,9 +80,10 @@ _SHARED: Final = (
     "resume_bytes_per_identity",
     "calls_at_once",
 )
-_FRACTIONS: Final = ("header_seconds", "stalled_seconds", "calls_per_second")
+# Bounds that need not be whole numbers.
+FRACTIONS: Final = ("header_seconds", "stalled_seconds", "calls_per_second")
 
 
 def _is_right(name: str, number: object) -> bool:
-    kinds = int | float if name in _FRACTIONS else int
+    kinds = int | float if name in FRACTIONS else int
     return isinstance(number, kinds) and not isinstance(number, bool) and 0 < number < float("inf")

@@ -16,11 +16,12 @@ from enfold.calls.worker.announcer import Announcer
 from enfold.calls.worker.handler import CallHandler
 from enfold.calls.worker.micro import MicroService
 from enfold.log import Log
-from enfold.operation import Identity, OperationSpec, RecordedRun
+from enfold.operation import Identity, OperationSpec
 from enfold.operation.repeats import OnceStore
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
     from enfold.provenance import Recorder
 
 __all__ = ["Serving", "serve_calls"]

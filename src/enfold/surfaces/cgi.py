@@ -5,33 +5,33 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, redirect_stdout, suppress
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, error_from, invalid_argument
 from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.observing import OK
-from enfold.observing.conventions import cgi_span, http_outcome
 from enfold.operation import Identity
 from enfold.registry import OperationRegistry, Registry
 from enfold.runtime import drive
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.failures import too_large
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, record_of
-from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings, not_allowed
+from enfold.surfaces.failures import MAX_BODY, body_too_large, not_allowed
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, tell_end
+from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings
 
 if TYPE_CHECKING:
+    from enfold.observing.spans import Trace, Tracer
     from enfold.provenance import Recorder
+    from enfold.tasks import Tasks
 
 __all__ = ["refuse", "to_cgi"]
 
-MAX_BODY: Final = 8 * 1024 * 1024
+
+OpenTasks: TypeAlias = "Callable[[], AbstractAsyncContextManager[Tasks | None]]"
 
 _MOST_DIGITS: Final = 100  # of a number that a web server could mean
 
@@ -44,13 +44,15 @@ def to_cgi(
     identify: Callable[[str], Identity | None] = Identity,
     max_body: int = MAX_BODY,
     recorder: Recorder | None = None,
+    tasks: OpenTasks | None = None,
     environ: MutableMapping[str, str] | None = None,
     stdin: BinaryIO | None = None,
     stdout: BinaryIO | None = None,
 ) -> int:
     """Answer the request that a web server put into the environment; the exit code is always 0.
 
-    `identify` says who is behind the name that the web server vouches for in `identity_variable`.
+    `identify` says who is behind the name that the web server vouches for in `identity_variable`; `tasks` opens what runs
+    operations that must be tasks, for as long as one of them is waited for.
     """
     if identity_variable.startswith("HTTP_"):
         raise ValueError(f"{identity_variable} is what the client says: an identity comes from the web server alone")
@@ -63,20 +65,21 @@ def to_cgi(
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     observers, began = functions.observers, time.perf_counter()
-    span = cgi_span(request.method, request.path, request.headers)
-    trace = None if observers.tracer is None else observers.tracer.begin(span)
+    trace = None if observers.tracer is None else _begun_trace(observers.tracer, request)
     with _own_output(stdout) as out:
-        answer = _answer(functions, request, variables, lambda: identify(user) if user else None)
+        answer = _answer(functions, request, variables, lambda: identify(user) if user else None, tasks)
         _send(answer, request, out)
     if trace is not None:
         trace.leave()
-    if observers.is_on and (request.operation is not None or request.code != OK):
-        record = record_of(request, "cgi", began, len(answer.body))
-        if trace is not None:
-            trace.end(record, http_outcome(request.method, record, answer.status))
-        if observers.end is not None:
-            observers.end(record)
+    if observers.is_on:
+        tell_end(observers, request, "cgi", began, trace, answer)
     return 0
+
+
+def _begun_trace(tracer: Tracer, request: FunctionRequest) -> Trace | None:
+    from enfold.observing.conventions import cgi_span  # where somebody traces
+
+    return tracer.begin(cgi_span(request.method, request.path, request.headers))
 
 
 def refuse() -> int:
@@ -131,10 +134,10 @@ class _Stdin:
     async def body(self, limit: int) -> bytes:
         length = self._content_length()
         if length is not None and length > limit:
-            raise too_large(limit)
+            raise body_too_large(limit)
         text = self._stdin.read(limit + 1 if length is None else length)
         if len(text) > limit:
-            raise too_large(limit)
+            raise body_too_large(limit)
         return text
 
     def _content_length(self) -> int | None:
@@ -159,8 +162,7 @@ def _read_object(text: bytes | bytearray) -> dict[str, Any]:
 
 
 def _invalid(why: str) -> CallError:
-    details = {"argument": "", "reason": "type", "expected": "a JSON object"}
-    return CallError("VALIDATION_ERROR", f"Invalid JSON: {why}", details)
+    return invalid_argument("", "type", "a JSON object", f"Invalid JSON: {why}")
 
 
 _DIALECT: Final = Dialect(
@@ -181,36 +183,35 @@ def _answer(
     request: FunctionRequest,
     variables: Mapping[str, str],
     identify: Callable[[], Identity | None],
+    tasks: OpenTasks | None,
 ) -> FunctionAnswer:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     try:
         functions.read_wishes(request)
-        _check_origin(request)
+        # A page of another site is refused; which hosts there are is the web server's affair.
+        Hosts(["*"]).check({}, request.headers)
         request.identity = identify()
-        return _run(functions, request, variables.get("SCRIPT_NAME", ""))
+        return _run(functions, request, variables.get("SCRIPT_NAME", ""), tasks)
     except CallError as error:
         return functions.failure(request, error)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the caller gets the format's error and no stack
-        own = request.known_id()
-        Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
+        _log_failure(request, error)
         return functions.failure(request, CallError("UNKNOWN_ERROR", "The server failed to answer"))
 
 
-def _check_origin(request: FunctionRequest) -> None:
-    """Refuse a page of another site; which hosts there are is the web server's affair."""
-    refused = Hosts(["*"]).refusal({}, request.headers)
-    if refused is not None:
-        raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
+def _log_failure(request: FunctionRequest, error: BaseException) -> None:
+    own = request.known_id()
+    Log("enfold.cgi").error("The answer failed (request %s)", own, error=error, request_id=own)
 
 
-def _run(functions: Functions, request: FunctionRequest, place: str) -> FunctionAnswer:
+def _run(functions: Functions, request: FunctionRequest, place: str, tasks: OpenTasks | None) -> FunctionAnswer:
     answer: FunctionAnswer
     if request.path == "/openapi.json":
         if request.method not in ("GET", "HEAD"):
             raise not_allowed(request.method, ("GET", "HEAD"))
         return functions.document(request, place)
     if request.path == "/call":
-        answer = drive(functions.lifetime.during(functions.call_request(request)), True)
+        answer = drive(functions.lifetime.during(_with_tasks(tasks, functions.call_request(request))), True)
         return answer
     route = functions.find(request)
     if route is None:  # which no path of ours is
@@ -219,9 +220,23 @@ def _run(functions: Functions, request: FunctionRequest, place: str) -> Function
         return FunctionAnswer(b"", 204, [(b"allow", ", ".join(route.methods).encode())])
     functions.admit(route, request)
     work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
+    if route.spec.durable == "required":
+        work = _with_tasks(tasks, work)
     needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
-    answer = drive(functions.lifetime.during(work), needs_loop)
+    try:
+        answer = drive(functions.lifetime.during(work), needs_loop)
+    except KeyboardInterrupt as error:  # Web servers send none: it is the handler's own.
+        _log_failure(request, error)
+        raise route.prepared.told(error_from(error, f"Operation {route.spec.id} failed")) from None
     return answer
+
+
+async def _with_tasks(tasks: OpenTasks | None, work: Awaitable[FunctionAnswer]) -> FunctionAnswer:
+    """The answer of what may have to be a task, which is then run here."""
+    if tasks is None:
+        return await work
+    async with tasks():
+        return await work
 
 
 def _send(answer: FunctionAnswer, request: FunctionRequest, out: BinaryIO) -> None:
@@ -237,6 +252,10 @@ def _send(answer: FunctionAnswer, request: FunctionRequest, out: BinaryIO) -> No
 
 
 def _phrase(status: int) -> str:
+    if status == 200:
+        return "OK"
+    from http import HTTPStatus  # slow to load, and few requests fail
+
     try:
         return HTTPStatus(status).phrase
     except ValueError:

@@ -11,8 +11,7 @@ from enfold.envelope import ResponseEnvelope, ResultWarning, local_envelope, to_
 from enfold.errors import CallError
 from enfold.operation import Context
 from enfold.registry import Registry
-
-__all__ = ["CollectLimits", "Collected", "collect"]
+from enfold.surfaces.writing import UNWRITABLE, unwritable
 
 
 class CollectLimits(msgspec.Struct, frozen=True):
@@ -76,8 +75,8 @@ async def _collected(
 def _size(data: Any) -> int:
     try:
         return len(msgspec.json.encode(data))
-    except (ValueError, TypeError, RecursionError) as error:  # half a character, which UTF-8 cannot hold
-        raise CallError("EXECUTION_ERROR", f"failed to marshal response: {error}") from error
+    except UNWRITABLE as error:
+        raise unwritable(data, error) from error
 
 
 def _below(warning: ResultWarning, index: int) -> ResultWarning:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES, CallError, code_row, safe_code
+from enfold.identities.challenges import challenge
 from enfold.operation import OperationSpec
 
-__all__ = [
-    "RefusedError",
-    "declared_status",
-    "error_headers",
-    "status_of",
-    "too_large",
-    "with_prefix",
-]
-
 HeaderText: TypeAlias = tuple[str, str]
+
+MAX_BODY: Final = 8 * 1024 * 1024  # of a request, unless `max_body` says otherwise
+_MOST_DIGITS: Final = 15  # of a number that a client could mean
 
 
 class RefusedError(CallError):
@@ -30,8 +25,30 @@ class RefusedError(CallError):
         self.headers = tuple(headers)
 
 
-def too_large(limit: int) -> CallError:
+def not_allowed(method: str, methods: Iterable[str]) -> RefusedError:
+    allow = ", ".join(methods)
+    details = {"reason": "method", "expected": allow}
+    return RefusedError(405, f"The method {method[:20]} is not allowed here: use {allow}", details, [("allow", allow)])
+
+
+def not_acceptable(offered: str) -> RefusedError:
+    details = {"reason": "accept", "expected": offered}
+    return RefusedError(406, f"The answer is {offered}, which Accept does not allow", details)
+
+
+def unsupported_body(message: str = "The body must be application/json") -> RefusedError:
+    return RefusedError(415, message, {"reason": "content_type", "expected": "application/json"})
+
+
+def body_too_large(limit: int) -> CallError:
     return CallError("PAYLOAD_TOO_LARGE", f"The body is larger than {limit} bytes", {"limit": limit})
+
+
+def check_length(headers: Mapping[bytes, bytes], limit: int) -> None:
+    """Refuse a body that says itself that it is too large, before it is read."""
+    length = headers.get(b"content-length", b"0")
+    if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > limit):
+        raise body_too_large(limit)
 
 
 def status_of(error: CallError, operation: OperationSpec | None, *, has_identity: bool) -> int:
@@ -56,27 +73,22 @@ def declared_status(operation: OperationSpec, code: str) -> int:
 
 
 def _is_upstream(error: CallError) -> bool:
-    """Whether an HTTP service that we called answered with an error status."""
     status = error.details.get("status")
     return type(status) is int and 400 <= status <= 599
 
 
-def error_headers(error: CallError, status: int) -> list[HeaderText]:
+def error_headers(error: CallError, status: int) -> list[tuple[bytes, bytes]]:
     """What a client can act upon without reading the body."""
     headers = [("enfold-code", safe_code(error.code))]
     if isinstance(error, RefusedError):
         headers.extend(error.headers)
     if status == 401:
-        headers.append(("www-authenticate", _challenge(error)))
+        is_wrong = error.details.get("reason") == "invalid_token"
+        headers.append(("www-authenticate", challenge("invalid_token" if is_wrong else None)))
     wait = error.details.get("retry_after")
     if status in (429, 503) and isinstance(wait, int | float) and 0 <= wait < 1e9:
         headers.append(("retry-after", str(ceil(wait))))
-    return headers
-
-
-def _challenge(error: CallError) -> str:
-    reason = ', error="invalid_token"' if error.details.get("reason") == "invalid_token" else ""
-    return f'Bearer realm="enfold"{reason}'
+    return [(name.encode(), value.encode()) for name, value in headers]
 
 
 def with_prefix(error: CallError, prefix: str) -> CallError:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CODES
 from enfold.formats import DEFAULT_FORMAT, Format, find_format
-from enfold.formats.wrapper_schemas import with_references
+from enfold.json_pointer import unescape
 from enfold.mcp.tool_names import tool_names
-from enfold.operation import AccessControl, Identity, OperationSpec, OperationType, Origin
+from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.reserved import RESERVED, is_reserved
 from enfold.schema.advertised import Advertising
+from enfold.schema.keywords import with_references
 from enfold.schema.nodes.reference import digest, unquote
 from enfold.selection.defaults import narrowed
 from enfold.surfaces.failures import declared_status
@@ -73,15 +73,12 @@ def to_openapi(
     specs = registry.list(namespace=asked) if everything else registry.visible(identity, namespace=asked)
     if operation is not None:
         specs = [spec for spec in specs if spec.id == operation]
-    # Names are given over all operations, so that each has the same name for every caller.
-    tools = tool_names(registry)
     components = _Components(chosen, has_tasks=has_tasks and any(spec.durable != "never" for spec in specs))
-    short = _short_paths(specs)
-    notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
-    if outline or operation is not None:
-        notes = {spec.id: {**notes[spec.id], **_facts(spec, registry.get(spec.id).origin)} for spec in specs}
-    item = _outline if outline else partial(_path_item, components=components)
-    paths = {f"/functions/{spec.id}": item(spec, notes[spec.id]) for spec in specs}
+    if outline:
+        paths = {f"/functions/{spec.id}": _outline(spec, registry) for spec in specs}
+    else:
+        notes = _notes(registry, specs, with_facts=operation is not None)
+        paths = {f"/functions/{spec.id}": _path_item(spec, notes[spec.id], components) for spec in specs}
     if components.has_tasks and not outline and operation is None:
         security: list[Schema] = [] if all(spec.access_control.is_open for spec in specs) else [{}, {BEARER: []}]
         paths |= task_paths(components.shared(404), security=security)
@@ -98,6 +95,16 @@ def to_openapi(
     }
 
 
+def _notes(registry: Registry, specs: list[OperationSpec], *, with_facts: bool) -> dict[str, Schema]:
+    """What the document says of each operation in words of its own: the names that it has elsewhere, and its facts."""
+    # Names are given over all operations, so that each has the same name for every caller.
+    tools, short = tool_names(registry), _short_paths(specs)
+    notes = {spec.id: {"x-mcp-tool": tools[spec.id], **short.get(spec.id, {})} for spec in specs}
+    if with_facts:
+        notes = {spec.id: {**notes[spec.id], **_facts(spec, registry)} for spec in specs}
+    return notes
+
+
 def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
     """Where an operation is also found by its name alone: what this caller sees has that name once."""
     names = Counter(name for spec in specs for name in {spec.id, spec.name})
@@ -108,19 +115,27 @@ def _short_paths(specs: Iterable[OperationSpec]) -> dict[str, Schema]:
     }
 
 
-def _facts(spec: OperationSpec, origin: Origin) -> Schema:
+def _facts(spec: OperationSpec, registry: Registry) -> Schema:
     """What a person wants to know of an operation, and a generator of clients has no use for."""
     return {
-        "x-enfold-type": spec.type.value,
-        "x-enfold-kind": origin.kind,
-        "x-enfold-source": origin.name or spec.namespace.partition(".")[0],
+        **_kind(spec, registry),
         "x-enfold-destructive": spec.destructive,
         "x-enfold-resumable": spec.resumable,
     }
 
 
-def _outline(spec: OperationSpec, notes: Schema) -> Schema:
-    return {"post": _described(spec, spec.id, notes)}
+def _kind(spec: OperationSpec, registry: Registry) -> Schema:
+    """What an operation is, and its source by the name that it has in `enfold.sources`."""
+    origin = registry.get(spec.id).origin
+    return {
+        "x-enfold-type": spec.type.value,
+        "x-enfold-kind": origin.kind,
+        "x-enfold-source": registry.sources.name_of(origin.kind, origin.name),
+    }
+
+
+def _outline(spec: OperationSpec, registry: Registry) -> Schema:
+    return {"post": {"operationId": spec.id, **_words(spec), "tags": list(_tags(spec)), **_kind(spec, registry)}}
 
 
 def _path_item(spec: OperationSpec, notes: Schema, components: _Components) -> Schema:
@@ -154,14 +169,18 @@ def _more_parameters(spec: OperationSpec, components: _Components) -> list[Schem
 
 
 def _described(spec: OperationSpec, operation_id: str, notes: Schema) -> Schema:
-    words = {"summary": spec.title, "description": spec.description}
     return {
         "operationId": operation_id,
-        **{name: text for name, text in words.items() if text},
+        **_words(spec),
         "tags": list(_tags(spec)),
         **({} if spec.access_control.is_open else {"security": _security(spec.access_control)}),
         **notes,
     }
+
+
+def _words(spec: OperationSpec) -> Schema:
+    words = {"summary": spec.title, "description": spec.description}
+    return {name: text for name, text in words.items() if text}
 
 
 def _tags(spec: OperationSpec) -> tuple[str, ...]:
@@ -405,9 +424,8 @@ def _meaning(name: str, schema: Schema) -> Schema:
 
 
 def _definition_of(reference: str) -> str:
-    """The name of the definition that a reference leads to or into, or no name."""
     match = _DEFINITION.fullmatch(reference)
-    return unquote(match[1]).replace("~1", "/").replace("~0", "~") if match else ""
+    return unescape(unquote(match[1])) if match else ""
 
 
 def _legal(name: str) -> str:

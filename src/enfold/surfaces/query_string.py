@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import parse_qsl
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import invalid_argument
 from enfold.operation import OperationSpec
 from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
-
-__all__ = ["ArgumentKind", "QueryReader", "argument_kinds", "query_pairs", "query_reader"]
 
 ArgumentKind: TypeAlias = Literal["text", "texts", "json", "jsons"]
 QueryReader: TypeAlias = Callable[[bytes], dict[str, Any]]
@@ -45,12 +42,14 @@ def argument_kinds(spec: OperationSpec) -> dict[str, ArgumentKind]:
 
 def query_pairs(query: bytes) -> list[tuple[str, str]]:
     """The names and values of a query string, in their order."""
+    from urllib.parse import parse_qsl  # slow to load, and many programs are only posted to
+
     try:
         text = query.decode("ascii")
         return parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
-        details = {"argument": "", "reason": "type", "expected": f"at most {MAX_FIELDS} fields of UTF-8 text"}
-        raise CallError("VALIDATION_ERROR", "The query string cannot be read", details) from None
+        expected = f"at most {MAX_FIELDS} fields of UTF-8 text"
+        raise invalid_argument("", "type", expected, "The query string cannot be read") from None
 
 
 def _fields(query: bytes) -> dict[str, list[str]]:

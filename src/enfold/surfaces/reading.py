@@ -8,26 +8,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.surfaces.query_string import query_pairs
-
-__all__ = [
-    "CAPTURE_HEADER",
-    "KEY_HEADER",
-    "SELECT_HEADER",
-    "accepts_json",
-    "decode_object",
-    "format_name",
-    "idempotency_key",
-    "invalid_body",
-    "is_json",
-    "query_value",
-    "read_object",
-    "read_prefer",
-    "read_wait",
-    "stream_type",
-    "timeout",
-]
 
 Headers: TypeAlias = Mapping[bytes, bytes]
 StreamType: TypeAlias = Literal["text/event-stream", "application/x-ndjson"]
@@ -46,8 +28,7 @@ def timeout(headers: Headers) -> float | None:
     if given is None:
         return None
     if not _MILLISECONDS.fullmatch(given.strip()):
-        details = {"argument": "Enfold-Timeout-Ms", "reason": "type", "expected": "a whole number of milliseconds"}
-        raise CallError("VALIDATION_ERROR", "Enfold-Timeout-Ms must be a whole number of milliseconds", details)
+        raise invalid_argument("Enfold-Timeout-Ms", "type", "a whole number of milliseconds above zero")
     return int(given) / 1_000
 
 
@@ -69,7 +50,7 @@ class Prefer(NamedTuple):
 
 
 def read_prefer(headers: Headers, longest: float = 60.0) -> Prefer:
-    """The preferences that we know; what cannot be read is passed over, as is the way of preferences."""
+    """The preferences that we know; what cannot be read is ignored, as RFC 7240 asks."""
     is_async, wait = False, 0.0
     for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
         name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
@@ -82,8 +63,7 @@ def read_prefer(headers: Headers, longest: float = 60.0) -> Prefer:
 def read_wait(text: str, longest: float) -> float:
     """The seconds that a request waits for news."""
     if not _SECONDS.fullmatch(text):
-        details = {"argument": "wait", "reason": "type", "expected": "a number of seconds"}
-        raise CallError("VALIDATION_ERROR", "wait must be a number of seconds", details)
+        raise invalid_argument("wait", "type", "a number of seconds")
     return min(float(text), longest)
 
 
@@ -107,6 +87,12 @@ def is_json(content_type: bytes) -> bool:
 
 def accepts_json(accept: bytes) -> bool:
     return accept in (b"*/*", b"application/json") or _preference("application/json", _ranges(accept))[0] > 0
+
+
+def prefers_page(accept: bytes) -> bool:
+    """Whether who asks is a browser; a program that takes anything, or JSON as gladly, gets JSON."""
+    ranges = _ranges(accept)
+    return ranges.get("text/html", 0.0) > ranges.get("application/json", 0.0)
 
 
 def stream_type(accept: bytes | None) -> StreamType | None:
@@ -142,23 +128,14 @@ def _preference(kind: str, ranges: Mapping[str, float]) -> tuple[float, int]:
     return 0.0, 0
 
 
-def read_object(body: bytes | bytearray) -> dict[str, Any]:
-    """The arguments in a JSON body."""
-    try:
-        return decode_object(body)
-    except NOT_AN_OBJECT:
-        raise invalid_body(body) from None
-
-
 decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 NOT_AN_OBJECT: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def invalid_body(body: bytes | bytearray) -> CallError:
     """The error for a body that is not JSON, or not an object."""
-    details = {"argument": "", "reason": "type", "expected": "a JSON object"}
     why = ": an object of arguments is expected" if _is_json_text(body) else ""
-    return CallError("VALIDATION_ERROR", f"Invalid JSON body{why}", details)
+    return invalid_argument("", "type", "a JSON object", f"Invalid JSON body{why}")
 
 
 def _is_json_text(body: bytes | bytearray) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-__all__ = ["ACCEPTED", "PREFER", "TASK_SCHEMAS", "task_paths"]
-
 Schema: TypeAlias = dict[str, Any]
 
 _TASK: Final = {"$ref": "#/components/schemas/EnfoldTask"}

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
+from enfold.errors import CallError
+from enfold.formats import Format
+from enfold.surfaces.writing import encode_result
+from enfold.tasks import Tasks
 from enfold.tasks.store import now_ms
 from enfold.tasks.task import Status, Task
-
-__all__ = ["flat_task", "input_requests", "poll_interval_ms"]
 
 # How often a task of this age (in seconds) should be asked for.
 _POLLS: Final = ((2.0, 100), (30.0, 500), (600.0, 2_000))
@@ -26,10 +30,28 @@ def flat_task(task: Task) -> dict[str, Any]:
     }
     if not task.is_ended:
         told["pollIntervalMs"] = poll_interval_ms(task)
-    message = _message(task)
-    if message is not None:
-        told["statusMessage"] = message
+    if task.message is not None:
+        told["statusMessage"] = task.message
     return told
+
+
+def shown_task(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
+    """The task with its questions, or with its result or error in this format, as HTTP and the shell show it."""
+    told = {**flat_task(task), "operation": task.operation}
+    if task.status is Status.INPUT_REQUIRED:
+        told["inputRequests"] = input_requests(task)
+    elif task.outcome is not None and task.status is not Status.CANCELLED:
+        told |= _ended(tasks, task, format)
+    return told
+
+
+def _ended(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
+    try:
+        spec = tasks.registry.get_spec(task.operation) if task.operation in tasks.registry else None
+        envelope = tasks.outcome(task)
+        return {"result": msgspec.Raw(encode_result(format.write(envelope, spec), envelope.data))}
+    except CallError as error:
+        return {"error": format.write_error(error, task.operation)}
 
 
 def input_requests(task: Task) -> dict[str, Any]:
@@ -43,12 +65,6 @@ def poll_interval_ms(task: Task) -> int:
         return task.elsewhere.poll_ms
     age = (now_ms() - task.created) / 1000
     return next((interval for until, interval in _POLLS if age < until), _OLD)
-
-
-def _message(task: Task) -> str | None:
-    if task.status is Status.CANCELLED:
-        return "cancelled"
-    return "cancelling" if task.is_cancelling and not task.is_ended else task.message
 
 
 def _iso(moment: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from enfold.access import may_list
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.formats.mcp_request_v0_1 import ToolRequest, read_request, write_answer
 from enfold.mcp.tool_names import find_by_tool_name
 from enfold.operation import Context, Identity, OperationSpec
@@ -19,13 +19,11 @@ from enfold.registry import Registry
 if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
-__all__ = ["RequestCall"]
-
 OpenArtifacts = Callable[[Iterable[ArtifactRef]], Iterable[ArtifactRef | Artifact]]
 
 
 class RequestCall:
-    """One request, read: a surface runs `spec.id` with `input` under `context`, and sends what `answer` gives."""
+    """One request, read: a surface runs `spec.id` with `input` under `context`, and sends what `write` gives."""
 
     def __init__(
         self,
@@ -62,21 +60,15 @@ class RequestCall:
                 deterministic=self._request.deterministic,
             )
 
-    def answer(self, envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+    # The two verbs of a format, because a recording writes the answer first, to tell of it as it leaves.
+
+    def write(self, envelope: ResponseEnvelope[Any], _: OperationSpec | None = None, /) -> dict[str, Any]:
         """The answer as the caller prefers it; an envelope that the tool gave itself is passed on as it is."""
         return self._written(envelope)
 
-    def refusal(self, error: CallError) -> dict[str, Any]:
-        """The same for a failure."""
+    def write_error(self, error: CallError, _: str = "", /) -> dict[str, Any]:
+        """A failure, written as `write` writes an answer."""
         return self._written(error)
-
-    # A recording writes the answer first, to tell of it as it leaves: the same two under the names of a format.
-
-    def write(self, envelope: ResponseEnvelope[Any], _: OperationSpec | None = None, /) -> dict[str, Any]:
-        return self.answer(envelope)
-
-    def write_error(self, error: CallError, _: str, /) -> dict[str, Any]:
-        return self.refusal(error)
 
     def _written(self, outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any]:
         if self._took is None:  # Measured once: an answer that is written again must be as long as the first.
@@ -88,6 +80,5 @@ class RequestCall:
 def _check_version(request: ToolRequest, spec: OperationSpec) -> None:
     if request.version is None or request.version == spec.version:
         return
-    details = {"argument": "tool.version", "reason": "constraint", "expected": spec.version}
     told = f"{spec.id} is of version {spec.version}, not {request.version}: leave out tool.version, or give this one"
-    raise CallError("VALIDATION_ERROR", told, details)
+    raise invalid_argument("tool.version", "constraint", spec.version, told)

@@ -11,22 +11,23 @@ from enfold.schema.structs import encode
 
 __all__ = ["UNWRITABLE", "encode", "encode_failure", "encode_result", "unwritable"]
 
-_DEEPEST: Final = 8
 
-
-def encode_result(wire: Any) -> bytes:
-    """The JSON of a result, or the failure to write it: text may hold half a character, which UTF-8 cannot."""
+def encode_result(wire: Any, data: Any = None) -> bytes:
+    """The JSON of a result, or the failure to write it, which names a place in its data, or else in all of it."""
     try:
         return encode(wire)
     except UNWRITABLE as error:
-        raise unwritable(error) from error
+        raise unwritable(wire if data is None else data, error) from error
 
 
 UNWRITABLE: Final = (ValueError, TypeError, RecursionError)
 
 
-def unwritable(error: Exception) -> CallError:
-    return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
+def unwritable(data: Any, error: Exception) -> CallError:
+    """What is told of a result that cannot be written."""
+    from enfold.schema import plain  # few results cannot
+
+    return plain.unwritable(data, error)
 
 
 def encode_failure(wire: Any) -> bytes:
@@ -34,15 +35,6 @@ def encode_failure(wire: Any) -> bytes:
     try:
         return msgspec.json.encode(wire, enc_hook=str)
     except (ValueError, TypeError, RecursionError):
-        return msgspec.json.encode(_readable(wire))
+        from enfold.schema.plain import to_told  # few failures need it
 
-
-def _readable(value: Any, depth: int = 0) -> Any:
-    """The value with all that has no JSON form told as text: lone surrogates, odd keys, endless nesting."""
-    if isinstance(value, bool | int | float | None):
-        return value
-    if depth < _DEEPEST and isinstance(value, dict):
-        return {_readable(str(key)): _readable(item, depth + 1) for key, item in value.items()}
-    if depth < _DEEPEST and isinstance(value, list | tuple):
-        return [_readable(item, depth + 1) for item in value]
-    return str(value).encode("utf-8", "replace").decode() if depth < _DEEPEST else "…"
+        return msgspec.json.encode(to_told(wire))

@@ -3,8 +3,10 @@
 Stores are imported by name (`enfold.tasks.sqlite`, `enfold.tasks.nats`, `enfold.tasks.memory`): none is loaded here.
 """
 
+# Imports inside functions: nats-py is an extra, which tasks in a file or in memory do without.
+
+from enfold.tasks.durable_calls import TaskHandle, Tasks
 from enfold.tasks.runner import Runner
-from enfold.tasks.service import TaskHandle, Tasks
 from enfold.tasks.store import TaskStore
 from enfold.tasks.task import Status, Task, owner_of
 

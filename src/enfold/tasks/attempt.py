@@ -7,31 +7,38 @@ has an answer gives it at once. A key is bound to the text of its question: anot
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from enfold.mcp.asking import InputRequired, Question
+from enfold.operation.asking import EVERY_QUESTION, InputRequired, Question
 from enfold.tasks.task import Task
 
-__all__ = ["AbsentCaller", "CurrentTask", "question_key"]
-
-# Who orders a task without saying what they can answer is shown every question, and answers it or not.
-EVERYTHING: Final[dict[str, Any]] = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
-
 MAX_NOTES: Final = 64 * 1024
+
+
+class Attempt(Protocol):
+    """What a handler's task asks of who runs it."""
+
+    is_left: bool
+
+    async def keep(self, notes: dict[str, Any]) -> None:
+        """Store notes, or raise."""
 
 
 class CurrentTask:
     """`context.task` of a handler."""
 
-    def __init__(self, task: Task, keep: Callable[[dict[str, Any]], Awaitable[object]]) -> None:
-        """`keep` stores notes, or raises."""
+    def __init__(self, task: Task, watch: Attempt) -> None:
         self.id = task.id
         self.attempt = task.attempt
         self._notes = dict(task.notes)
-        self._keep = keep
+        self._watch = watch
+
+    @property
+    def is_left(self) -> bool:
+        return self._watch.is_left
 
     @property
     def notes(self) -> Mapping[str, Any]:
@@ -41,7 +48,7 @@ class CurrentTask:
         noted = {**self._notes, key: value}
         if len(msgspec.json.encode(noted)) > MAX_NOTES:
             raise ValueError(f"The notes of a task have at most {MAX_NOTES} bytes together")
-        await self._keep({key: value})
+        await self._watch.keep({key: value})
         self._notes = noted
 
 
@@ -50,7 +57,7 @@ class AbsentCaller:
 
     def __init__(self, task: Task) -> None:
         self.capabilities: Mapping[str, Any] = (
-            EVERYTHING if task.order.capabilities is None else task.order.capabilities
+            EVERY_QUESTION if task.order.capabilities is None else task.order.capabilities
         )
         self.client: object = self
         self.meta: Mapping[str, Any] = {}

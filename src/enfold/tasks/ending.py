@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["end_all"]
-
 ASK_AGAIN: Final = 0.25
 
 

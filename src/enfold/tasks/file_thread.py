@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-__all__ = ["FileThread"]
+from enfold.log import Log
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ MOST_TOGETHER: Final = 256  # jobs of one transaction
 Job = Callable[[sqlite3.Connection], Any]
 
 
-class _Asked(msgspec.Struct, eq=False):
+class _QueuedJob(msgspec.Struct, eq=False):
     job: Job
     writes: bool
     answer: asyncio.Future[Any]
@@ -36,23 +36,27 @@ class _Asked(msgspec.Struct, eq=False):
 class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
-    `open` makes the connection, in the thread; `idle` is called about every `pause` seconds, with the connection.
+    `open` makes the connection, in the thread; `idle` is called about every `pause` seconds, with the connection;
+    `check` raises OSError where what was written is not where others look for it.
     """
 
-    def __init__(self, open: Callable[[], sqlite3.Connection], idle: Job, pause: float) -> None:
+    def __init__(
+        self, open: Callable[[], sqlite3.Connection], check: Callable[[], None], idle: Job, pause: float
+    ) -> None:
         self._open = open
+        self._check = check
         self._idle = idle
         self._pause = pause
-        self._jobs: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._starting = threading.Lock()
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
-        """The future result of a job. What it raises undoes what it wrote, and nothing of others."""
+        """The future result of a job, which is done even if nobody waits. What it raises undoes what it wrote alone."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._start()
-        self._jobs.put(_Asked(job, writes, answer))
+        self._jobs.put(_QueuedJob(job, writes, answer))
         return answer
 
     def close(self) -> None:
@@ -73,36 +77,47 @@ class FileThread:
 
     # in the thread
 
-    def _work(self, jobs: queue.SimpleQueue[_Asked | None]) -> None:
+    def _work(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> None:
         connection: sqlite3.Connection | None = None
         is_closing = False
         while not is_closing:
             batch, is_closing = self._next(jobs)
-            try:
-                if connection is None and batch:
-                    connection = self._open()
-                if connection is not None:
-                    _run(connection, batch)
-            except (sqlite3.Error, OSError) as error:
-                _fail(batch, error)
-                _close(connection)
-                connection = None
-            _deliver(batch)
+            # Who only reads is answered before the disk is waited for.
+            for writes in (False, True):
+                connection = self._answer(connection, [asked for asked in batch if asked.writes is writes])
             if connection is not None and not is_closing:
                 connection = self._look(connection)
         _close(connection)
 
+    def _answer(self, connection: sqlite3.Connection | None, batch: list[_QueuedJob]) -> sqlite3.Connection | None:
+        """Run some jobs and give their answers; the connection, unless it is to be opened anew."""
+        if not batch:
+            return connection
+        try:
+            connection = connection or self._open()
+            _run(connection, batch)
+            if batch[0].writes:
+                self._check()  # before anybody is told that it is stored
+        except (sqlite3.Error, OSError) as error:
+            _fail(batch, error)
+            _close(connection)
+            connection = None
+        _deliver(batch)
+        return connection
+
     def _look(self, connection: sqlite3.Connection) -> sqlite3.Connection | None:
         try:
             self._idle(connection)
-        except (sqlite3.Error, OSError):
-            _close(connection)  # the next job opens it again, and is told what is wrong
+        except Exception as error:  # noqa: BLE001  # nobody has asked: the next job opens it again, and is told
+            if not isinstance(error, (sqlite3.Error, OSError)):
+                Log("enfold.tasks").error("a look at the tasks failed", error=error)
+            _close(connection)
             return None
         return connection
 
-    def _next(self, jobs: queue.SimpleQueue[_Asked | None]) -> tuple[list[_Asked], bool]:
+    def _next(self, jobs: queue.SimpleQueue[_QueuedJob | None]) -> tuple[list[_QueuedJob], bool]:
         """What is to be done now; and whether that is all."""
-        batch: list[_Asked] = []
+        batch: list[_QueuedJob] = []
         with suppress(queue.Empty):
             while len(batch) < MOST_TOGETHER:
                 asked = jobs.get_nowait() if batch else jobs.get(timeout=self._pause)
@@ -112,34 +127,35 @@ class FileThread:
         return batch, False
 
 
-def _run(connection: sqlite3.Connection, batch: list[_Asked]) -> None:
-    """All jobs in one transaction; each alone is undone where it fails."""
-    if not batch:
-        return
-    connection.execute("BEGIN IMMEDIATE" if any(asked.writes for asked in batch) else "BEGIN")
+def _run(connection: sqlite3.Connection, batch: list[_QueuedJob]) -> None:
+    """All jobs, which read or write alike, in one transaction; each alone is undone where it fails."""
+    connection.execute("BEGIN IMMEDIATE" if batch[0].writes else "BEGIN")
     try:
         for asked in batch:
-            _run_one(connection, asked)
-        connection.execute("COMMIT")
+            _run_one(connection, asked, alone=len(batch) == 1)
+        if connection.in_transaction:
+            connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
         raise
 
 
-def _run_one(connection: sqlite3.Connection, asked: _Asked) -> None:
-    connection.execute("SAVEPOINT job")
+def _run_one(connection: sqlite3.Connection, asked: _QueuedJob, *, alone: bool) -> None:
+    if not alone:
+        connection.execute("SAVEPOINT job")
     try:
         asked.result = asked.job(connection)
     except sqlite3.Error:
         raise
     except Exception as error:  # noqa: BLE001  # it belongs to who asked
-        connection.execute("ROLLBACK TO job")
+        connection.execute("ROLLBACK" if alone else "ROLLBACK TO job")
         asked.error = error
-    connection.execute("RELEASE job")
+    if not alone:
+        connection.execute("RELEASE job")
 
 
-def _fail(batch: list[_Asked], error: BaseException) -> None:
+def _fail(batch: list[_QueuedJob], error: BaseException) -> None:
     for asked in batch:
         asked.result, asked.error = None, error
 
@@ -150,9 +166,9 @@ def _close(connection: sqlite3.Connection | None) -> None:
             connection.close()
 
 
-def _deliver(batch: list[_Asked]) -> None:
+def _deliver(batch: list[_QueuedJob]) -> None:
     """Give the answers to the loops that wait for them, with one call for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Asked]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[_QueuedJob]] = {}
     for asked in batch:
         by_loop.setdefault(asked.answer.get_loop(), []).append(asked)
     for loop, mine in by_loop.items():
@@ -160,10 +176,10 @@ def _deliver(batch: list[_Asked]) -> None:
             loop.call_soon_threadsafe(_answer, mine)
 
 
-def _answer(batch: list[_Asked]) -> None:
+def _answer(batch: list[_QueuedJob]) -> None:
     for asked in batch:
         if asked.answer.done():
-            continue
+            continue  # who asked has left
         if asked.error is None:
             asked.answer.set_result(asked.result)
         else:

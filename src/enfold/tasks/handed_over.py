@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -13,11 +14,11 @@ import msgspec
 from enfold.access import is_hidden
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import failure, success
-from enfold.mcp.asking import Question
+from enfold.mcp.kept_by_clients import StateSigner
 from enfold.mcp.offers import kind_of
-from enfold.mcp.signing import Signer
 from enfold.mcp.task_extension import poll_seconds
 from enfold.operation import Context, Identity
+from enfold.operation.asking import Question
 from enfold.operation.handing_over import TASK_QUESTION, TaskQuestion
 from enfold.registry import Registry
 from enfold.tasks.store import now_ms
@@ -26,11 +27,10 @@ from enfold.tasks.task import Elsewhere, Order, Outcome, Status, Task
 if TYPE_CHECKING:
     from enfold.runtime import PreparedOperation
 
-__all__ = ["MAX_HANDLE", "SEALED", "HandedOverTask", "SealedTasks", "Secret", "watch"]
-
 SEALED: Final = "s."  # how the id of such a task begins; no id of ours has a dot
 MAX_HANDLE: Final = 1_000  # characters
 LONGEST: Final = 366 * 86_400_000  # milliseconds that a handle is good for at most
+CANCELLING: Final = 2.0  # seconds that a server may take to hear that a task is not wanted any more
 MAX_MESSAGE: Final = 2_000  # characters of a status message
 
 # What signs the handles, or gives it when the first is signed.
@@ -55,7 +55,7 @@ class SealedTasks:
         self._registry = registry
         self._secret = secret
         self._lifetime = int(lifetime * 1000)
-        self._signer: Signer | None = None
+        self._signer: StateSigner | None = None
 
     def taken(self, operation: str, owner: str, told: Mapping[str, Any]) -> Task | None:
         """A task that a server has begun, under the handle that its caller gets; None where no handle can be made."""
@@ -95,6 +95,13 @@ class SealedTasks:
             outcome = failure(error) if error.is_final else None
         return _task(handle, place.owner, place, question.told or {}, outcome)
 
+    async def cancel(self, operation: str, task_id: str) -> None:
+        """Tell a server that nobody wants its task any more, and ignore its answer."""
+        with suppress(CallError):
+            prepared, question = self._begun_with(operation), TaskQuestion(task_id, cancels=True)
+            if prepared is not None:
+                await prepared.execute({}, Context(meta={TASK_QUESTION: question}, timeout=CANCELLING))
+
     def _begun_with(self, operation: str) -> PreparedOperation | None:
         """The operation that began a task, for questions about it: its result goes the way of every result."""
         if operation not in self._registry:
@@ -109,10 +116,10 @@ class SealedTasks:
             return None
         return found.variant(found.spec.replace(input_schema={}), is_observed=False)
 
-    def _signing(self) -> Signer:
+    def _signing(self) -> StateSigner:
         if self._signer is None:
             secret = self._secret() if callable(self._secret) else self._secret
-            self._signer = Signer(secret or os.urandom(32), b"task ")
+            self._signer = StateSigner(secret or os.urandom(32), b"task ")
         return self._signer
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from enfold.operation import Progress
+from enfold.tasks.kept_bytes import OVERHEAD, TaskLimits, check_kept_bytes, hour_of, is_much, not_forgotten
 from enfold.tasks.store import (
     Claim,
     Claims,
@@ -23,10 +26,8 @@ from enfold.tasks.store import (
     same_order,
 )
 from enfold.tasks.task import Order, Task
-from enfold.tasks.transitions import accepted, claimed, noted, overdue
+from enfold.tasks.transitions import accepted, claimed, frees_key, is_forgotten, noted, overdue
 from enfold.tasks.wakeups import WORK, Wakeups
-
-__all__ = ["MemoryTasks"]
 
 
 class MemoryTasks:
@@ -36,28 +37,51 @@ class MemoryTasks:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
+        self._queued: dict[str, str] = {}  # the operations of what waits for a worker, in its order
+        self._unfinished: dict[str, set[str]] = {}  # the ids of each owner
         self._keys: dict[tuple[str, str, str], str] = {}
+        self._kept: dict[
+            str, dict[int, int]
+        ] = {}  # bytes of each owner's finished tasks, by the hour they are forgotten
         self._wakeups = Wakeups()
 
-    async def accept(self, order: Order, limit: int) -> Task:
-        first = None if order.key is None else self._keys.get((order.owner, order.operation, order.key))
-        if first is not None:
-            return same_order(self._tasks[first], order)
-        if sum(not task.is_ended for task in self._of(order.owner)) >= limit:
-            raise limit_reached(limit)
+    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
+        first = self._now(self._keys.get((order.owner, order.operation, order.key or ""), ""))
+        if first is not None and not frees_key(first):
+            return same_order(first, order)
+        if len(self._unfinished_of(order.owner)) >= limits.unfinished:
+            raise limit_reached(limits.unfinished)
+        kept, now = self._kept.get(order.owner, {}), now_ms()
+        if is_much(kept, limits, now):
+            in_all = sum(sum(each.values()) for each in self._kept.values())
+            check_kept_bytes(kept, in_all, limits, now)
         if order.key is not None:
             self._keys[order.owner, order.operation, order.key] = order.id
         # What is kept must not change with the caller's own objects.
-        stored = msgspec.json.decode(msgspec.json.encode(order), type=Order)
-        return self._put(accepted(stored))
+        task = accepted(msgspec.json.decode(msgspec.json.encode(order), type=Order))
+        return Claim(self._claim_one(task)) if claims else self._put(task)
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
-        task = self._tasks.get(task_id)
+        task = self._now(task_id)
         return task if task is not None and owner in (None, task.owner) else None
 
+    def _now(self, task_id: str) -> Task | None:
+        """The task as the clock has it; one that has come to its deadline ends."""
+        task, now = self._tasks.get(task_id), now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        after = overdue(task, now)
+        return task if after is task else self._put(after)
+
+    def _unfinished_of(self, owner: str) -> Sequence[Task]:
+        found = [self._now(task_id) for task_id in tuple(self._unfinished.get(owner, ()))]
+        return [task for task in found if task is not None and not task.is_ended]
+
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
-        newest = sorted(self._of(owner), key=lambda task: task.created, reverse=True)
-        return [msgspec.structs.replace(task, outcome=None) for task in newest[:limit]]
+        # They stand in the order in which they were accepted.
+        found = map(self._now, reversed(tuple(self._tasks)))
+        newest = (task for task in found if task is not None and owner in (None, task.owner))
+        return [msgspec.structs.replace(task, outcome=None) for task in islice(newest, limit)]
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         moment = self._wakeups.expect(WORK)
@@ -65,13 +89,24 @@ class MemoryTasks:
         if found:
             moment.cancel()
             return found
-        await self._wakeups.wait(moment, wait)
-        return self._claim(served, n)
+        return self._claim(served, n) if await self._wakeups.wait(moment, wait) else []
 
     def _claim(self, served: Served, n: int) -> Claims:
+        if not self._queued:
+            return []
         ids = served()
-        queued = [task for task in self._tasks.values() if task.is_queued and task.operation in ids]
-        return [Claim(self._put(claimed(task, os.urandom(8).hex(), now_ms()))) for task in queued[:n]]
+        found = list(islice((task_id for task_id, operation in self._queued.items() if operation in ids), n))
+        return [Claim(self._claim_one(self._tasks[each])) for each in found]
+
+    async def take(self, task_id: str) -> Claim | None:
+        task = self._tasks.get(task_id)
+        return None if task is None or not task.is_queued else Claim(self._claim_one(task))
+
+    def _claim_one(self, task: Task) -> Task:
+        return self._put(claimed(task, os.urandom(8).hex(), now_ms()))
+
+    async def has_worker(self) -> bool | None:
+        return None
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
@@ -84,6 +119,10 @@ class MemoryTasks:
     async def record(self, claim: Claim, ending: Ending) -> Task:
         return self._put(after_ending(self._held(claim), ending, now_ms()))
 
+    def _count(self, task: Task) -> None:
+        kept, hour = self._kept.setdefault(task.owner, {}), hour_of(task.order)
+        kept[hour] = kept.get(hour, 0) + len(msgspec.json.encode(task)) + OVERHEAD
+
     def _held(self, claim: Claim) -> Task:
         task = self._tasks.get(claim.id)
         if task is None or task.fence != claim.task.fence:
@@ -94,39 +133,37 @@ class MemoryTasks:
         task = await self.get(owner, task_id)
         return None if task is None else self._put(after_signal(task, signal, now_ms()))
 
-    async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        seen: Task | None = None
-        while True:
-            moment = self._wakeups.expect(task_id)
-            task = await self.get(owner, task_id)
-            if task is None or task is not seen:
-                moment.cancel()
-            if task is None:
-                return
-            if task is seen:
-                await self._wakeups.wait(moment, None)
-                continue
-            yield task
-            if task.is_ended:
-                return
-            seen = task
+    def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
+        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), None)
 
     async def expire(self) -> None:
         now = now_ms()
-        for task in list(self._tasks.values()):
-            if task.is_ended and task.order.expires <= now:
+        for task in tuple(self._tasks.values()):
+            if (after := overdue(task, now)) is not task:
+                self._put(after)
+            if is_forgotten(task, now):
                 del self._tasks[task.id]
-                self._keys.pop((task.owner, task.operation, task.order.key or ""), None)
-            elif not task.is_ended and task.order.deadline <= now:
-                self._put(overdue(task, now))
+                key = (task.owner, task.operation, task.order.key or "")
+                if self._keys.get(key) == task.id:
+                    del self._keys[key]
+        left = {owner: not_forgotten(kept, now) for owner, kept in self._kept.items()}
+        self._kept = {owner: kept for owner, kept in left.items() if kept}
 
     async def close(self) -> None:
         self._wakeups.wake()
 
-    def _of(self, owner: str | None) -> Iterable[Task]:
-        return (task for task in self._tasks.values() if owner in (None, task.owner))
-
     def _put(self, task: Task) -> Task:
+        before = self._tasks.get(task.id)
+        if task.is_ended and before is not None and not before.is_ended:
+            self._count(task)
         self._tasks[task.id] = task
-        self._wakeups.wake([task.id])
+        if task.is_queued:
+            self._queued[task.id] = task.operation
+        else:
+            self._queued.pop(task.id, None)
+        unfinished = self._unfinished.setdefault(task.owner, set())
+        unfinished.discard(task.id) if task.is_ended else unfinished.add(task.id)
+        if not unfinished:
+            del self._unfinished[task.owner]
+        self._wakeups.wake([task.id, WORK] if task.is_queued else [task.id])
         return task

@@ -10,23 +10,39 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from re import match
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from enfold.calls.protocol.transport import TransportError
 from enfold.errors import CallError
+from enfold.idempotency.outcomes import failure
 from enfold.log import Log
 from enfold.operation import Progress
 from enfold.tasks.ending import end_all
+from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.nats_bucket import Conflict, Streams
+from enfold.tasks.nats_ledger import Ledger
 from enfold.tasks.nats_names import DEFAULT_NAME, Names, answer_key, first_key, owner_token, task_key
+from enfold.tasks.nats_places import Places
 from enfold.tasks.nats_queue import Queue
+from enfold.tasks.nats_state import (
+    INLINE,
+    PAUSE,
+    FoundTask,
+    GivenAnswer,
+    States,
+    encoded,
+    read_entry,
+    read_kept,
+    seconds_kept,
+)
 from enfold.tasks.store import (
+    DATA_LOSS,
     Abandoned,
     Cancel,
     Claim,
@@ -36,13 +52,24 @@ from enfold.tasks.store import (
     Served,
     Signal,
     after_ending,
-    limit_reached,
     now_ms,
     same_order,
     store_away,
 )
-from enfold.tasks.task import Order, Outcome, Status, Task
-from enfold.tasks.transitions import accepted, answered, cancelled, claimed, died, noted, overdue
+from enfold.tasks.task import TASK_ID, Order, Status, Task
+from enfold.tasks.transitions import (
+    accepted,
+    answered,
+    claimed,
+    died,
+    ended,
+    frees_key,
+    is_forgotten,
+    noted,
+    overdue,
+    unclaimed,
+)
+from enfold.tasks.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -52,29 +79,12 @@ if TYPE_CHECKING:
 __all__ = ["NATSTasks"]
 
 ACK_WAIT: Final = 5.0  # seconds after which a task whose worker is silent is given to another
-INLINE: Final = 64 * 1024  # bytes of a result that is kept beside the state
 REQUEUE_AFTER: Final = 5.0
+LOST_AFTER: Final = 6.0  # ack_waits without a change, after which it is looked whether a task is still in the queue
+READ_AT_ONCE: Final = 100
+LATEST: Final = 2**63 - 1  # milliseconds: the last moment that can be counted
 MOST_REMEMBERED: Final = 10_000
-UNSURE_FOR: Final = 10.0  # seconds for which a write that was not confirmed is tried again
-PAUSE: Final = 0.1
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
-
-
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task as the bucket has it; a large outcome is kept in parts."""
-
-    task: Task
-    parts: str = ""  # the key of the parts
-    size: int = 0
-    digest: str = ""
-
-
-class _Found(msgspec.Struct, frozen=True):
-    """A task with the answers and the cancel that its caller has given, and the revision of its state."""
-
-    task: Task
-    kept: _Kept
-    revision: int
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -82,19 +92,11 @@ class _Named(msgspec.Struct, frozen=True):
     digest: str
 
 
-class _Given(msgspec.Struct, frozen=True):
-    key: str
-    answer: Any
-
-
 class _Token(msgspec.Struct, eq=False):
     """What an attempt needs to go on: its message, and the revision that it has written last."""
 
     message: Any
     revision: int
-
-
-_read_kept: Final = msgspec.json.Decoder(_Kept).decode
 
 
 class NATSTasks:
@@ -114,12 +116,18 @@ class NATSTasks:
         self._name = os.urandom(8).hex()
         self._running: dict[str, str] = {}  # the fence of each task that is run here
         self._requeued: dict[str, float] = {}
+        self._looked: dict[str, float] = {}  # when it was last looked whether a task is lost
         self._living: asyncio.Future[None] | None = None
-        self._counting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._left: set[asyncio.Future[None]] = set()  # claims that are being given back
+        self._ledger = Ledger(self._streams, self._name)
+        self._states = States(self._streams, self._ledger)
+        self._places = Places(self._streams, self._is_open)
 
     async def close(self) -> None:
         """The transport stays open: it belongs to who opened it."""
         self._queue.close()
+        if self._left:
+            await asyncio.wait(self._left)
         if self._living is not None:
             await end_all((self._living,))
             self._living = None
@@ -129,23 +137,26 @@ class NATSTasks:
 
     # what callers do
 
-    async def accept(self, order: Order, limit: int) -> Task:
+    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task:
+        del claims  # whoever is next in the queue gets it
         async with self._reached():
             order = msgspec.json.decode(msgspec.json.encode(order), type=Order)
+            await self._states.check_size(accepted(order))
             named = await self._named(order)
             if named.id != order.id:
-                first = await self._find(order.owner, named.id)
+                first = await self._states.find(order.owner, named.id)
                 if first is not None:
                     return same_order(first.task, order)
                 order = msgspec.structs.replace(order, id=named.id)  # whoever was first died before it was stored
-            await self._take_place(order, limit)
+            await self._ledger.check(order, limits)
+            await self._places.take(order, limits.unfinished)
             # Queued before it is known: who dies between the two has told nobody that it was accepted.
             await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), order.id)
             with suppress(Conflict):  # a worker was faster
                 task = accepted(order)
-                await self._streams.write(task_key(task), _encoded(task), 0, _seconds(task))
+                await self._streams.write(task_key(task), encoded(task), 0, seconds_kept(task))
                 return task
-            found = await self._find(order.owner, order.id)
+            found = await self._states.find(order.owner, order.id)
             return accepted(order) if found is None else found.task
 
     async def _named(self, order: Order) -> _Named:
@@ -160,33 +171,47 @@ class NATSTasks:
         found = await self._streams.read(key)
         if found is None:
             return mine
-        named = msgspec.json.decode(found.value, type=_Named)
+        named = read_entry(_Named, found.value)
+        first = await self._states.find(order.owner, named.id)
+        if first is not None and (frees_key(first.task) or is_forgotten(first.task, now_ms())):
+            with suppress(Conflict):
+                seconds = (order.expires - now_ms()) / 1000
+                await self._streams.write(key, msgspec.json.encode(mine), found.revision, seconds)
+                return mine
+            return await self._named(order)  # somebody else was faster
         if named.digest != order.digest:
             same_order(accepted(msgspec.structs.replace(order, digest=named.digest)), order)
         return named
 
-    async def _take_place(self, order: Order, limit: int) -> None:
-        """Count the task among the unfinished of its owner. Edges count by themselves: together they may be a few over."""
-        owner = owner_token(order.owner)
-        async with self._counting[owner]:
-            if len(await self._streams.keys(f"{owner}.*.open")) >= limit:
-                raise limit_reached(limit)
-            seconds = (order.deadline - now_ms()) / 1000
-            await self._streams.write(f"{owner}.{order.id}.open", b"1", None, seconds)
-
     async def get(self, owner: str | None, task_id: str) -> Task | None:
         async with self._reached():
             found = await self._seen(owner, task_id)
-            return None if found is None else await self._whole(found)
+            return None if found is None else await self._states.whole(found)
 
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
         async with self._reached():
             pattern = "*" if owner is None else owner_token(owner)
             keys = await self._streams.keys(f"{pattern}.*.state")
-            read = await asyncio.gather(*(self._streams.read(key) for key in keys))
-            tasks = [_read_kept(version.value).task for version in read if version is not None]
+            tasks: list[Task] = []
+            for start in range(0, len(keys), READ_AT_ONCE):
+                some = await asyncio.gather(*map(self._listed, keys[start : start + READ_AT_ONCE]))
+                tasks += [task for task in some if task is not None]
             newest = sorted(tasks, key=lambda task: task.created, reverse=True)[:limit]
             return [msgspec.structs.replace(task, outcome=None) for task in newest]
+
+    async def _listed(self, key: str) -> Task | None:
+        """A task of a list, without what its caller has said since; what cannot be read is passed over."""
+        version = await self._streams.read(key)
+        try:
+            task = None if version is None else read_kept(version.value).task
+        except CallError as error:
+            Log("enfold.tasks").error("%s is no task: %s", key, error.__cause__)
+            return None
+        now = now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        found = None if overdue(task, now) is task else await self._seen(task.owner, task.id)
+        return task if found is None else found.task
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         async with self._reached():
@@ -197,53 +222,40 @@ class NATSTasks:
             if not task.is_ended:
                 await self._tell(task, signal)
                 found = await self._seen(task.owner, task_id) or found
-            return await self._whole(found)
+            return await self._states.whole(found)
 
     async def _tell(self, task: Task, signal: Signal) -> None:
         if isinstance(signal, Cancel):
-            await self._streams.write(task_key(task, "cancel"), b"1", None, _seconds(task))
+            await self._streams.write(task_key(task, "cancel"), b"1", None, seconds_kept(task))
             return
+        await self._states.check_size(answered(task, signal.given, task.updated))
         for key, answer in signal.given.items():
             if key in task.questions:
-                given = msgspec.json.encode(_Given(key, answer))
+                given = msgspec.json.encode(GivenAnswer(key, answer))
                 with suppress(Conflict):  # answered already
-                    await self._streams.write(answer_key(task, key), given, 0, _seconds(task))
+                    await self._streams.write(answer_key(task, key), given, 0, seconds_kept(task))
 
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        seen: Task | None = None
-        while True:
-            task = await self.get(owner, task_id)
-            if task is None:
-                return
-            if task != seen:
-                yield task
-                seen = task
-                if task.is_ended:
-                    return
-                continue
-            await self._change(task)
-
-    async def _change(self, task: Task) -> None:
-        """Wait until something of the task has been stored, or for a second."""
-        heard = asyncio.Event()
+        first = await self.get(owner, task_id)
+        if first is None:
+            return
+        wakeups = Wakeups()
 
         async def hear(_: Msg) -> None:
-            heard.set()
+            wakeups.wake()
 
         async with self._reached():
-            subscription = await self._streams.listen(owner_token(task.owner), task.id, hear)
+            subscription = await self._streams.listen(owner_token(first.owner), task_id, hear)
         try:
-            found = await self.get(task.owner, task.id)  # what was stored before we listened
-            if found == task:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):
-                        await heard.wait()
+            async with aclosing(wakeups.watch(task_id, partial(self.get, owner, task_id), POLL)) as changes:
+                async for task in changes:
+                    yield task
         finally:
             with suppress(Exception):  # a connection that is gone has no subscriptions
                 await subscription.unsubscribe()
 
     async def expire(self) -> None:
-        """The server forgets by itself; what is over its deadline is ended by whoever reads it next."""
+        """Nothing: the server forgets by itself, and who reads what is over its deadline ends it."""
 
     # what workers do
 
@@ -252,22 +264,48 @@ class NATSTasks:
             if self._living is None or self._living.done():
                 await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
                 self._living = asyncio.ensure_future(self._show_life())
-            messages = await self._queue.next(served(), n, wait)
-            found = await asyncio.gather(*(self._claim(message) for message in messages), return_exceptions=True)
+            claiming = asyncio.ensure_future(self._claim_all(await self._queue.next(served(), n, wait)))
+            try:
+                return await asyncio.shield(claiming)
+            except asyncio.CancelledError:  # before the tasks were claimed, or in the very turn in which they were
+                self._left.add(given_back := asyncio.ensure_future(self._give_back(claiming)))
+                given_back.add_done_callback(self._left.discard)
+                raise
+
+    async def _claim_all(self, messages: Sequence[Msg]) -> Claims:
+        found = await asyncio.gather(*(self._claim(message) for message in messages), return_exceptions=True)
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, CallError):
                 Log("enfold.tasks").warning("a task could not be claimed, and will come again: %r", each)
         return [each for each in found if isinstance(each, Claim)]
 
+    async def _give_back(self, claiming: asyncio.Future[Claims]) -> None:
+        """Let others have what was claimed for somebody who waits no more."""
+        for claim in await claiming:
+            with suppress(CallError, FencedError):  # it comes again in any case
+                async with self._reached():
+                    await self._change_held(claim, unclaimed)
+                    self._running.pop(claim.id, None)
+                    await claim.token.message.nak()
+
     async def _claim(self, message: Msg) -> Claim | None:
-        """Take a task, unless it is done, waits, or is run by somebody who lives."""
+        """Take a task; one whose state nobody can read, or which has grown too large for the server, ends."""
         order = await self._order(message)
         if order is None:
             return None
+        try:
+            return await self._claim_ordered(message, order)
+        except CallError as error:
+            if error.code == "UNAVAILABLE":
+                raise
+            await self._give_up(message, order, error)
+            return None
+
+    async def _claim_ordered(self, message: Msg, order: Order) -> Claim | None:
+        """Take a task, unless it is done, waits, or is run by somebody who lives."""
         while True:
-            found = await self._find(order.owner, order.id)
-            task = accepted(order) if found is None else found.task
-            task = overdue(task, now_ms())
+            found = await self._states.find(order.owner, order.id)
+            task = overdue(accepted(order) if found is None else found.task, now_ms())
             if task.is_ended or task.status is Status.INPUT_REQUIRED:
                 await self._drop(message, task, found)
                 return None
@@ -280,9 +318,9 @@ class NATSTasks:
                 task = claimed(task, fence, now_ms())
             # A conflict is read again at once: most often it is the accepter, who has just stored the task.
             with suppress(Conflict):
-                revision = await self._put(task, 0 if found is None else found.revision)
+                revision = await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
-                    await self._end_place(task)
+                    await self._places.end(task.owner, task.id)
                     await message.ack()
                     return None
                 self._running[task.id] = task.fence
@@ -291,43 +329,71 @@ class NATSTasks:
     async def _order(self, message: Msg) -> Order | None:
         """What a message asks for; one that is no order is kept aside, and comes no more."""
         try:
-            return msgspec.json.decode(message.data, type=Order)
-        except msgspec.MsgspecError as error:
+            return _order(message, self._streams.names)
+        except (msgspec.MsgspecError, ValueError, OverflowError) as error:
             Log("enfold.tasks").error("message %s of the queue is no task: %s", _sequence(message), error)
             await self._streams.write(f"dead.{_sequence(message)}", message.data[:INLINE] or b"-", None, 86_400)
             await message.ack()
             return None
 
-    async def _drop(self, message: Msg, task: Task, found: _Found | None) -> None:
-        """There is nothing to run; what has ended on the way here is stored first."""
+    async def _drop(self, message: Msg, task: Task, found: FoundTask | None) -> None:
+        """There is nothing to run; what has ended on the way here is stored first, unless it is forgotten already."""
         if task.is_ended:
-            if found is None or not found.kept.task.is_ended:
+            is_forgotten = found is None and task.order.expires <= now_ms()
+            if not is_forgotten and (found is None or not found.kept.task.is_ended):
                 with suppress(Conflict):
-                    await self._put(task, 0 if found is None else found.revision)
-            await self._end_place(task)
+                    await self._states.put(task, 0 if found is None else found.revision)
+            await self._places.end(task.owner, task.id)
+        await message.ack()
+
+    async def _give_up(self, message: Msg, order: Order, error: CallError) -> None:
+        """End a task that cannot go on."""
+        Log("enfold.tasks").error("task %s ends: %s", order.id, error)
+        task = ended(accepted(order), failure(error), now_ms())
+        await self._streams.write(task_key(task), encoded(task), None, seconds_kept(task))
+        await self._places.end(task.owner, task.id)
         await message.ack()
 
     async def _may_take_over(self, message: Msg, task: Task) -> bool:
         """Whether the worker that holds the task is dead. What the server gives us again may only have been late."""
-        holder, _, sequence = task.fence.split(".")
-        if sequence != _sequence(message):
+        is_ours = self._running.get(task.id) == task.fence
+        if not is_ours and not await self._holder_lives(task):
+            # After an outage nobody has shown life, and those who are back later than we are must have time to do so.
+            patience = self._ack_wait - self._streams.up_for
+            if patience > 0:
+                await message.nak(delay=patience)
+            return patience <= 0
+        if task.fence.rpartition(".")[2] != _sequence(message):
             await message.ack()  # a second copy of what is running
-            return False
-        if self._running.get(task.id) == task.fence:
-            await message.in_progress()  # our own, that the server took for lost
-            return False
-        if holder != self._name and await self._streams.read(f"worker.{holder}") is not None:
+        elif is_ours:
+            await message.in_progress()  # the server took it for lost
+        else:
             await message.nak(delay=self._ack_wait / 4)
-            return False
-        return True
+        return False
+
+    async def _holder_lives(self, task: Task) -> bool:
+        """Whether another worker runs it."""
+        holder = task.fence.partition(".")[0]
+        return holder != self._name and await self._streams.read(f"worker.{holder}") is not None
 
     async def _show_life(self) -> None:
         """Say that this worker lives, for as long as it does; the server forgets it soon after."""
         while True:
+            pause = PAUSE
             with suppress(CallError):
-                async with self._reached():
+                async with self._reached(), asyncio.timeout(self._ack_wait / 4):
                     await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)
-            await asyncio.sleep(self._ack_wait / 4)
+                    pause = self._ack_wait / 4
+            await asyncio.sleep(pause)
+
+    async def take(self, task_id: str) -> Claim | None:
+        """None: the queue gives to whoever is next, and nobody can choose."""
+        del task_id
+        return None
+
+    async def has_worker(self) -> bool | None:
+        async with self._reached():
+            return bool(await self._streams.keys("worker.*"))
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
@@ -348,7 +414,7 @@ class NATSTasks:
                 await claim.token.message.nak()
                 return task
             if task.is_ended:
-                await self._end_place(task)
+                await self._places.end(task.owner, task.id)
             await claim.token.message.ack()
             return task
 
@@ -363,11 +429,16 @@ class NATSTasks:
             if wanted is found.task:
                 return wanted
             with suppress(Conflict):
-                claim.token.revision = await self._put(wanted, found.revision, claim.task.fence)
+                claim.token.revision = await self._states.put(wanted, found.revision, claim.task.fence)
                 return wanted
 
-    async def _held(self, claim: Claim, written: Task | None = None) -> _Found:
-        found = await self._find(claim.task.owner, claim.id)
+    async def _held(self, claim: Claim, written: Task | None = None) -> FoundTask:
+        try:
+            found = await self._states.find(claim.task.owner, claim.id)
+        except CallError as error:
+            if error.code != DATA_LOSS:
+                raise
+            found = None  # somebody has written over it: whoever gets its message next ends it
         if found is not None and (found.kept.task.fence == claim.task.fence or found.task == written):
             return found
         self._running.pop(claim.id, None)
@@ -375,27 +446,49 @@ class NATSTasks:
 
     # reading and writing the state
 
-    async def _seen(self, owner: str | None, task_id: str) -> _Found | None:
+    async def _seen(self, owner: str | None, task_id: str) -> FoundTask | None:
         """A task as its caller should see it; what is to be done about it, and nobody else does, is done here."""
         if owner is None:
             keys = await self._streams.keys(f"*.{task_id}.state")
-            found = await self._find_at(keys[0]) if keys else None
+            found = await self._states.find_at(keys[0]) if keys else None
         else:
-            found = await self._find(owner, task_id)
-        if found is None:
+            found = await self._states.find(owner, task_id)
+        if found is None or is_forgotten(found.task, now_ms()):
             return None
         task = found.task
         if task.is_ended and not found.kept.task.is_ended:
             return await self._settle(found)
-        if task.is_queued and found.kept.task.status is Status.INPUT_REQUIRED:
+        is_answered = task.is_queued and found.kept.task.status is Status.INPUT_REQUIRED
+        if is_answered or (not task.is_ended and await self._is_lost(task)):
             await self._queue_again(task)
         return found
 
-    async def _settle(self, found: _Found) -> _Found | None:
+    async def _is_lost(self, task: Task) -> bool:
+        """Whether nobody works on it, and it waits no more: somebody has emptied the queue. Looked at now and then."""
+        now, patience = time.monotonic(), LOST_AFTER * self._ack_wait
+        if task.status is not Status.WORKING or now_ms() - task.updated < patience * 1000:
+            return False
+        if now - self._looked.get(task.id, -patience) < patience:
+            return False
+        if len(self._looked) > MOST_REMEMBERED:
+            self._looked.clear()
+        self._looked[task.id] = now
+        if await self._streams.is_queued(owner_token(task.owner), task.operation):
+            return False
+        return not (task.fence and (task.id in self._running or await self._holder_lives(task)))
+
+    async def _is_open(self, owner: str, task_id: str) -> bool:
+        """Whether a task is there, and has not ended; `owner` is its token."""
+        with suppress(CallError):
+            found = await self._states.find_at(f"{owner}.{task_id}.state")
+            return found is not None and not found.task.is_ended
+        return True
+
+    async def _settle(self, found: FoundTask) -> FoundTask | None:
         """Store an end that has come without a worker: cancelled while nobody ran it, or overdue."""
         with suppress(Conflict):
-            await self._put(found.task, found.revision)
-            await self._end_place(found.task)
+            await self._states.put(found.task, found.revision)
+            await self._places.end(found.task.owner, found.task.id)
             return found
         return await self._seen(found.task.owner, found.task.id)
 
@@ -409,72 +502,6 @@ class NATSTasks:
             self._requeued.clear()
         await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
         self._requeued[message_id] = now
-
-    async def _find(self, owner: str, task_id: str) -> _Found | None:
-        return await self._find_at(f"{owner_token(owner)}.{task_id}.state")
-
-    async def _find_at(self, key: str) -> _Found | None:
-        """A task with what its caller has said since it was written."""
-        version = await self._streams.read(key)
-        if version is None:
-            return None
-        kept = _read_kept(version.value)
-        task = kept.task
-        if task.is_ended:
-            return _Found(task, kept, version.revision)
-        if task.status is Status.INPUT_REQUIRED:
-            task = answered(task, await self._answers(task), task.updated)
-        if not task.fence and await self._streams.read(task_key(task, "cancel")) is not None:
-            task = cancelled(task, now_ms())
-        return _Found(overdue(task, now_ms()), kept, version.revision)
-
-    async def _answers(self, task: Task) -> dict[str, Any]:
-        keys = [answer_key(task, key) for key in task.questions]
-        read = await asyncio.gather(*(self._streams.read(key) for key in keys))
-        given = [msgspec.json.decode(version.value, type=_Given) for version in read if version is not None]
-        return {each.key: each.answer for each in given}
-
-    async def _put(self, task: Task, follows: int, fence: str = "") -> int:
-        outcome = b"" if task.outcome is None else msgspec.json.encode(task.outcome)
-        if len(outcome) <= INLINE:
-            return await self._write_surely(task, _encoded(task), follows)
-        # Under the name of the attempt: one that is fenced writes over nobody's parts.
-        parts = task_key(task, f"part.{fence.replace('.', '_')}")
-        digest = await self._streams.write_parts(parts, outcome, _seconds(task))
-        kept = _Kept(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
-        return await self._write_surely(task, msgspec.json.encode(kept), follows)
-
-    async def _write_surely(self, task: Task, value: bytes, follows: int) -> int:
-        """Write a state; where the server does not confirm it in time, look whether it has it, and try again."""
-        from nats.errors import Error
-
-        ends_at = time.monotonic() + UNSURE_FOR
-        while True:
-            try:
-                return await self._streams.write(task_key(task), value, follows, _seconds(task))
-            except Conflict:
-                found = await self._streams.read(task_key(task))
-                if found is not None and found.value == value:
-                    return found.revision  # ours: only the confirmation was lost
-                raise
-            except (Error, OSError, TimeoutError):
-                if time.monotonic() > ends_at:
-                    raise
-                self._streams.forget()
-                await asyncio.sleep(PAUSE)
-
-    async def _whole(self, found: _Found) -> Task:
-        """The task with its outcome, however large."""
-        kept = found.kept
-        if not kept.parts or found.task.outcome is not None:
-            return found.task
-        text = await self._streams.read_parts(kept.parts, kept.size, kept.digest)
-        if text is None:
-            raise CallError("DATA_LOSS", "The result of the task is not complete any more")
-        return msgspec.structs.replace(found.task, outcome=msgspec.json.decode(text, type=Outcome))
-
-    async def _end_place(self, task: Task) -> None:
-        await self._streams.remove(task_key(task, "open"))
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[None]:
@@ -492,13 +519,14 @@ class NATSTasks:
             raise
 
 
-def _encoded(task: Task) -> bytes:
-    return msgspec.json.encode(_Kept(task))
-
-
-def _seconds(task: Task) -> float:
-    """How long what belongs to a task is kept."""
-    return (task.order.expires - now_ms()) / 1000
+def _order(message: Msg, names: Names) -> Order:
+    """What is ordered; refused is what no edge has queued: it could not be stored, or would run under another's name."""
+    order = msgspec.json.decode(message.data, type=Order)
+    if message.subject != names.queued(owner_token(order.owner), order.operation):
+        raise ValueError("it stands at the place of another operation or owner")
+    if not match(TASK_ID, order.id) or order.expires > LATEST:
+        raise ValueError("it has no id, or no end")
+    return order
 
 
 def _sequence(message: Msg) -> str:

@@ -7,6 +7,8 @@ server refuses it if there is another. Nothing here knows what a task is, but th
 from __future__ import annotations
 
 import hashlib
+import time
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 
     from enfold.calls.transports.nats_peer import NATSTransport
 
-__all__ = ["Conflict", "Streams", "Version"]
-
+LONGEST: Final = 1_000_000_000.0  # seconds that the server is asked to keep anything: thirty years
 API_TIMEOUT: Final = 2.0  # seconds; a refusal by the server's permissions looks like silence, too
 PART: Final = 256 * 1024  # bytes of one piece of a large result
 _WRONG_VERSION: Final = (10071, 10164)
@@ -48,6 +49,8 @@ class Streams:
         self._replicas = replicas
         self._client: Client | None = None
         self._context: JetStreamContext | None = None
+        self._reconnects = -1  # of the client, when it was last used
+        self._up_since = time.monotonic()
 
     async def open(self) -> JetStreamContext:
         """JetStream, with both streams there; a connection that was built anew is looked at anew."""
@@ -56,8 +59,15 @@ class Streams:
         if self._context is None or self._client is not client:
             context = client.jetstream(timeout=API_TIMEOUT)
             await _make(context, self.names, self._replicas)
-            self._client, self._context = client, context
+            self._client, self._context, self._reconnects = client, context, -1
+        if self._reconnects != client.stats["reconnects"]:
+            self._reconnects, self._up_since = client.stats["reconnects"], time.monotonic()
         return self._context
+
+    @property
+    def up_for(self) -> float:
+        """The seconds for which this process has had the streams without a break."""
+        return time.monotonic() - self._up_since
 
     def forget(self) -> None:
         """Look at everything anew with the next step, because one has failed."""
@@ -71,6 +81,13 @@ class Streams:
     def most(self) -> int:
         """The bytes that one message may have, with room for headers."""
         return self._transport.client.max_payload - 4096
+
+    def check_size(self, value: bytes, room: int = 0) -> None:
+        """PAYLOAD_TOO_LARGE where one message cannot hold a value, and as much besides as there should be room for."""
+        most = self.most - room
+        if len(value) > most:
+            details = {"reason": "task", "size": len(value), "limit": most}
+            raise CallError("PAYLOAD_TOO_LARGE", f"A task has at most {most} bytes on this server", details)
 
     # the bucket
 
@@ -87,17 +104,18 @@ class Streams:
         return Version(message.data, message.seq)
 
     async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> int:
-        """The new revision; Conflict where the key is not at the revision it follows (0: not there, None: any)."""
+        """The new revision; Conflict where the key is not at the revision it follows (0: not there, None: any).
+
+        The server counts in whole seconds: nothing is forgotten before its time.
+        """
         from nats.js.errors import APIError
 
         context = await self.open()
-        if len(value) > self.most:
-            details = {"reason": "task", "size": len(value), "limit": self.most}
-            raise CallError("PAYLOAD_TOO_LARGE", f"A task has at most {self.most} bytes on this server", details)
+        self.check_size(value)
         headers = {} if follows is None else {_LAST: str(follows)}
         try:
             acknowledged = await context.publish(
-                self.names.key(key), value, headers=headers or None, msg_ttl=max(1.0, seconds)
+                self.names.key(key), value, headers=headers or None, msg_ttl=max(1, ceil(min(seconds, LONGEST)))
             )
         except APIError as error:
             if error.err_code in _WRONG_VERSION:
@@ -114,6 +132,10 @@ class Streams:
         context = await self.open()
         info = await context.stream_info(self.names.bucket, subjects_filter=self.names.key(pattern))
         return [subject.removeprefix(self.names.key("")) for subject in info.state.subjects or ()]
+
+    async def held_bytes(self) -> int:
+        """How much the bucket holds, of everybody."""
+        return int((await (await self.open()).stream_info(self.names.bucket)).state.bytes)
 
     async def write_parts(self, key: str, value: bytes, seconds: float) -> str:
         """Keep a value that is too large for one message; the answer is its digest."""
@@ -133,6 +155,12 @@ class Streams:
         """Have it run; a second message with the same id is dropped by the server for a while, which only saves work."""
         context = await self.open()
         await context.publish(self.names.queued(owner, operation), value, headers={"Nats-Msg-Id": message_id})
+
+    async def is_queued(self, owner: str, operation: str) -> bool:
+        """Whether anything of an owner is to be run by an operation, or is run now."""
+        context = await self.open()
+        info = await context.stream_info(self.names.queue, subjects_filter=self.names.queued(owner, operation))
+        return bool(info.state.subjects)
 
     async def listen(self, owner: str, task_id: str, heard: Any) -> Any:
         """Hear of every change of a task, after it is stored; the answer can be unsubscribed."""

@@ -12,8 +12,6 @@ from enfold.calls.transports.nats_permissions import NATSUser, Rights
 from enfold.operation import OperationSpec
 from enfold.tasks.task import Task
 
-__all__ = ["DEFAULT_NAME", "Names", "answer_key", "consumer_name", "first_key", "owner_token", "task_key"]
-
 DEFAULT_NAME: Final = "enfold_tasks"
 
 

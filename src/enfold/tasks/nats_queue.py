@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from enfold.tasks.nats_bucket import Streams
 
-__all__ = ["Queue"]
-
 
 class Queue:
     """The consumers of one worker. What has arrived and finds no room waits here, or comes to another worker in time."""

@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from enfold.access import EVERYTHING, may_call
+from enfold.access import may_call, narrower
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
-from enfold.mcp.asking import META, InputRequired
-from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress, RecordedRun
+from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress
+from enfold.operation.asking import META, InputRequired
 from enfold.operation.context import TASK
+from enfold.operation.repeats import EntryKey, owned_by
 from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, CurrentTask
 from enfold.tasks.ending import end_all
+from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.store import Abandoned, Asking, Claim, Ending, FencedError, TaskStore, now_ms
-from enfold.tasks.task import Outcome, Task
+from enfold.tasks.task import Order, Outcome, Task
 
 if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
     from enfold.provenance import Recorder
-
-__all__ = ["Counted", "Runner", "narrower"]
 
 AT_ONCE: Final = 64
 WAIT: Final = 1.0  # seconds that one claim waits for work
@@ -72,7 +73,8 @@ class Runner:
         self._max_result = max_result
         self._current = current
         self._recorder = recorder
-        self._attempts: set[asyncio.Task[None]] = set()
+        self._attempts: dict[asyncio.Task[None], _AttemptPulse] = {}
+        self._coming = 0  # those that are being stored, to be begun here
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._expiring: asyncio.Task[None] | None = None
@@ -111,7 +113,8 @@ class Runner:
         if self._attempts and grace > 0:
             await asyncio.wait(self._attempts, timeout=grace)
         # Once: an attempt that is recording its end must not be disturbed again.
-        for attempt in self._attempts:
+        for attempt, watch in self._attempts.items():
+            watch.is_left = True
             attempt.cancel()
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=LAST_WAIT)
@@ -120,7 +123,7 @@ class Runner:
 
     async def _claim_for_ever(self) -> None:
         while True:
-            while (room := self._at_once - len(self._attempts)) <= 0:
+            while (room := self._room) <= 0:
                 self._free.clear()
                 await self._free.wait()
             if not self._served():
@@ -136,6 +139,37 @@ class Runner:
             for claim in claims:
                 self._begin(claim)
 
+    @property
+    def _room(self) -> int:
+        return self._at_once - len(self._attempts) - self._coming
+
+    async def accept(self, order: Order, limits: TaskLimits) -> Task:
+        """Store a task, and begin it where there is room here: what is begun as it is stored needs one write less.
+
+        Only one that may be started again: the other kind is not begun before its caller can know of it.
+        """
+        begins = order.retries and self.is_running and self._room > 0
+        self._coming += begins
+        try:
+            stored = await self._store.accept(order, limits, claims=begins)
+        finally:
+            self._coming -= begins
+            self._free.set()
+        if isinstance(stored, Task):
+            return stored
+        if self.is_running:
+            self._begin(stored)
+        else:  # it was stopped meanwhile
+            with suppress(CallError, FencedError):  # others take it over in any case
+                await self._store.record(stored, Abandoned())
+        return stored.task
+
+    async def take(self, task_id: str) -> None:
+        """Run this one task here, where it can be had."""
+        claim = await self._store.take(task_id)
+        if claim is not None:
+            self._begin(claim)
+
     def _tell_once(self, error: CallError) -> None:
         """Say why no work can be had, and again only when the reason is another."""
         complaint = f"{error}: {error.__cause__!r}"
@@ -148,12 +182,13 @@ class Runner:
 
     def _begin(self, claim: Claim) -> None:
         self.counted.started += 1
-        attempt = asyncio.get_running_loop().create_task(self._attempt(claim))
-        self._attempts.add(attempt)
+        watch = _AttemptPulse(self._store, claim)
+        attempt = asyncio.get_running_loop().create_task(self._attempt(claim, watch))
+        self._attempts[attempt] = watch
         attempt.add_done_callback(self._is_over)
 
     def _is_over(self, attempt: asyncio.Task[None]) -> None:
-        self._attempts.discard(attempt)
+        del self._attempts[attempt]
         self._free.set()
         if not attempt.cancelled() and (error := attempt.exception()) is not None:
             Log("enfold.tasks").error("an attempt could not be recorded", error=error)
@@ -167,9 +202,8 @@ class Runner:
 
     # one attempt
 
-    async def _attempt(self, claim: Claim) -> None:
+    async def _attempt(self, claim: Claim, watch: _AttemptPulse) -> None:
         """Run the handler beside its signs of life; the outcome counts unless another attempt has taken the task."""
-        watch = _Watch(self._store, claim)
         running = asyncio.get_running_loop().create_task(self._run(claim.task, watch))
         beating = asyncio.get_running_loop().create_task(watch.beat(running))
         ending: Ending = Abandoned()
@@ -186,20 +220,21 @@ class Runner:
             if not watch.is_fenced:
                 await asyncio.shield(self._record(claim, ending, watch))
 
-    async def _run(self, task: Task, watch: _Watch) -> Ending:
+    async def _run(self, task: Task, watch: _AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
         try:
             envelope = await self._execute(task, caller, watch)
             return self._bounded(success(envelope), task)
         except InputRequired as required:
+            watch.is_left = True
             return Asking(required.questions, caller.memory)
         except CallError as error:
             return failure(error)
         except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
-            return failure(error_from(error))
+            return failure(error_from(error, f"Operation {task.operation} failed"))
 
-    async def _execute(self, task: Task, caller: AbsentCaller, watch: _Watch) -> ResponseEnvelope[Any]:
+    async def _execute(self, task: Task, caller: AbsentCaller, watch: _AttemptPulse) -> ResponseEnvelope[Any]:
         order = task.order
         left = (order.deadline - now_ms()) / 1000
         if left <= 0:
@@ -212,8 +247,10 @@ class Runner:
             timeout=left,
             parent_request_id=order.request_id,
             notify=watch.hear,
-            meta={META: caller, TASK: CurrentTask(task, watch.keep)},
+            meta={META: caller, TASK: CurrentTask(task, watch)},
         )
+        context.select = order.select
+        context.idempotency_key = _key_of(order)
         if self._recorder is not None:
             context.recording = self._recording(self._recorder, task, prepared.spec)
         return await prepared.execute(order.input, context)
@@ -247,10 +284,11 @@ class Runner:
         message = f"The result of {task.operation} has {size} bytes, more than the {self._max_result} a task may have"
         return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
 
-    async def _record(self, claim: Claim, ending: Ending, watch: _Watch) -> None:
+    async def _record(self, claim: Claim, ending: Ending, watch: _AttemptPulse) -> None:
         """Record it however long the store is away: until then nobody else can have the task, or the claim is fenced."""
         with suppress(CallError, FencedError):
             await watch.tell()  # the last that the handler has said
+        is_told = False
         while True:
             try:
                 await self._store.record(claim, ending)
@@ -260,7 +298,9 @@ class Runner:
                 if error.code != "UNAVAILABLE":
                     ending = failure(error)  # the store refuses this outcome: it is too large for it
                     continue
-                Log("enfold.tasks").warning("task %s cannot be recorded yet: %s", claim.id, error)
+                if not is_told:
+                    Log("enfold.tasks").warning("task %s cannot be recorded yet: %s", claim.id, error)
+                is_told = True
                 await asyncio.sleep(PAUSE)
                 continue
             else:
@@ -269,7 +309,7 @@ class Runner:
             return
 
 
-class _Watch:
+class _AttemptPulse:
     """The signs of life of one attempt, and what its handler says on the way."""
 
     def __init__(self, store: TaskStore, claim: Claim) -> None:
@@ -277,6 +317,7 @@ class _Watch:
         self._claim = claim
         self._progress: Progress | None = None
         self._told_at = time.monotonic() - PROGRESS_EVERY
+        self.is_left = False  # whether the task goes on without this attempt
         self.is_fenced = False
         self.is_cancelling = False
 
@@ -290,8 +331,9 @@ class _Watch:
         await self._store.hold(self._claim, None, notes)
 
     async def tell(self) -> None:
+        """Say the last that the handler has said, however soon it came after what was said before."""
         if self._progress is not None:
-            await self._hold()
+            await self._store.hold(self._claim, self._progress)
 
     async def beat(self, running: asyncio.Task[Any]) -> None:
         """Hold the task until the handler is to stop: its caller wants that, or the task is another attempt's."""
@@ -300,7 +342,7 @@ class _Watch:
             try:
                 self.is_cancelling = await self._hold()
             except FencedError:
-                self.is_fenced = True
+                self.is_fenced = self.is_left = True
             except CallError:
                 continue  # a store that is away; the handler goes on meanwhile
             if self.is_fenced or self.is_cancelling:
@@ -316,25 +358,16 @@ class _Watch:
         return await self._store.hold(self._claim, told)
 
 
+def _key_of(order: Order) -> str:
+    """What another system may know the call by: the same in every attempt, and in every task under the caller's key."""
+    if order.key is None:
+        return order.id
+    return EntryKey(owned_by(order.identity), order.operation, order.key).digest()
+
+
 def _check(spec: OperationSpec, identity: Identity | None, input: Mapping[str, Any]) -> None:
     """Whether the caller may still do what they ordered."""
     if not may_call(spec.access_control, identity, input):
         raise CallError(
             "ACCESS_DENIED", f"{spec.id} may not be called any more by who ordered it", {"reason": "not_allowed"}
         )
-
-
-def narrower(first: Identity, second: Identity) -> Identity:
-    """The same caller with what both of them have."""
-    scopes = first.scopes & second.scopes
-    if EVERYTHING in first.scopes:
-        scopes = second.scopes
-    elif EVERYTHING in second.scopes:
-        scopes = first.scopes
-    return msgspec.structs.replace(first, scopes=scopes, resources=_common(first.resources, second.resources))
-
-
-def _common(first: dict[str, list[str]] | None, second: dict[str, list[str]] | None) -> dict[str, list[str]] | None:
-    if not first or not second:
-        return None
-    return {key: [action for action in actions if action in second.get(key, ())] for key, actions in first.items()}

@@ -11,16 +11,21 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from enfold.errors import CallError
+from enfold.idempotency.outcomes import failure
+from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead, living_holders
 from enfold.log import Log
 from enfold.operation import Progress
+from enfold.shared_sqlite import FileMarks, file_marks, open_shared, run_script
 from enfold.tasks.file_thread import FileThread
-from enfold.tasks.process_lock import ProcessLock, dead_holders
+from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_much
 from enfold.tasks.store import (
     Claim,
     Claims,
@@ -34,16 +39,18 @@ from enfold.tasks.store import (
     now_ms,
     same_order,
     store_away,
+    unreadable,
 )
 from enfold.tasks.task import Order, Task
-from enfold.tasks.transitions import accepted, claimed, died, noted, overdue, unclaimed
+from enfold.tasks.transitions import accepted, claimed, died, frees_key, is_forgotten, noted, overdue, unclaimed
 from enfold.tasks.wakeups import WORK, Wakeups
 
 __all__ = ["SQLiteTasks"]
 
 T = TypeVar("T")
+_Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
 
-VERSION: Final = 1  # of the tables
+VERSION: Final = 3  # of the tables
 BUSY_SECONDS: Final = 2.0
 LOOK_EVERY: Final = 0.1  # seconds between looks at what other processes have done
 WATCH_AGAIN: Final = 5.0  # seconds after which a watcher looks although it was not woken
@@ -65,24 +72,50 @@ CREATE TABLE IF NOT EXISTS tasks (
     state BLOB NOT NULL,
     outcome BLOB
 );
+CREATE TABLE IF NOT EXISTS kept_bytes (
+    owner TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (owner, hour)
+) WITHOUT ROWID;
 CREATE UNIQUE INDEX IF NOT EXISTS tasks_by_key ON tasks (owner, operation, key) WHERE key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS tasks_by_change ON tasks (change);
 CREATE INDEX IF NOT EXISTS tasks_by_owner ON tasks (owner, number);
-CREATE INDEX IF NOT EXISTS tasks_unfinished ON tasks (owner) WHERE outcome IS NULL;
-CREATE INDEX IF NOT EXISTS tasks_queued ON tasks (number) WHERE status = 'working' AND holder = '';
+CREATE INDEX IF NOT EXISTS tasks_unfinished ON tasks (owner, deadline, outcome) WHERE outcome IS NULL;
+CREATE INDEX IF NOT EXISTS tasks_queued ON tasks (operation, number, status, holder)
+    WHERE status = 'working' AND holder = '';
 CREATE INDEX IF NOT EXISTS tasks_held ON tasks (holder) WHERE holder != '';
-CREATE INDEX IF NOT EXISTS tasks_due ON tasks (deadline) WHERE outcome IS NULL;
 CREATE INDEX IF NOT EXISTS tasks_kept ON tasks (expires) WHERE outcome IS NOT NULL;
 """
 # Changes are counted, so that other processes see which tasks are others than before.
 _NEXT: Final = "(SELECT COALESCE(MAX(change), 0) + 1 FROM tasks)"
 _INSERT: Final = f"""
 INSERT INTO tasks (id, owner, operation, key, status, holder, change, deadline, expires, ordered, state)
-VALUES (?, ?, ?, ?, ?, '', {_NEXT}, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, {_NEXT}, ?, ?, ?, ?)
 """  # noqa: S608  # every value is bound
 _UPDATE: Final = f"UPDATE tasks SET status = ?, holder = ?, change = {_NEXT}, state = ?, outcome = ? WHERE id = ?"  # noqa: S608
-_WHOLE: Final = "SELECT ordered, state, outcome FROM tasks"
+_END: Final = f"UPDATE tasks SET status = 'failed', holder = '', change = {_NEXT}, outcome = ? WHERE id = ?"  # noqa: S608
+_SIZE: Final = f"LENGTH(ordered) + LENGTH(state) + LENGTH(outcome) + {OVERHEAD}"
+_HOUR: Final = f"expires / {HOUR} + 1"  # as `hour_of` has it
+_COUNT: Final = f"""
+INSERT INTO kept_bytes SELECT owner, {_HOUR}, {_SIZE} FROM tasks WHERE id = ?
+ON CONFLICT (owner, hour) DO UPDATE SET bytes = bytes + excluded.bytes
+"""  # noqa: S608
+_COUNT_ALL: Final = f"""
+INSERT INTO kept_bytes SELECT owner, {_HOUR}, SUM({_SIZE}) FROM tasks WHERE outcome IS NOT NULL GROUP BY 1, 2
+"""  # noqa: S608
+_FIELDS: Final = "SELECT id, ordered, state, outcome"
+_WHOLE: Final = f"{_FIELDS} FROM tasks"
 _QUEUED: Final = "FROM tasks WHERE status = 'working' AND holder = ''"
+# The operations of what is queued, each found by one step in the index, however much is queued of it.
+_QUEUED_NAMES: Final = f"""
+WITH RECURSIVE names (name) AS (
+    SELECT MIN(operation) {_QUEUED}
+    UNION ALL
+    SELECT (SELECT MIN(operation) {_QUEUED} AND operation > name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL
+"""  # noqa: S608
 _STATE_FIELDS: Final = tuple(name for name in Task.__struct_fields__ if name not in ("order", "outcome"))
 
 
@@ -95,17 +128,18 @@ class SQLiteTasks:
         """The file is made with the first task, and its folder where it is not there."""
         if fsync not in ("full", "normal"):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
-        self.path = Path(path)
+        self.path = Path(path) if str(path) == ":memory:" else Path(path).absolute()
         self._fsync = fsync
         self._holders = Path(f"{self.path}-workers")
         self._lock: ProcessLock | None = None
         self._wakeups = Wakeups()
-        self._changed: set[str] = set()  # in the thread: tasks that the transaction under way changes
+        self._changed: set[str] = set()  # in the thread: what the transaction under way changes
         self._version = 0
         self._seen = 0  # the last change that this process knows of
         self._look_at = 0.0
         self._missing: dict[str, float] = {}
-        self._thread = FileThread(self._open, self._look, LOOK_EVERY)
+        self._file: FileMarks = ()  # which file is open, and its log
+        self._thread = FileThread(self._open, self._check_file, self._look, LOOK_EVERY)
 
     async def close(self) -> None:
         """Let go of the file; what this process still held is for others."""
@@ -117,25 +151,40 @@ class SQLiteTasks:
 
     # the verbs
 
-    async def accept(self, order: Order, limit: int) -> Task:
-        return await self._write(partial(self._accept, order, msgspec.json.encode(order), limit))
+    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
+        job = partial(self._accept, order, msgspec.json.encode(order), limits, claims)
+        return await (self._claimed(job) if claims else self._write(job))
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
-        return await self._read(partial(_find, owner, task_id))
+        task, now = await self._read(partial(_find, owner, task_id)), now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        if overdue(task, now) is task:
+            return task
+        return await self._write(partial(self._find_now, owner, task_id))
 
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
-        return await self._read(partial(_list, owner, limit))
+        found, now = await self._read(partial(_list, owner, limit)), now_ms()
+        if any(is_forgotten(task, now) or overdue(task, now) is not task for task in found):
+            await self.expire()
+            found = await self._read(partial(_list, owner, limit))
+        return found
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         moment = self._wakeups.expect(WORK)
         try:
             claims = await self._claim_now(served(), n)
-            if not claims:
-                await self._wakeups.wait(moment, wait)
+            if not claims and await self._wakeups.wait(moment, wait):
                 claims = await self._claim_now(served(), n)
         finally:
             moment.cancel()
         return claims
+
+    async def take(self, task_id: str) -> Claim | None:
+        return await self._claimed(partial(self._take, task_id))
+
+    async def has_worker(self) -> bool | None:
+        return bool(living_holders(self._holders))
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
@@ -151,23 +200,8 @@ class SQLiteTasks:
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         return await self._write(partial(self._signal, owner, task_id, signal))
 
-    async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
-        seen: Task | None = None
-        while True:
-            moment = self._wakeups.expect(task_id)
-            try:
-                task = await self.get(owner, task_id)
-                if task is None:
-                    return
-                if task != seen:
-                    yield task
-                    seen = task
-                    if task.is_ended:
-                        return
-                else:
-                    await self._wakeups.wait(moment, WATCH_AGAIN)
-            finally:
-                moment.cancel()
+    def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
+        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), WATCH_AGAIN)
 
     async def expire(self) -> None:
         while await self._write(self._expire):
@@ -189,56 +223,87 @@ class SQLiteTasks:
             raise store_away(error) from error
 
     async def _claim_now(self, operations: Sequence[str] | Any, n: int) -> Claims:
-        if not await self._read(partial(_wanted, operations)):
+        if not await self._read(partial(self._look_for, operations)):
             return []
-        answer = self._thread.submit(partial(self._claim, operations, n))
+        return await self._claimed(partial(self._claim, operations, n))
+
+    async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """What a job gives that claims; what it has claimed for somebody who waits no more is given back."""
+        answer = self._thread.submit(job)
         try:
             return await self._asked(asyncio.shield(answer))
-        except asyncio.CancelledError:
-            answer.add_done_callback(self._give_back)  # claimed for nobody
+        except asyncio.CancelledError:  # before the answer came, or in the very turn in which it did
+            answer.add_done_callback(self._give_back)
             raise
 
-    def _give_back(self, answer: asyncio.Future[Claims]) -> None:
-        if answer.cancelled() or answer.exception() is not None:
-            return
-        for claim in answer.result():
-            given = self._thread.submit(partial(self._change_held, claim, unclaimed))
-            given.add_done_callback(lambda done: done.cancelled() or done.exception())
+    def _give_back(self, answer: asyncio.Future[Any]) -> None:
+        found = None if answer.exception() else answer.result()
+        for claim in found if isinstance(found, list) else [found]:
+            if isinstance(claim, Claim):
+                given = self._thread.submit(partial(self._change_held, claim, unclaimed))
+                given.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     # jobs, in the thread
 
-    def _accept(self, order: Order, ordered: bytes, limit: int, connection: sqlite3.Connection) -> Task:
+    def _accept(
+        self, order: Order, ordered: bytes, limits: TaskLimits, claims: bool, connection: sqlite3.Connection
+    ) -> Task | Claim:
         if order.key is not None:
             where = "owner = ? AND operation = ? AND key = ?"
-            first = _one(connection, where, (order.owner, order.operation, order.key))
-            if first is not None:
+            known = _one(connection, where, (order.owner, order.operation, order.key))
+            first = self._now(known, connection)
+            if first is not None and not frees_key(first):
                 return same_order(first, order)
-        counting = "SELECT COUNT(*) FROM tasks WHERE owner = ? AND outcome IS NULL"
-        if connection.execute(counting, (order.owner,)).fetchone()[0] >= limit:
-            raise limit_reached(limit)
+            if known is not None:
+                connection.execute("UPDATE tasks SET key = NULL WHERE id = ?", (known.id,))
+        counting = "SELECT COUNT(*) FROM tasks WHERE owner = ? AND outcome IS NULL AND deadline > ?"
+        if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.unfinished:
+            raise limit_reached(limits.unfinished)
+        _check_kept(order.owner, limits, connection)
         task = accepted(msgspec.json.decode(ordered, type=Order))
-        row = (order.id, order.owner, order.operation, order.key, task.status, order.deadline, order.expires)
+        holder = self._held_lock().name if claims else ""
+        if claims:
+            task = _claimed_by(holder, task)
+        row = (order.id, order.owner, order.operation, order.key, task.status, holder, order.deadline, order.expires)
         connection.execute(_INSERT, (*row, ordered, _state(task)))
-        self._changed.add(task.id)
-        return task
+        self._note_change(task)
+        return Claim(task) if claims else task
+
+    def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
+        return self._now(_find(owner, task_id, connection), connection)
+
+    def _now(self, task: Task | None, connection: sqlite3.Connection) -> Task | None:
+        """A task as the clock has it; one that has come to its deadline ends."""
+        now = now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        after = overdue(task, now)
+        return task if after is task else self._put(after, connection)
+
+    def _look_for(self, operations: Any, connection: sqlite3.Connection) -> Sequence[str]:
+        """What there is to do here; whoever looks for work holds its lock, by which others see that somebody does."""
+        self._held_lock()
+        return _wanted(operations, connection)
 
     def _claim(self, operations: Any, n: int, connection: sqlite3.Connection) -> Claims:
-        names = _wanted(operations, connection)
-        marks = ",".join("?" * len(names))
-        # The marks are question marks; every value is bound.
-        query = f"SELECT ordered, state, outcome {_QUEUED} AND operation IN ({marks}) ORDER BY number LIMIT ?"
-        queued = [_decode(row) for row in connection.execute(query, (*names, n)).fetchall()]
+        oldest = f"SELECT number {_QUEUED} AND operation = ? ORDER BY number LIMIT ?"
+        numbers = [each for name in _wanted(operations, connection) for each in connection.execute(oldest, (name, n))]
+        rows = [connection.execute(f"{_WHOLE} WHERE number = ?", number).fetchone() for number in sorted(numbers)[:n]]
+        queued = self._readable(rows, connection)
         holder = self._held_lock().name if queued else ""
-        return [Claim(self._claim_one(task, holder, connection)) for task in queued]
+        return [Claim(self._put(_claimed_by(holder, task), connection)) for task in queued]
 
-    def _claim_one(self, task: Task, holder: str, connection: sqlite3.Connection) -> Task:
-        fence = f"{holder}.{os.urandom(8).hex()}"
-        return self._put(claimed(task, fence, now_ms()), connection)
+    def _take(self, task_id: str, connection: sqlite3.Connection) -> Claim | None:
+        task = _one(connection, "id = ?", (task_id,))
+        if task is None or not task.is_queued:
+            return None
+        return Claim(self._put(_claimed_by(self._held_lock().name, task), connection))
 
     def _held_lock(self) -> ProcessLock:
+        """Our lock; while it is there, every look sees that it still is where others look for it."""
         if self._lock is None:
             self._lock = ProcessLock(self._holders)
-        self._lock.hold()
+            self._lock.hold()
         return self._lock
 
     def _change_held(self, claim: Claim, step: Callable[..., Task], connection: sqlite3.Connection) -> Task:
@@ -247,7 +312,7 @@ class SQLiteTasks:
         return after if after is before else self._put(after, connection)
 
     def _signal(self, owner: str | None, task_id: str, signal: Signal, connection: sqlite3.Connection) -> Task | None:
-        before = _find(owner, task_id, connection)
+        before = self._find_now(owner, task_id, connection)
         if before is None:
             return None
         after = after_signal(before, signal, now_ms())
@@ -256,37 +321,55 @@ class SQLiteTasks:
     def _expire(self, connection: sqlite3.Connection) -> bool:
         """End and forget some of what is due; whether there may be more."""
         now = now_ms()
-        forgetting = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE outcome IS NOT NULL AND expires <= ? LIMIT ?)"
-        gone = connection.execute(forgetting, (now, MOST_EXPIRED)).rowcount
         late = connection.execute(
             f"{_WHOLE} WHERE outcome IS NULL AND deadline <= ? LIMIT ?", (now, MOST_EXPIRED)
         ).fetchall()
-        for row in late:
-            self._put(overdue(_decode(row), now), connection)
+        for task in self._readable(late, connection):
+            self._put(overdue(task, now), connection)
+        forgetting = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE outcome IS NOT NULL AND expires <= ? LIMIT ?)"
+        gone = connection.execute(forgetting, (now, MOST_EXPIRED)).rowcount
+        connection.execute("DELETE FROM kept_bytes WHERE hour * ? <= ?", (HOUR, now))
+        held = {name for (name,) in connection.execute("SELECT DISTINCT holder FROM tasks WHERE holder != ''")}
+        forget_dead(self._holders, held)
         return MOST_EXPIRED in (gone, len(late))
+
+    def _readable(self, rows: Sequence[_Row], connection: sqlite3.Connection) -> Sequence[Task]:
+        """The tasks of these rows; one over which somebody has written ends here, and is in nobody's way."""
+        found: list[Task] = []
+        for row in rows:
+            try:
+                found.append(_decode(row))
+            except CallError as error:
+                Log("enfold.tasks").error("task %s ends: %s", row[0], error)
+                connection.execute(_END, (msgspec.json.encode(failure(error)), row[0]))
+                self._changed.add(row[0])
+        return found
 
     def _put(self, task: Task, connection: sqlite3.Connection) -> Task:
         outcome = None if task.outcome is None else msgspec.json.encode(task.outcome)
         holder = task.fence.partition(".")[0]
         connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
-        self._changed.add(task.id)
+        if outcome is not None:  # a task ends once
+            connection.execute(_COUNT, (task.id,))
+        self._note_change(task)
         return task
+
+    def _note_change(self, task: Task) -> None:
+        self._changed |= {task.id, WORK} if task.is_queued else {task.id}
 
     # the file, and what others do with it
 
     def _open(self) -> sqlite3.Connection:
         if str(self.path) != ":memory:":
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(
-                os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600)
-            )  # Inputs and results are for their owner's eyes.
-        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-        try:
-            _set_up(connection, self._fsync)
-        except BaseException:
-            connection.close()
-            raise
+        connection = open_shared(self.path, _upgrade, synchronous=self._fsync, patience=BUSY_SECONDS)
+        self._file = file_marks(self.path)
         return connection
+
+    def _check_file(self) -> None:
+        """Refuse to go on with a file that somebody has removed or replaced: nobody would find what is written there."""
+        if file_marks(self.path) != self._file:
+            raise OSError("the file was removed, or replaced by another")
 
     def _look(self, connection: sqlite3.Connection) -> None:
         """Wake whoever waits for what has changed; now and then see whether a worker has died."""
@@ -297,6 +380,7 @@ class SQLiteTasks:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY
+        self._check_file()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._version = version
@@ -308,7 +392,7 @@ class SQLiteTasks:
         """Wake those who wait for what other processes have changed since the last look."""
         rows = connection.execute("SELECT id, change FROM tasks WHERE change > ?", (self._seen,)).fetchall()
         self._seen = max((change for _, change in rows), default=self._seen)
-        self._wakeups.wake(task_id for task_id, _ in rows)
+        self._wakeups.wake([WORK, *(task_id for task_id, _ in rows)])
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
         """Give what dead processes held to the living."""
@@ -320,8 +404,8 @@ class SQLiteTasks:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 left = connection.execute(f"{_WHOLE} WHERE holder = ?", (name,)).fetchall()
-                for row in left:
-                    self._put(died(_decode(row), now_ms()), connection)
+                for task in self._readable(left, connection):
+                    self._put(died(task, now_ms()), connection)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -331,24 +415,32 @@ class SQLiteTasks:
             self._changed = set()
 
 
-def _set_up(connection: sqlite3.Connection, fsync: str) -> None:
-    """Make the tables; two processes may do so at once, so a busy file is tried again."""
-    until = time.monotonic() + BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {fsync}")
-            if connection.execute("PRAGMA user_version").fetchone()[0] > VERSION:
-                raise OSError("The file of tasks was written by a newer version of Enfold")
-            connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
-        except sqlite3.OperationalError:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
-        else:
-            return
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Make the tables, or bring an older version up to ours; a file of a newer one, or somebody else's, is left alone."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
+    if version > VERSION:
+        raise OSError("it was written by a newer version of Enfold: use that one, or another file")
+    if version == 0 and columns:
+        raise OSError("it is another program's: name another file")
+    if version == 1 and "change" not in columns:
+        connection.execute("ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0")
+    if version < VERSION:
+        for index in ("tasks_unfinished", "tasks_due", "tasks_queued"):  # older versions had others
+            connection.execute(f"DROP INDEX IF EXISTS {index}")
+        run_script(_TABLES, connection)
+        connection.execute(_COUNT_ALL)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
+    kept = dict(connection.execute("SELECT hour, bytes FROM kept_bytes WHERE owner = ?", (owner,)).fetchall())
+    now = now_ms()
+    if is_much(kept, limits, now):
+        count, free, size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        check_kept_bytes(kept, (count - free) * size, limits, now)
 
 
 def _find(owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
@@ -363,21 +455,36 @@ def _one(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) ->
 
 def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list[Task]:
     where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
-    query = f"SELECT ordered, state, NULL FROM tasks {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # bound
-    return [_decode(row) for row in connection.execute(query, (*values, limit)).fetchall()]
+    # Inputs may be large, and nobody looks for them in a list.
+    ordered = "CAST(json_set(CAST(ordered AS TEXT), '$.input', json('{}')) AS BLOB)"
+    ordered = f"CASE WHEN json_valid(CAST(ordered AS TEXT)) THEN {ordered} END"
+    query = f"SELECT id, {ordered}, state, NULL FROM tasks {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # bound
+    found: list[Task] = []
+    for row in connection.execute(query, (*values, limit)).fetchall():
+        with suppress(CallError):  # over which somebody has written
+            found.append(_decode(row))
+    return found
 
 
 def _wanted(operations: Any, connection: sqlite3.Connection) -> list[str]:
     """The operations that somebody waits for, of those that can be run here."""
-    found = connection.execute(f"SELECT DISTINCT operation {_QUEUED}").fetchall()
-    return [name for (name,) in found if name in operations]
+    return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
+
+
+def _claimed_by(holder: str, task: Task) -> Task:
+    return claimed(task, f"{holder}.{os.urandom(8).hex()}", now_ms())
 
 
 def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
-    task = _one(connection, "id = ?", (claim.id,))
+    """The task of an attempt as it is now; what was ordered, which may be large, is known and not read again."""
+    row = connection.execute("SELECT state, outcome FROM tasks WHERE id = ?", (claim.id,)).fetchone()
+    try:
+        task = None if row is None else _decode((claim.id, _NO_ORDER, *row))
+    except CallError:
+        raise FencedError from None  # somebody has written over it
     if task is None or task.fence != claim.task.fence:
         raise FencedError
-    return task
+    return msgspec.structs.replace(task, order=claim.task.order)
 
 
 def _state(task: Task) -> bytes:
@@ -385,10 +492,14 @@ def _state(task: Task) -> bytes:
 
 
 _task: Final = msgspec.json.Decoder(Task).decode
+_NO_ORDER: Final = msgspec.json.encode(Order("", "", "", {}, 0, 0, 0.0, 0, retries=False))
 
 
-def _decode(row: tuple[bytes, bytes, bytes | None]) -> Task:
+def _decode(row: _Row) -> Task:
     """A task from its three texts: what was ordered never changes, so that it is written only once."""
-    ordered, state, outcome = row
-    tail = b"}" if outcome is None else b',"outcome":' + outcome + b"}"
-    return _task(b'{"order":' + ordered + b"," + state[1:-1] + tail)
+    _, ordered, state, outcome = row
+    try:
+        tail = b"}" if outcome is None else b',"outcome":' + outcome + b"}"
+        return _task(b'{"order":' + ordered + b"," + state[1:-1] + tail)
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+        raise unreadable(error) from error

@@ -1,4 +1,4 @@
-"""The port behind which tasks are kept: ten verbs. Memory, SQLite and JetStream are behind it."""
+"""The port behind which tasks are kept: twelve verbs. Memory, SQLite and JetStream are behind it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,11 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.idempotency.first_results import refuse_other_input
-from enfold.mcp.asking import Question
 from enfold.operation import Progress
+from enfold.operation.asking import Question
+from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.task import Order, Outcome, Task
 from enfold.tasks.transitions import answered, asked, cancelled, died, ended
-
-__all__ = [
-    "Abandoned",
-    "Answers",
-    "Asking",
-    "Cancel",
-    "Claim",
-    "Claims",
-    "Ending",
-    "FencedError",
-    "Served",
-    "Signal",
-    "TaskStore",
-    "after_ending",
-    "after_signal",
-    "limit_reached",
-    "now_ms",
-    "same_order",
-    "store_away",
-]
 
 Served: TypeAlias = Callable[[], Collection[str]]  # the ids of the operations that a worker can run now
 
@@ -85,14 +66,16 @@ class TaskStore(Protocol):
     """Where tasks are kept. `owner` is whose tasks are meant; None is everybody's.
 
     What cannot be reached is UNAVAILABLE with the reason `store`. Every verb may be called by many at once.
+    Whoever reads a task sees it as the clock has it: ended at its deadline, which is then stored, and gone after `expires`.
     """
 
     beat: float  # seconds: a worker that holds a task says so this often, and hears of a cancel
 
-    async def accept(self, order: Order, limit: int) -> Task:
+    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
         """Store a task, which is safe when this returns; with the same key and owner, the first one.
 
-        Another input under the same key is a VALIDATION_ERROR, more than `limit` unfinished ones RESOURCE_EXHAUSTED.
+        Another input under the same key is a VALIDATION_ERROR, more than the limits allow RESOURCE_EXHAUSTED.
+        Who `claims` a new one runs it at once, where the store can store and claim it in one step: a Claim.
         """
 
     async def get(self, owner: str | None, task_id: str) -> Task | None: ...
@@ -102,6 +85,12 @@ class TaskStore(Protocol):
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         """At most `n` tasks of these operations to be run now; waits for some seconds if there is none."""
+
+    async def take(self, task_id: str) -> Claim | None:
+        """Claim this one task, where it waits for a worker and can be had by itself."""
+
+    async def has_worker(self) -> bool | None:
+        """Whether somebody runs tasks of this store now; None where nobody else can, because it ends with this process."""
 
     async def hold(
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
@@ -118,7 +107,7 @@ class TaskStore(Protocol):
         """The task now, and after every change, until it has ended or is gone."""
 
     async def expire(self) -> None:
-        """End what is over its deadline, forget what was kept long enough."""
+        """End what is over its deadline, and make room: forget what was kept long enough."""
 
     async def close(self) -> None: ...
 
@@ -150,6 +139,16 @@ def limit_reached(limit: int) -> CallError:
     details = {"reason": "tasks", "retry_after": _RETRY_AFTER}
     message = f"One caller may have {limit} unfinished tasks: wait for one to end, or cancel one"
     return CallError("RESOURCE_EXHAUSTED", message, details)
+
+
+DATA_LOSS: Final = "DATA_LOSS"
+
+
+def unreadable(error: BaseException) -> CallError:
+    """What is said of a task over which somebody else has written."""
+    lost = CallError(DATA_LOSS, "What is kept of the task cannot be read any more")
+    lost.__cause__ = error
+    return lost
 
 
 def store_away(error: BaseException) -> CallError:

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from enfold.idempotency.outcomes import Outcome
-from enfold.mcp.asking import Question
 from enfold.operation import Identity, Progress
+from enfold.operation.asking import Question
 
 __all__ = [
     "ENDED",
@@ -61,6 +61,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     capabilities: dict[str, Any] | None = None  # what its caller can be asked; None is everything
     request_id: str | None = None  # of the call that ordered it
     provenance: dict[str, Any] | None = None  # what is to be recorded: `{mode, parents}`
+    select: str | None = None  # what of the result is wanted
 
     @property
     def expires(self) -> int:
@@ -126,6 +127,10 @@ class Task(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def message(self) -> str | None:
         """How far it is, in words."""
+        if self.status is Status.CANCELLED:
+            return "cancelled"
+        if self.is_cancelling and not self.is_ended:
+            return "cancelling"
         if self.elsewhere is not None:
             return self.elsewhere.message
         return None if self.progress is None else status_message(self.progress)
@@ -138,8 +143,10 @@ def status_message(progress: Progress) -> str:
 
 
 def new_task_id() -> str:
-    """192 random bits, which nobody can guess."""
-    return urlsafe_b64encode(os.urandom(24)).decode()
+    """192 random bits, which nobody can guess; in a shell it must not look like an option."""
+    while (made := urlsafe_b64encode(os.urandom(24)).decode()).startswith("-"):
+        pass
+    return made
 
 
 def owner_of(identity: Identity | None) -> str:

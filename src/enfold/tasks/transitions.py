@@ -9,24 +9,17 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import failure
-from enfold.mcp.asking import Question
 from enfold.operation import Progress
+from enfold.operation.asking import Question
+from enfold.operation.handing_over import SERVER_TASK
 from enfold.tasks.task import Order, Outcome, Status, Task
 
-__all__ = [
-    "accepted",
-    "answered",
-    "asked",
-    "cancelled",
-    "claimed",
-    "died",
-    "ended",
-    "noted",
-    "overdue",
-    "unclaimed",
-]
-
 _replace = msgspec.structs.replace
+
+
+def _changed(task: Task, now: int, **fields: Any) -> Task:
+    """The task with other fields; where a clock was set back, its last change stays its last change."""
+    return _replace(task, updated=max(task.updated, now), **fields)
 
 
 def accepted(order: Order) -> Task:
@@ -35,12 +28,12 @@ def accepted(order: Order) -> Task:
 
 def claimed(task: Task, fence: str, now: int) -> Task:
     """A worker begins an attempt; only who knows the fence can hold the task or record its outcome."""
-    return _replace(task, fence=fence, attempt=task.attempt + 1, updated=now)
+    return _changed(task, now, fence=fence, attempt=task.attempt + 1)
 
 
 def unclaimed(task: Task, now: int) -> Task:
     """The worker gives back what it has not begun."""
-    return _replace(task, fence="", attempt=task.attempt - 1, updated=now)
+    return _changed(task, now, fence="", attempt=task.attempt - 1)
 
 
 def noted(task: Task, now: int, progress: Progress | None, notes: Mapping[str, Any] | None) -> Task:
@@ -48,16 +41,14 @@ def noted(task: Task, now: int, progress: Progress | None, notes: Mapping[str, A
     if progress is None and not notes:
         return task
     merged = {**task.notes, **notes} if notes else task.notes
-    return _replace(task, progress=progress or task.progress, notes=merged, updated=now)
+    return _changed(task, now, progress=progress or task.progress, notes=merged)
 
 
 def asked(task: Task, questions: Mapping[str, Question], memory: Mapping[str, Any], now: int) -> Task:
     """The attempt ends with questions; nobody works on the task until they are answered."""
     if task.is_cancelling:
         return cancelled(_replace(task, fence=""), now)
-    return _replace(
-        task, status=Status.INPUT_REQUIRED, fence="", questions=dict(questions), memory=dict(memory), updated=now
-    )
+    return _changed(task, now, status=Status.INPUT_REQUIRED, fence="", questions=dict(questions), memory=dict(memory))
 
 
 def answered(task: Task, answers: Mapping[str, Any], now: int) -> Task:
@@ -67,7 +58,7 @@ def answered(task: Task, answers: Mapping[str, Any], now: int) -> Task:
         return task
     left = {key: question for key, question in task.questions.items() if key not in fitting}
     status = Status.INPUT_REQUIRED if left else Status.WORKING
-    return _replace(task, status=status, questions=left, answers={**task.answers, **fitting}, updated=now)
+    return _changed(task, now, status=status, questions=left, answers={**task.answers, **fitting})
 
 
 def cancelled(task: Task, now: int) -> Task:
@@ -75,18 +66,19 @@ def cancelled(task: Task, now: int) -> Task:
     if task.is_ended or (task.fence and task.is_cancelling):
         return task
     if task.fence:
-        return _replace(task, is_cancelling=True, updated=now)
+        return _changed(task, now, is_cancelling=True)
     return ended(task, failure(CallError("ABORTED", f"{task.operation} was cancelled")), now)
 
 
 def died(task: Task, now: int) -> Task:
-    """The worker that held it is gone: start again where that is allowed, else nobody knows how it ended."""
+    """The worker that held it is gone: start again where that starts nothing twice, or may; else nobody knows how it ended."""
     if task.is_ended or not task.fence:
         return task
-    left = _replace(task, fence="", deaths=task.deaths + 1, updated=now)
+    left = _changed(task, now, fence="", deaths=task.deaths + 1)
     if left.is_cancelling:
         return cancelled(left, now)
-    if left.order.retries and left.deaths < left.order.attempts:
+    may_start = left.order.retries or SERVER_TASK in left.notes  # which is only waited for
+    if may_start and left.deaths < left.order.attempts:
         return left
     return ended(left, failure(_worker_died(left)), now)
 
@@ -95,14 +87,29 @@ def overdue(task: Task, now: int) -> Task:
     """Its deadline may have passed, whatever state it is in."""
     if task.is_ended or now < task.order.deadline:
         return task
-    return ended(task, failure(CallError("TIMEOUT", f"{task.operation} was not done by its deadline")), now)
+    message = f"{task.operation} was not done by its deadline"
+    # Nobody knows how far it came, unless it was never begun.
+    may_be_repeated = task.order.retries or task.attempt == 0
+    return ended(task, failure(CallError("TIMEOUT", message, retryable=may_be_repeated)), now)
+
+
+def is_forgotten(task: Task, now: int) -> bool:
+    """Whether it was kept as long as its caller was told: whoever asks for it finds nothing."""
+    return task.order.expires <= now
 
 
 def ended(task: Task, outcome: Outcome, now: int) -> Task:
+    """It ends; what only a later attempt would have read goes."""
     status = Status.COMPLETED
     if outcome.failure is not None:
         status = Status.CANCELLED if outcome.failure.code == "ABORTED" else Status.FAILED
-    return _replace(task, status=status, fence="", questions={}, outcome=outcome, updated=now)
+    return _changed(task, now, status=status, fence="", questions={}, answers={}, memory={}, notes={}, outcome=outcome)
+
+
+def frees_key(task: Task) -> bool:
+    """Whether the next order with its key is another task: it has failed in a way that may pass."""
+    told = None if task.outcome is None else task.outcome.failure
+    return told is not None and told.retryable
 
 
 def _worker_died(task: Task) -> CallError:

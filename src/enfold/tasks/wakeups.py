@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import Final
 
-__all__ = ["WORK", "Wakeups"]
+from enfold.tasks.store import now_ms
+from enfold.tasks.task import Task
 
-WORK = ""  # what workers wait for; others wait for the id of a task
+SHORTEST: Final = 0.001  # seconds
+WORK: Final = ""  # what workers wait for; others wait for the id of a task
 
 
 class Wakeups:
@@ -30,19 +33,57 @@ class Wakeups:
     def _forget(self, moment: asyncio.Future[None]) -> None:
         self._waiting.pop(moment, None)
 
-    async def wait(self, moment: asyncio.Future[None], seconds: float | None) -> None:
+    async def wait(self, moment: asyncio.Future[None], seconds: float | None) -> bool:
+        """Whether the moment came before the time was over."""
         # Not `wait_for`: up to Python 3.11 it takes a cancellation for the end of the waiting.
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await moment
+                return True
+        return False
+
+    async def watch(
+        self, task_id: str, look: Callable[[], Awaitable[Task | None]], again: float | None
+    ) -> AsyncGenerator[Task]:
+        """A task as `look` finds it, now and after every change, until it has ended or is gone.
+
+        `again` is after how many seconds it is looked at although nobody has said that it changed.
+        """
+        seen: Task | None = None
+        while True:
+            moment = self.expect(task_id)
+            try:
+                task = await look()
+                if task is None:
+                    return
+                if task != seen:
+                    yield task
+                    seen = task
+                    if task.is_ended:
+                        return
+                else:
+                    await self.wait(moment, _until_looked_at(task, again))
+            finally:
+                moment.cancel()
 
     def wake(self, subjects: Iterable[str] | None = None) -> None:
         """Wake those who wait for one of the subjects, or everybody; may be called from any thread."""
-        wanted = None if subjects is None else {WORK, *subjects}
+        wanted, here = None if subjects is None else set(subjects), asyncio._get_running_loop()
         for moment, subject in list(self._waiting.items()):
-            if wanted is None or subject in wanted:
+            if wanted is not None and subject not in wanted:
+                continue
+            loop = moment.get_loop()
+            if loop is here:
+                _end(moment)
+            else:
                 with suppress(RuntimeError):  # its loop is closed
-                    moment.get_loop().call_soon_threadsafe(_end, moment)
+                    loop.call_soon_threadsafe(_end, moment)
+
+
+def _until_looked_at(task: Task, again: float | None) -> float:
+    """Seconds; at its deadline a task has changed although nobody has written."""
+    left = max(SHORTEST, (task.order.deadline - now_ms()) / 1000)
+    return left if again is None else min(again, left)
 
 
 def _end(moment: asyncio.Future[None]) -> None:

@@ -19,8 +19,6 @@ from enfold.surfaces.http import to_http
 from enfold.testing.named_callers import NamedCallers
 from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient, read_answer
 
-__all__ = ["Conversation", "HTTPClient", "Headers", "http", "ids_in", "living"]
-
 Headers: TypeAlias = Mapping[str, str | None]
 
 _SERVER: Final = ("127.0.0.1", 8000)
@@ -47,15 +45,15 @@ async def living(app: ASGIApp) -> AsyncIterator[None]:
     answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     task = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, events.get, answers.put))
     try:
-        await _tell("startup", task, events, answers)
+        await _pass_event("startup", task, events, answers)
         yield
-        await _tell("shutdown", task, events, answers)
+        await _pass_event("shutdown", task, events, answers)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _tell(event: str, task: asyncio.Future[None], events: Any, answers: Any) -> None:
+async def _pass_event(event: str, task: asyncio.Future[None], events: Any, answers: Any) -> None:
     events.put_nowait({"type": f"lifespan.{event}"})
     answer = asyncio.create_task(answers.get())
     await asyncio.wait({answer, task}, return_when=asyncio.FIRST_COMPLETED)

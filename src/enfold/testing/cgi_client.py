@@ -19,8 +19,6 @@ from enfold.surfaces.cgi import to_cgi
 from enfold.testing.asgi_client import ids_in
 from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient, read_answer
 
-__all__ = ["CGIClient", "cgi"]
-
 
 @asynccontextmanager
 async def cgi(registry: Registry, **options: Any) -> AsyncIterator[CGIClient]:

@@ -19,8 +19,6 @@ from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
 from enfold.testing.replies import Asked, Envelopes, Reply, SurfaceClient, through
 
-__all__ = ["CallsClient", "DirectClient", "calls", "direct"]
-
 Join: TypeAlias = Callable[[Identity | None], Transport]
 
 
@@ -69,11 +67,10 @@ async def calls(
 
     They meet on a bus in memory. A worker on another `transport` needs `join`, which gives the transport of a caller.
     """
-    worker = transport or MemoryTransport("worker", vouches=True)
-    if join is None:
-        if not isinstance(worker, MemoryTransport):
-            raise TypeError("A worker on a transport of its own needs join: a function that gives a caller's transport")
-        join = partial(_join, worker)
+    bus = MemoryTransport("worker", vouches=True)
+    if transport is not None and join is None:
+        raise TypeError("A worker on a transport of its own needs join: a function that gives a caller's transport")
+    worker, join = transport or bus, join or partial(_join, bus)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(worker.close)
         await opened.enter_async_context(serve_calls(registry, worker, **options))

@@ -24,8 +24,6 @@ from enfold.testing.asgi_client import Conversation, living
 from enfold.testing.named_callers import NamedCallers
 from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient
 
-__all__ = ["HANDSHAKE", "MCPClient", "mcp"]
-
 HANDSHAKE: Final = LATEST_HANDSHAKE.name
 
 _CLIENT: Final = {"name": "enfold.testing", "version": "1"}

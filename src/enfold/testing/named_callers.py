@@ -7,8 +7,6 @@ from collections.abc import Awaitable
 from enfold.identities.tokens import Verifier, new_token
 from enfold.operation import Identity
 
-__all__ = ["NamedCallers"]
-
 
 class NamedCallers:
     """A verifier that knows every identity a test has named, and asks another for any other token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -12,8 +12,6 @@ from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError
 from enfold.formats import Format, find_format
 from enfold.operation import Identity, OperationSpec
-
-__all__ = ["WRITTEN", "Asked", "Client", "Envelopes", "Input", "Reply", "SurfaceClient", "read_answer", "through"]
 
 Input: TypeAlias = Mapping[str, Any]
 Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
@@ -52,36 +50,29 @@ class Reply(msgspec.Struct, frozen=True):
         return {} if self.error is None else self.error.details
 
 
+class CallOptions(TypedDict, total=False):
+    """Who calls, None for a stranger, and the format to answer in."""
+
+    identity: Identity | None
+    format: str | None
+
+
 class Asked(msgspec.Struct, frozen=True):
     """One call as a test asks for it."""
 
     operation: str
     input: dict[str, Any]
-    identity: Identity | None
-    format: str | None
+    identity: Identity | None = None
+    format: str | None = None
 
 
 class Client(Protocol):
-    """The verbs of every client. `format` is the one to answer in; `identity` is who calls, None for a stranger."""
+    """The verbs of every client."""
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
+    async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
         """Call a query or mutation; a failure is a reply too."""
 
-    def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
+    def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
         """The items of a subscription; a failure is raised. Surfaces without streams collect them first."""
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
@@ -91,25 +82,11 @@ class Client(Protocol):
 class SurfaceClient(ABC):
     """The verbs of our own clients, which say what becomes of one call, and of a stream where their surface has them."""
 
-    async def call(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Reply:
-        return await self._call(Asked(operation, dict(input or {}), identity, format))
+    async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
+        return await self._call(Asked(operation, dict(input or {}), **asking))
 
-    def subscribe(
-        self,
-        operation: str,
-        input: Input | None = None,
-        *,
-        identity: Identity | None = None,
-        format: str | None = None,
-    ) -> Envelopes:
-        return self._subscribe(Asked(operation, dict(input or {}), identity, format))
+    def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
+        return self._subscribe(Asked(operation, dict(input or {}), **asking))
 
     @abstractmethod
     async def _call(self, asked: Asked) -> Reply: ...

@@ -17,8 +17,6 @@ from enfold.registry import Registry
 from enfold.surfaces.command_line import run_command_line
 from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient
 
-__all__ = ["ShellClient", "command_line"]
-
 
 @asynccontextmanager
 async def command_line(registry: Registry, **options: Any) -> AsyncIterator[ShellClient]:
@@ -80,7 +78,6 @@ class ShellClient(SurfaceClient):
 
 
 def _error_in(messages: str) -> CallError:
-    """The error that the last line on stderr tells."""
     code, _, message = messages.rstrip("\n").rpartition("\n")[2].partition(": ")
     return CallError(code, message)
 

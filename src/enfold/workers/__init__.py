@@ -3,13 +3,13 @@
 from enfold.workers.accepting import Accepting
 from enfold.workers.passing import Passing, listen_to_siblings, session_prefix, without_parent
 from enfold.workers.processes import Worker, run_workers
-from enfold.workers.siblings import Siblings, Told
+from enfold.workers.siblings import SelfReport, Siblings
 
 __all__ = [
     "Accepting",
     "Passing",
+    "SelfReport",
     "Siblings",
-    "Told",
     "Worker",
     "listen_to_siblings",
     "run_workers",

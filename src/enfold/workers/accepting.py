@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from enfold.log import Log
 
-__all__ = ["Accepting", "Shares"]
-
 YIELD: Final = 0.002  # seconds that a sibling has to take a connection before we do
 FULL: Final = 1.0  # seconds before we try again where no more connections can be had
 WIDTH: Final = 4  # bytes of a number

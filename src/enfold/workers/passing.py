@@ -1,7 +1,7 @@
 """Requests that belong to another worker: passed on to it, and its answer passed back, message by message.
 
-An MCP session of the older revisions lives in the worker that opened it, whose number its id begins with. Repeats of a
-call with an idempotency key must meet in one worker. All other requests are answered where they arrive.
+An MCP session of the older revisions lives in the worker that opened it, whose number its id begins with. All other requests
+are answered where they arrive.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
+from enfold.files import make_private_folder
 from enfold.surfaces.asgi.messages import ASGIApp, Receive, Scope, Send
-from enfold.workers.frames import read_frame, write_frame
 from enfold.workers.processes import Worker
-from enfold.workers.siblings import News, Told
-
-__all__ = ["Passing", "listen_to_siblings", "session_prefix", "without_parent"]
+from enfold.workers.siblings import News, SelfReport, read_value, write_value
 
 _CARRIED: Final = (
     "type",
@@ -33,6 +30,7 @@ _CARRIED: Final = (
     "client",
     "server",
 )
+LOOK: Final = 1.0  # seconds between two looks at our own socket
 _GONE: Final = b'{"error":"The worker that held this request has ended"}'
 
 
@@ -67,9 +65,13 @@ def _owner(scope: MutableMapping[str, Any], count: int) -> int | None:
         if name == b"mcp-session-id":
             number = value.partition(b"-")[0]
             return int(number) if number.isdigit() and len(number) < 4 and int(number) < count else None
-        if name == b"idempotency-key":
-            return crc32(value) % count
     return None
+
+
+class _HolderEndedError(ConnectionError):
+    """Half of an answer is all that there is of it: the server cuts the connection, and the parent tells why."""
+
+    is_told = True
 
 
 class _Passage:
@@ -89,22 +91,22 @@ class _Passage:
             self._writer.close()
 
     async def _pass_on(self, scope: Scope, receive: Receive) -> None:
-        await write_frame(self._writer, {"scope": {name: scope[name] for name in _CARRIED if name in scope}})
+        await write_value(self._writer, {"scope": {name: scope[name] for name in _CARRIED if name in scope}})
         while True:
             message = await receive()
-            await write_frame(self._writer, message)
+            await write_value(self._writer, message)
             if message["type"] == "http.disconnect":
                 return
 
     async def _pass_back(self, send: Send) -> None:
         is_started = False
         try:
-            while (message := await read_frame(self._reader)) is not None:
+            while (message := await read_value(self._reader)) is not None:
                 is_started = True
                 await send(message)
         except EOFError:
             if is_started:
-                raise ConnectionError("The worker that held this request has ended") from None
+                raise _HolderEndedError("The worker that held this request has ended") from None
             headers = [(b"content-type", b"application/json"), (b"enfold-code", b"UNAVAILABLE")]
             await send({"type": "http.response.start", "status": 503, "headers": headers})
             await send({"type": "http.response.body", "body": _GONE})
@@ -114,14 +116,32 @@ class _Passage:
 
 
 @asynccontextmanager
-async def listen_to_siblings(worker: Worker, app: ASGIApp, told: Told) -> AsyncIterator[None]:
+async def listen_to_siblings(worker: Worker, app: ASGIApp, report: SelfReport) -> AsyncIterator[None]:
     """Answer what siblings pass on and ask, while the block runs."""
-    path = worker.socket_of(worker.number)
-    with suppress(OSError):
-        await asyncio.to_thread(_remove, path)  # of the one before us, which died
-    server = await asyncio.start_unix_server(_Sibling(app, told).hear, path)
+    sibling, path = _Sibling(app, report), Path(worker.socket_of(worker.number))
+    await asyncio.to_thread(_remove, path)  # of the one before us, which died
+    listening = asyncio.ensure_future(_keep_listening(path, sibling, await _listen(path, sibling)))
     try:
         yield
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+async def _listen(path: Path, sibling: _Sibling) -> asyncio.Server:
+    make_private_folder(path.parent)
+    return await asyncio.start_unix_server(sibling.hear, path)
+
+
+async def _keep_listening(path: Path, sibling: _Sibling, server: asyncio.Server) -> None:
+    """Look from time to time whether somebody who cleans has taken our socket away, and listen anew."""
+    try:
+        while True:
+            await asyncio.sleep(LOOK)
+            if not await asyncio.to_thread(path.exists):
+                server.close()
+                with suppress(OSError):  # then siblings do without us until the next look
+                    server = await _listen(path, sibling)
     finally:
         server.close()
 
@@ -142,27 +162,30 @@ async def without_parent(worker: Worker, end: Callable[[], None]) -> AsyncIterat
         loop.remove_reader(worker.parent)
 
 
-def _remove(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 class _Sibling:
     """What a worker does for its siblings."""
 
-    def __init__(self, app: ASGIApp, told: Told) -> None:
+    def __init__(self, app: ASGIApp, report: SelfReport) -> None:
         self._app = app
-        self._told = told
+        self._report = report
 
     async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(EOFError, ConnectionError):
-            wish = await read_frame(reader)
-            if "scope" in wish:
-                await self._serve(wish["scope"], reader, writer)
-            elif "listen" in wish:
-                await News(self._told.news[wish["listen"]], reader, writer).run()
-            else:
-                await write_frame(writer, self._told.answers[wish["ask"]]())
-        writer.close()
+        try:
+            with suppress(EOFError, ConnectionError):
+                wish = await read_value(reader)
+                if "scope" in wish:
+                    await self._serve(wish["scope"], reader, writer)
+                elif "listen" in wish:
+                    await News(self._report.news[wish["listen"]], reader, writer).run()
+                else:
+                    await write_value(writer, self._report.answers[wish["ask"]]())
+        finally:
+            writer.close()
 
     async def _serve(self, wire: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         scope = {**wire, "asgi": {"version": "3.0"}, "headers": [tuple(header) for header in wire["headers"]]}
@@ -171,12 +194,14 @@ class _Sibling:
 
         async def receive() -> Any:
             try:
-                return await read_frame(reader)
+                return await read_value(reader)
             except EOFError:
                 return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
-            await write_frame(writer, message)
+            await write_value(writer, message)
 
         await self._app(scope, receive, send)
-        await write_frame(writer, None)
+        await write_value(writer, None)
+        while await reader.read(1 << 16):  # who closes before all was read resets the connection, and loses the answer
+            pass

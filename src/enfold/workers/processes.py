@@ -20,10 +20,9 @@ from enfold.errors import CallError, code_row
 from enfold.log import Log
 from enfold.workers.accepting import Shares
 
-__all__ = ["Worker", "run_workers"]
-
 HEALTHY: Final = 1.0  # seconds after which a worker that dies is not said to fail at its start
 LONGEST_PAUSE: Final = 30.0
+ORPHANS_GRACE: Final = 2.0  # seconds that what a dead worker had started has to end
 PR_SET_CHILD_SUBREAPER: Final = 36  # of Linux
 HEARD: Final = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD"))
 
@@ -57,7 +56,7 @@ def run_workers(count: int, work: Callable[[Worker], int]) -> int:
     """Run so many processes until a signal ends them; `work` is what each does, and its exit code."""
     if not hasattr(os, "fork"):
         raise CallError("VALIDATION_ERROR", "--workers needs a system that can fork: run several servers instead")
-    with TemporaryDirectory(prefix="enfold-") as folder, _heard_signals() as news:
+    with _heard_signals() as news, TemporaryDirectory(prefix="enfold-") as folder:
         _adopt_orphans()
         return _Parent(count, work, folder, news).run()
 
@@ -71,17 +70,16 @@ def _adopt_orphans() -> None:
 
 @contextmanager
 def _heard_signals() -> Iterator[int]:
-    """A descriptor from which the numbers of signals are read as they come."""
+    """A descriptor from which the numbers of signals are read as they come; none of them ends us, even after it."""
     news, told = os.pipe()
     os.set_blocking(told, False)
-    before = {number: signal.signal(number, _noted) for number in HEARD}
+    for number in HEARD:
+        signal.signal(number, _noted)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     try:
         yield news
     finally:
         signal.set_wakeup_fd(-1)
-        for number, handler in before.items():
-            signal.signal(number, handler)
         os.close(news)
         os.close(told)
 
@@ -98,6 +96,15 @@ def _children() -> set[int]:
     return set()
 
 
+def _kill(process: int, number: int) -> None:
+    """Send a signal to a child and to all of its group, where it leads one."""
+    try:
+        os.killpg(process, number)
+    except OSError:
+        with suppress(OSError):  # it has ended meanwhile
+            os.kill(process, number)
+
+
 class _Parent:
     """Who starts the workers, and waits for them and for signals."""
 
@@ -109,6 +116,7 @@ class _Parent:
         self._life, self._held = os.pipe()  # the second end is ours alone: with us it is closed
         self._running: dict[int, tuple[int, float]] = {}  # by process id, the worker's number and its start
         self._due: dict[int, float] = {}  # by worker's number, when it is started again
+        self._orphans: dict[int, float] = {}  # by process id, when it is killed that a dead worker had started
         self._failures: dict[int, int] = {}
         self._is_serving = False
         self._is_ending = False
@@ -129,7 +137,8 @@ class _Parent:
         self._is_ending = self._is_ending or not is_ready
         while self._running or not self._is_ending:
             self._wait()
-        self._end_orphans(signal.SIGKILL)
+        for process in self._orphans | dict.fromkeys(self._strangers()):
+            _kill(process, signal.SIGKILL)
         return self._exit_code
 
     def _wait_for(self, ready: int) -> bool:
@@ -138,20 +147,22 @@ class _Parent:
             found, _, _ = select.select([ready, self._news], [], [])
             if ready in found:
                 return os.read(ready, 1) == b"."
-            self._hear()
+            self._take_signals()
         return False
 
     def _wait(self) -> None:
-        """Wait for a signal, or for the moment at which a worker is started again."""
-        pause = None if not self._due else max(0.0, min(self._due.values()) - time.monotonic())
+        """Wait for a signal, or for the moment at which a worker is started again, or an orphan's time is over."""
+        moments = [*self._due.values(), *self._orphans.values()]
+        pause = max(0.0, min(moments) - time.monotonic()) if moments else None
         if select.select([self._news], [], [], pause)[0]:
-            self._hear()
+            self._take_signals()
+        self._kill_orphans()
         for number, moment in list(self._due.items()):
             if moment <= time.monotonic() and not self._is_ending:
                 del self._due[number]
                 self._start(number)
 
-    def _hear(self) -> None:
+    def _take_signals(self) -> None:
         for number in os.read(self._news, 64):
             if number == signal.SIGCHLD:
                 self._reap()
@@ -170,15 +181,26 @@ class _Parent:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process == 0:
                 return
+            self._orphans.pop(process, None)
             if process in self._running:
                 self._bury(*self._running.pop(process), os.waitstatus_to_exitcode(status))
                 self._end_orphans()
 
-    def _end_orphans(self, number: int = signal.SIGTERM) -> None:
-        """End what a worker that was killed had started."""
-        for process in _children() - self._running.keys() - self._own:
-            with suppress(OSError):  # it has ended meanwhile, or is no leader of a group
-                os.killpg(process, number)
+    def _end_orphans(self) -> None:
+        """Ask what a dead worker had started to end; what does not is killed a little later."""
+        for process in self._strangers() - self._orphans.keys():
+            self._orphans[process] = time.monotonic() + ORPHANS_GRACE
+            _kill(process, signal.SIGTERM)
+
+    def _kill_orphans(self) -> None:
+        for process, moment in list(self._orphans.items()):
+            if moment <= time.monotonic():
+                del self._orphans[process]
+                _kill(process, signal.SIGKILL)
+
+    def _strangers(self) -> set[int]:
+        """What has come to us because its parent is dead."""
+        return _children() - self._running.keys() - self._own
 
     def _bury(self, number: int, started: float, code: int) -> None:
         if self._is_ending or not self._is_serving:
@@ -217,4 +239,5 @@ class _Parent:
         for number in HEARD:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, _noted)  # nothing can be read again yet, and it must not end us
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)

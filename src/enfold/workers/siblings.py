@@ -1,4 +1,7 @@
-"""What workers tell each other of themselves: counts, sources and calls, so that whoever asks one learns of all."""
+"""What workers tell each other of themselves: counts, sources and calls, so that whoever asks one learns of all.
+
+On the wire that is one MessagePack value after another, each with its length before it.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,22 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.workers.frames import read_frame, write_frame
 from enfold.workers.processes import Worker
-
-__all__ = ["News", "Siblings", "Told"]
 
 PATIENCE: Final = 2.0  # seconds that a sibling may take to say something of itself
 AGAIN: Final = 0.5  # seconds before a sibling that has died is listened to again
 MOST_WAITING: Final = 10_000  # pieces of news for a sibling that reads slowly
+LARGEST: Final = 1 << 30  # siblings are ourselves: this only tells a broken stream
 
 Answer: TypeAlias = Callable[[], Any]
-Watch: TypeAlias = Callable[[Callable[[Any], None]], Callable[[], None]]  # calls back with news until it is ended
+WatchNews: TypeAlias = Callable[[Callable[[Any], None]], Callable[[], None]]  # calls back with news until it is ended
 
 
-class Told(msgspec.Struct, frozen=True):
+class SelfReport(msgspec.Struct, frozen=True):
     """What a worker tells of itself: what it says when it is asked, and what it says by itself, each by its name."""
 
     answers: dict[str, Answer] = {}
-    news: dict[str, Watch] = {}
+    news: dict[str, WatchNews] = {}
 
 
 class Siblings:
@@ -49,8 +50,8 @@ async def _ask(path: str, name: str) -> Any:
     async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_unix_connection(path)
         try:
-            await write_frame(writer, {"ask": name})
-            return await read_frame(reader)
+            await write_value(writer, {"ask": name})
+            return await read_value(reader)
         finally:
             writer.close()
 
@@ -60,9 +61,9 @@ async def _listen(path: str, name: str, hear: Callable[[Any], None]) -> None:
         with suppress(OSError, EOFError):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                await write_frame(writer, {"listen": name})
+                await write_value(writer, {"listen": name})
                 while True:
-                    hear(await read_frame(reader))
+                    hear(await read_value(reader))
             finally:
                 writer.close()
         await asyncio.sleep(AGAIN)
@@ -71,7 +72,7 @@ async def _listen(path: str, name: str, hear: Callable[[Any], None]) -> None:
 class News:
     """Tells one sibling what happens, until it has heard enough."""
 
-    def __init__(self, watch: Watch, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, watch: WatchNews, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._watch = watch
         self._reader = reader
         self._writer = writer
@@ -89,7 +90,7 @@ class News:
 
         end = self._watch(hear)
         gone = asyncio.ensure_future(self._reader.read(1))
-        telling = asyncio.ensure_future(self._tell(waiting))
+        telling = asyncio.ensure_future(self._write_news(waiting))
         try:
             await asyncio.wait({gone, telling}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -98,6 +99,26 @@ class News:
                 task.cancel()
             await asyncio.gather(gone, telling, return_exceptions=True)
 
-    async def _tell(self, waiting: asyncio.Queue[Any]) -> None:
+    async def _write_news(self, waiting: asyncio.Queue[Any]) -> None:
         while True:
-            await write_frame(self._writer, await waiting.get())
+            await write_value(self._writer, await waiting.get())
+
+
+# --- on the wire --------------------------------------------------------------------------------------------------
+
+
+async def read_value(reader: asyncio.StreamReader) -> Any:
+    """The next value; EOFError where the other end is gone."""
+    try:
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        if size > LARGEST:
+            raise EOFError("a value of an impossible size")
+        return msgspec.msgpack.decode(await reader.readexactly(size))
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EOFError("the other end is gone") from error
+
+
+async def write_value(writer: asyncio.StreamWriter, value: Any) -> None:
+    data = msgspec.msgpack.encode(value)
+    writer.write(len(data).to_bytes(4, "big") + data)
+    await writer.drain()

@@ -19,7 +19,7 @@ class Person:
     def hear(self, method: str, params: dict[str, Any]) -> None:
         """Nothing is told here."""
 
-    def let_go(self) -> None:
+    def stream_closed(self) -> None:
         """Nothing is held here."""
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> N
 async def test_with_too_many_calls_given_up_nobody_is_asked_any_more() -> None:
     ann, askers = Person(), Askers()
     for number in range(MAX_LEFT + 1):
-        askers.left(call(number, ann))
+        askers.given_up(call(number, ann))
     for number in range(MAX_LEFT):
         askers.answered(number, None, {})
     assert askers.only([call(MAX_LEFT + 1, ann)]) is None

@@ -112,6 +112,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
         "LC_ALL": "C.UTF-8",
         "TMPDIR": "/tmp",  # only a value
         "https_proxy": "http://proxy.example:3128",
+        "NODE_EXTRA_CA_CERTS": "/certificates.pem",
         "ENFOLD_TOKEN": "ours",
     }.items():
         monkeypatch.setenv(name, value)
@@ -125,7 +126,7 @@ async def test_a_process_gets_what_it_needs_and_what_it_is_given(inherit: bool) 
     async with from_mcp(command, namespace="bad") as operations:
         registry.register_all(operations)
         env = (await registry.execute("bad.run", {})).data["env"]
-    assert {"PATH", "HOME", "LC_ALL", "TMPDIR", "https_proxy", "API_KEY"} <= env.keys()
+    assert {"PATH", "HOME", "LC_ALL", "TMPDIR", "https_proxy", "NODE_EXTRA_CA_CERTS", "API_KEY"} <= env.keys()
     assert ("DB_PASSWORD" in env, "ENFOLD_TOKEN" in env) == (inherit, False)
 
 
@@ -142,6 +143,6 @@ async def test_a_configuration_says_what_a_process_inherits_and_what_it_may_cost
 async def test_a_limit_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
     file = tmp_path / "enfold.toml"
     file.write_text('[sources.bad]\ncommand = "python"\nlimits = {papes = 3}\n')
-    with pytest.raises(Exception, match="limits"):
+    with pytest.raises(Exception, match='line 3: "papes" is not known here: did you mean "pages"'):
         async with open_config(file, {}):
             pass

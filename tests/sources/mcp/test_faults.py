@@ -41,7 +41,7 @@ async def test_a_server_that_dies_in_mid_call_tells_its_exit_code_and_its_last_w
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def test_a_server_that_never_listens_tells_its_exit_code_and_its_last_words(
-    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    new_loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
 ) -> None:
     program = "import os, sys; os.close(0); print('  no   key  ', file=sys.stderr); sys.exit(3)"
 
@@ -52,6 +52,7 @@ def test_a_server_that_never_listens_tells_its_exit_code_and_its_last_words(
     with asyncio.Runner(loop_factory=new_loop) as runner, pytest.raises(CallError) as caught:
         runner.run(open_it())
     assert str(caught.value) == "pet has ended with exit code 3: no key"
+    assert caplog.text == ""  # whoever opens it is told, once
 
 
 @pytest.mark.parametrize(

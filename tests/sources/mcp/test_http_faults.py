@@ -1,5 +1,6 @@
 """Servers over HTTP that break off, forget their session or answer with something else."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -143,3 +144,59 @@ async def test_an_address_where_nobody_listens_is_unavailable(serve: Serve) -> N
     with pytest.raises(CallError) as caught:
         await from_mcp(url).__aenter__()
     assert (caught.value.code, caught.value.retryable) == ("UNAVAILABLE", True)
+
+
+class OldestTransport:
+    """A server that names the address of its answers first, and then answers on the stream that it named it on."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.posted: list[str] = []
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            await self.take(json.loads((await receive())["body"]), scope["path"], send)
+        elif scope["type"] == "http":
+            streaming = asyncio.create_task(self.stream(send, dict(scope["headers"])[b"host"].decode()))
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            streaming.cancel()
+
+    async def take(self, message: dict[str, Any], path: str, send: Send) -> None:
+        self.posted.append(path)
+        facts = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {"name": "oldest"}}
+        result: dict[str, Any] = {"tools": TOOLS} if message["method"] == "tools/list" else facts
+        if "id" in message:
+            self._answers.put_nowait({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        await plain(send, 202, "")
+
+    async def stream(self, send: Send, host: str) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        text = f"event: endpoint\ndata: {self.endpoint.replace('HOST', host)}\n\n"
+        while True:
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            text = f"data: {json.dumps(await self._answers.get())}\n\n"
+
+
+@pytest.mark.parametrize("endpoint", ["/messages", "messages", "http://HOST/messages", "HTTP://HOST/messages"])
+async def test_messages_of_the_oldest_transport_go_to_the_address_that_its_server_names(
+    serve: Serve, endpoint: str
+) -> None:
+    oldest = OldestTransport(endpoint)
+    async with serve(oldest) as url, from_mcp({"url": f"{url}/sse", "transport": "sse"}) as operations:
+        assert len(list(operations)) == len(TOOLS)
+    assert set(oldest.posted) == {"/messages"}
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://127.0.0.1:9/messages", "https://HOST/m", "//evil.test/m", "http://HOST@evil.test/", "http://[", "x:y"],
+)
+async def test_messages_of_the_oldest_transport_go_to_no_other_server(serve: Serve, endpoint: str) -> None:
+    oldest = OldestTransport(endpoint)
+    async with serve(oldest) as url:
+        with pytest.raises(CallError, match="names another server"):
+            await from_mcp({"url": f"{url}/sse", "transport": "sse"}).__aenter__()
+    assert oldest.posted == []

@@ -18,12 +18,12 @@ from enfold.sources.mcp.oauth import FileStore, LoginTokens, RegisteredClient, S
 from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
-from enfold.sources.mcp.oauth.login_reach import LoginReach, authorization_server_urls, covers, resource_metadata_urls
+from enfold.sources.mcp.oauth.login_reach import LoginReach, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.receiver import open_receiver
 from enfold.sources.mcp.oauth.wire import open_wire
 from enfold.sources.mcp.web_requests import Refusal
-from enfold.sources.web.token_endpoint import GrantRefusedError
+from enfold.sources.web.token_endpoint import GrantRefusedError, authorization_server_urls
 from enfold.sources.web.urls import read_endpoint
 
 # --- challenges ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from enfold.config import Logins, read_config
 from enfold.config.logins import auth_of
 from enfold.sources.mcp import from_mcp
 from enfold.sources.mcp.oauth import AssertionLogin, Auth, ClientCredentials, UserLogin
-from enfold.sources.mcp.oauth.grants import text_of
+from enfold.sources.web.supplied import current
 
 ROOT = Path(__file__).parents[3]
 
@@ -68,7 +68,7 @@ async def test_a_statement_is_read_anew_each_time(tmp_path: Path) -> None:
     assert isinstance(login, AssertionLogin)
     for words in ("first", "second"):
         (tmp_path / "token").write_text(f"{words}\n")
-        assert await text_of(login.assertion) == words
+        assert await current(login.assertion) == words
 
 
 @pytest.mark.parametrize(

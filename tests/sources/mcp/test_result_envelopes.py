@@ -42,7 +42,8 @@ def data_of(result: dict[str, Any], schema: Any = None, reads: Any = None, *, ne
         ),
         pytest.param({"structuredContent": {"result": 5}}, None, {"result": 5}, id="a result nobody marked"),
         pytest.param({}, None, [], id="nothing"),
-        pytest.param({"content": "words"}, None, [], id="content that is no list"),
+        pytest.param({"content": "words"}, None, [{"type": "text", "text": "words"}], id="content that is no list"),
+        pytest.param({"content": None}, None, [], id="content that is null"),
     ],
 )
 def test_the_data_of_a_result(result: dict[str, Any], schema: Any, data: Any) -> None:

@@ -199,6 +199,8 @@ def _number(schema: Schema, kind: str, turn: int) -> float:
 def _text(schema: Schema, turn: int) -> str:
     shortest: int = schema.get("minLength", 0)
     longest: int = schema.get("maxLength", 1 << 20)
+    if schema.get("contentEncoding") == "base64":
+        return "AAEC"
     formatted = _FORMATS.get(schema.get("format", ""))
     if formatted is not None and jsonschema_rs.Draft202012Validator(schema).is_valid(formatted):
         return formatted

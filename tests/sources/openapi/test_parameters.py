@@ -152,25 +152,34 @@ async def test_the_base_path_and_a_query_that_stands_in_the_path_come_first(
 
 
 @pytest.mark.parametrize(
-    ("parameter", "value"),
+    ("parameter", "value", "expected"),
     [
-        ({"name": "h", "in": "header"}, "a\r\nX-Evil: 1"),
-        ({"name": "h", "in": "cookie", "style": "cookie"}, "a; evil=1"),
-        ({"name": "h", "in": "cookie", "style": "cookie"}, "a;evil=1"),
-        ({"name": "h", "in": "cookie", "style": "cookie"}, "a\nb"),
+        ({"in": "header"}, "a\r\nX-Evil: 1", "text without control characters"),
+        ({"in": "header"}, "a\x7f", "text without control characters"),
+        ({"in": "cookie", "style": "cookie"}, "a; evil=1", "text without control characters and semicolons"),
+        ({"in": "cookie", "style": "cookie"}, "a;evil=1", "text without control characters and semicolons"),
+        ({"in": "cookie", "style": "cookie"}, "a\nb", "text without control characters and semicolons"),
     ],
-    ids=["header", "cookie", "cookie-tight", "cookie-line"],
+    ids=["header", "header-delete", "cookie", "cookie-tight", "cookie-line"],
 )
+@pytest.mark.parametrize("beside", [[], [{"name": "h", "in": "query"}]], ids=["alone", "renamed"])
 async def test_a_value_that_would_end_its_header_is_refused(
-    serve: Serve, connect: Connect, http: Words, parameter: dict[str, Any], value: str
+    serve: Serve,
+    connect: Connect,
+    http: Words,
+    parameter: dict[str, str],
+    beside: list[dict[str, str]],
+    value: str,
+    expected: str,
 ) -> None:
     server = await serve(lambda _: http.reply({}))
-    registry = connect(
-        http.document({"parameters": [{**parameter, "schema": {"type": "string"}}]}), base_url=server.url
-    )
+    parameters = [{**each, "schema": {"type": "string"}} for each in (*beside, {"name": "h", **parameter})]
+    registry = connect(http.document({"parameters": parameters}), base_url=server.url)
+    argument = f"h_{parameter['in']}" if beside else "h"
     with pytest.raises(CallError) as caught:
-        await registry.execute("x", {"h": value})
-    assert (caught.value.code, caught.value.details["argument"]) == ("VALIDATION_ERROR", "h")
+        await registry.execute("x", {argument: value})
+    assert (caught.value.code, str(caught.value)) == ("VALIDATION_ERROR", f'Argument "{argument}" must be {expected}')
+    assert caught.value.details == {"argument": argument, "reason": "constraint", "expected": expected}
     assert server.received == []
 
 

@@ -176,13 +176,40 @@ def test_an_allowed_name_does_not_allow_plain_text_after_an_encrypted_connection
     assert Reach("https://api.test", ["http://cdn.test"]).refusal("http://cdn.test/a") is None
 
 
+@pytest.mark.parametrize(
+    ("home", "allowed", "url", "is_refused"),
+    [
+        ("https://api.test", "", "HTTPS://API.test:443/a", False),
+        ("https://api.test:443", "", "https://api.test", False),
+        ("https://api.test", "", "https://api.test:8443", True),
+        ("http://api.test", "", "http://api.test:0", True),
+        ("https://api.test", "", "https://api.test.evil.test", True),
+        ("https://api.test", "", "https://api.test@evil.test", True),
+        ("https://b\u00fccher.test", "", "https://xn--bcher-kva.test/a", False),
+        ("https://api.test", "B\u00fccher.test", "https://b\u00fccher.test/a", False),
+        ("https://api.test", "https://b\u00fccher.test:8443/", "https://xn--bcher-kva.test:8443", False),
+        ("https://api.test", "b\u00fccher.test", "https://bucher.test", True),
+        ("https://api.test", "\udcff", "https://api.test/a", False),
+        ("https://[::1]", "", "https://[::1]:443/a", False),
+        ("https://api.test", "", "https://api.test:99999", True),
+        ("https://api.test", "", "ftp://api.test", True),
+        ("https://api.test", "", "https://", True),
+        ("https://api.test", "", "https://[", True),
+    ],
+)
+def test_an_address_is_where_it_leads_however_it_is_spelled(
+    home: str, allowed: str, url: str, is_refused: bool
+) -> None:
+    assert (Reach(home, [allowed] if allowed else ()).refusal(url) is not None) is is_refused
+
+
 def test_a_refusal_shows_no_secret_of_the_address() -> None:
     assert str(Reach("http://a").refusal("http://me:secret@b/x?key=secret")).startswith("http://b/x is on another host")
 
 
 async def test_a_document_over_the_limit_or_redirected_elsewhere_is_not_read(serve: Serve, http: Words) -> None:
     elsewhere = await serve(lambda _: http.reply(http.document({})))
-    server = await serve(lambda _: http.reply(b"", status="302 Found", headers={"Location": elsewhere.url}))
+    server = await serve(lambda _: http.reply(b"", status="302 FoundOperation", headers={"Location": elsewhere.url}))
     with pytest.raises(LookupError, match="another host"):
         await in_thread(lambda: from_openapi(server.url))
     with pytest.raises(LookupError, match="over the limit of 10 bytes"):
@@ -267,7 +294,9 @@ async def test_headers_of_the_user_go_with_every_call_to_their_server_only(
 # --- redirects
 
 
-@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "303 See Other", "307 Temporary", "308 Permanent"])
+@pytest.mark.parametrize(
+    "status", ["301 Moved", "302 FoundOperation", "303 See Other", "307 Temporary", "308 Permanent"]
+)
 async def test_a_redirect_that_leads_nowhere_is_no_success(
     serve: Serve, connect: Connect, http: Words, status: str
 ) -> None:
@@ -291,7 +320,7 @@ def redirecting(http: Words, status: str, location: str) -> Any:
         ("307 Temporary", "POST", '{"a":1}'),
         ("308 Permanent", "POST", '{"a":1}'),
         ("301 Moved", "GET", ""),
-        ("302 Found", "GET", ""),
+        ("302 FoundOperation", "GET", ""),
         ("303 See Other", "GET", ""),
     ],
 )
@@ -344,7 +373,7 @@ async def test_a_circle_of_redirects_ends(serve: Serve, connect: Connect, http: 
 async def test_a_redirect_that_is_no_address_of_ours_is_refused(
     serve: Serve, connect: Connect, http: Words, location: str
 ) -> None:
-    server = await serve(redirecting(http, "302 Found", location))
+    server = await serve(redirecting(http, "302 FoundOperation", location))
     error = await refused(connect(http.document({}), base_url=server.url).execute("x", {}))
     assert "refused" in error.message
 

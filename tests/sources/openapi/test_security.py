@@ -168,6 +168,14 @@ async def test_a_token_is_fetched_once_and_used_until_it_ends(
     assert b"grant_type=client_credentials&scope=read" in server.received[0].body
 
 
+async def test_who_is_known_and_refused_is_not_asked_about_again(serve: Serve, connect: Connect, http: Words) -> None:
+    server = await serve(lambda _: http.reply({"error": "invalid_scope"}, status="400 Bad Request"))
+    registry = connect(secured(http, {"oauth": []}), base_url=server.url, credentials={"oauth": CLIENT})
+    with pytest.raises(CallError, match="invalid_scope"):
+        await registry.execute("x", {})
+    assert len(server.received) == 1
+
+
 async def test_a_token_that_ended_early_is_fetched_anew_and_the_call_repeated(
     serve: Serve, connect: Connect, http: Words
 ) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from enfold import CallError
-from enfold.sources.openapi.segments import leaving
+from enfold.sources.openapi.requests import arguments_leaving
 
 if TYPE_CHECKING:
     from tests.sources.openapi.conftest import Connect, Serve, Words
@@ -133,5 +133,17 @@ def _read_laxly(path: str) -> list[str]:
 def test_no_text_that_passes_leads_out_of_its_place(texts: list[str]) -> None:
     names = [str(index) for index, _ in enumerate(texts)]
     pieces = ["/users/", *texts, "/profile"]
-    refused = list(leaving(pieces, [None, *names, None], dict(zip(names, texts, strict=True))))
+    refused = list(arguments_leaving(pieces, [None, *names, None], dict(zip(names, texts, strict=True))))
     assert refused or ".." not in _read_laxly("".join(pieces))
+
+
+@pytest.mark.parametrize("value", ["", [], [""]], ids=str)
+@pytest.mark.parametrize("path", ["/users/{id}/profile", "/users/{id}"])
+async def test_an_argument_that_is_an_empty_segment_is_refused_by_name(
+    serve: Serve, connect: Connect, http: Words, path: str, value: Any
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    with pytest.raises(CallError) as caught:
+        await connect(users(http, path), base_url=server.url).execute("x", {"id": value})
+    assert (caught.value.code, caught.value.details["argument"]) == ("VALIDATION_ERROR", "id")
+    assert server.received == []

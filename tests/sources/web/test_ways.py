@@ -351,7 +351,7 @@ def test_the_variables_say_which_requests_go_through_a_proxy(
 ) -> None:
     found = proxy_for(read_endpoint(origin), variables)
     assert (found is not None) == proxied
-    assert found is None or found.endpoint.with_port == "p:1"
+    assert found is None or found.with_port == "p:1"
 
 
 def test_a_proxy_of_another_kind_is_named() -> None:

@@ -145,6 +145,19 @@ async def test_a_connection_is_used_again_and_nothing_of_an_answer_is_kept(
     assert all(b"ookie" not in each for each in raw.requests)
 
 
+@pytest.mark.parametrize(
+    ("hint", "connections"),
+    [("timeout=1", 2), ("max=9, Timeout=1", 2), ("timeout=0", 2), ("timeout=3600", 1), ("timeout=x", 1), ("max=9", 1)],
+)
+async def test_a_connection_is_given_up_before_the_server_says_that_it_ends_it(
+    listen: Any, client: WebClient, words: Any, hint: str, connections: int
+) -> None:
+    raw = await listen(words.answering(words.reply(b"x", Keep_Alive=hint)))
+    for _ in range(2):
+        await (await client.send(Request("POST", raw.origin, "/"))).body(10)
+    assert raw.connections == connections
+
+
 class Stepping(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -215,3 +215,78 @@ def test_what_is_no_http_is_a_400_in_json(client: Client) -> None:
         answer = everything(connection)
     assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
     assert b"enfold-code: VALIDATION_ERROR" in answer
+
+
+CALL: Final = b"POST /functions/shop.greet HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+ANN: Final = CALL + b'content-length: 14\r\n\r\n{"name":"Ann"}'
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"xx\r\n\r\n", b" }", b"GET / HTTP/1.1\r\n" + b"x: 1\r\n" * 40 + b"\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"],
+    ids=["stray bytes", "a length that is too small", "a head that is too large", "a path that is no text"],
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_follows_a_whole_request_does_not_cost_it_its_answer(client: Client, count: int, rest: bytes) -> None:
+    with client.connect() as connection:
+        connection.sendall(ANN * count + rest)
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (answer.count(b"HTTP/1.1 "), answer.count(b'{"result":"Hello Ann"}')) == (count, count)
+
+
+BAD_CHUNK: Final = CALL + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", ANN], ids=["alone", "behind another"])
+def test_a_body_that_is_broken_is_a_400(client: Client, before: bytes) -> None:
+    with client.connect() as connection:
+        connection.sendall(before + BAD_CHUNK)
+        answer = everything(connection)
+    assert answer.count(b"Hello Ann") == (1 if before else 0)
+    answer = answer[answer.index(b"HTTP/1.1 400 Bad Request\r\n") :]
+    assert b"enfold-code: VALIDATION_ERROR\r\n" in answer
+    assert answer.endswith(b'{"error":"This is not HTTP"}')
+
+
+def test_a_body_that_breaks_while_it_is_awaited_is_a_400(client: Client) -> None:
+    with client.connect() as connection:
+        connection.sendall(CALL + b"transfer-encoding: chunked\r\nexpect: 100-continue\r\n\r\n")
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"  # somebody waits for it now
+        connection.sendall(b"zz\r\n")
+        assert everything(connection).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def test_a_body_that_breaks_after_its_answer_gets_no_second_one(client: Client) -> None:
+    with client.connect() as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+        answer = connection.recv(65536)
+        connection.sendall(b"zz\r\n")
+        answer += everything(connection)
+    assert (answer[:13], answer.count(b"HTTP/1.1 ")) == (b"HTTP/1.1 404 ", 1)
+
+
+ticks: Final = OperationRegistry("ticks")
+
+
+@ticks.subscription
+async def count(to: int) -> AsyncIterator[int]:
+    for number in range(to):
+        yield number
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("ticks.count?to=2", b'{"result":0}\n{"result":1}\n{"complete":true}\n'),
+        ("nothing", b'{"error":"Operation not found: nothing"}'),
+    ],
+    ids=["a stream", "an answer"],
+)
+def test_a_client_of_http_1_0_gets_no_chunks(path: str, body: bytes) -> None:
+    with serve(to_http(ticks)) as client, client.connect() as connection:
+        accept = "accept: application/x-ndjson, application/json"
+        connection.sendall(f"GET /functions/{path} HTTP/1.0\r\nhost: localhost\r\n{accept}\r\n\r\n".encode())
+        head, _, got = everything(connection).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert got == body

@@ -40,6 +40,12 @@ HOSTILE = [
 ]
 
 
+SCRIPTED_PICTURE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9" onload="alert(1)"><script>alert(1)</script>'
+    '<image href="http://evil.example/x.png"/><rect width="9" height="9"/></svg>'
+)
+
+
 @dataclass
 class Line:
     """A line of an order."""
@@ -140,6 +146,47 @@ def strange() -> dict[str, Any]:
 def picture() -> list[ImageContent | TextContent]:
     """Paint a picture."""
     return [ImageContent(base64.b64encode(_png(160, 90)).decode(), "image/png"), TextContent("a sunrise")]
+
+
+@ops.query
+def exact(number: int, limit: Annotated[int, msgspec.Meta(le=2**63 - 1)] = 2**62 + 1) -> dict[str, Any]:
+    """Give back a number, and what is near it."""
+    near = [{"place": place, "number": number + place} for place in range(3)]
+    return {"number": number, "limit": limit, "near": near, "tiny": 0.1, "text": str(number)}
+
+
+@ops.query
+def nasty() -> dict[str, Any]:
+    """Give back what breaks pages: links, pictures with scripts, names of prototypes, and many levels."""
+    deep: Any = "bottom"
+    for _ in range(100):
+        deep = {"deeper": [deep]}
+    script = base64.b64encode(SCRIPTED_PICTURE.encode()).decode()
+    return {
+        "links": ["javascript:alert(1)", "data:text/html,<script>alert(1)</script>", "//evil.example/x.png"],
+        "pictures": [
+            {"type": "image", "mimeType": "image/svg+xml", "data": script},
+            {"type": "image", "mimeType": "text/html", "data": script},
+            {"type": "image", "mimeType": "image/png", "data": "https://evil.example/x.png"},
+            {"type": "image", "mimeType": 'image/png" onerror="alert(1)', "data": script},
+        ],
+        "prototypes": [{"__proto__": {"polluted": 1}, "constructor": 2}, {"toString": "x", "hasOwnProperty": "y"}],
+        "deep": deep,
+        "huge": [10**400, -(10**400), 1e308],
+    }
+
+
+@ops.query
+def prototypes() -> list[dict[str, Any]]:
+    """Give rows whose columns have the names of what every object has."""
+    return [{"__proto__": "own", "n": 2**60 + 1}, {"constructor": "mine", "n": 1}]
+
+
+@ops.subscription
+async def flood(number: int = 100_000) -> AsyncIterator[dict[str, Any]]:
+    """Give more items than anybody reads."""
+    for place in range(number):
+        yield {"place": place, "text": "x" * 50}
 
 
 @ops.query

@@ -12,8 +12,8 @@ from tests.surfaces.mcp.conftest import Conversation
 from enfold import Context, Identity, OperationRegistry, OperationSpec
 from enfold.identities.tokens import Tokens
 from enfold.mcp import close_stream
-from enfold.mcp.asking import InputRequired, Question
 from enfold.operation import Operation
+from enfold.operation.asking import InputRequired, Question
 from enfold.surfaces.mcp import to_mcp
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ UNREADABLE: dict[str, tuple[bytes, int]] = {
     "not UTF-8": (b'{"jsonrpc": "2.0", "id": 1, "method": "\xff"}', -32700),
     "not an object": (b"1", -32600),
     "no JSON-RPC": (b'{"id": 1, "method": "ping"}', -32600),
+    "neither a request nor an answer": (b'{"jsonrpc": "2.0", "id": 1}', -32600),
     "a method that is no text": (b'{"jsonrpc": "2.0", "id": 1, "method": 1}', -32600),
     "nothing at all": (b"", -32700),
     "an array": (b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', -32600),
@@ -111,8 +112,39 @@ async def test_only_json_is_spoken(client: Client, headers: dict[str, str], stat
     assert (await refused(client, headers))[0] == status
 
 
-async def test_other_methods_of_http_are_not_allowed(client: Client) -> None:
-    assert (await client.send("PUT").began()).status == 405
+REFUSALS: dict[str, tuple[str, dict[str, str], int, str, str | None]] = {
+    "another method": ("PUT", {}, 405, "VALIDATION_ERROR", "GET, POST, DELETE"),
+    "no session to get": ("GET", {"accept": "text/event-stream"}, 405, "VALIDATION_ERROR", "POST"),
+    "no session to delete": ("DELETE", {}, 405, "VALIDATION_ERROR", "POST"),
+    "another's session": ("DELETE", {"mcp-session-id": "00"}, 404, "OPERATION_NOT_FOUND", None),
+    "another type": ("POST", {"content-type": "text/plain"}, 415, "VALIDATION_ERROR", None),
+    "another answer": ("POST", {"accept": "text/html"}, 406, "VALIDATION_ERROR", None),
+    "a length of a million digits": ("POST", {"content-length": "9" * 10**6}, 413, "PAYLOAD_TOO_LARGE", None),
+    "another host": ("POST", {"host": "evil.example"}, 403, "ACCESS_DENIED", None),
+}
+
+
+@pytest.mark.parametrize(("method", "headers", "status", "code", "allow"), REFUSALS.values(), ids=REFUSALS)
+async def test_what_is_refused_is_told_as_over_http_and_to_observers(
+    make_client: MakeClient,
+    ops: OperationRegistry,
+    method: str,
+    headers: dict[str, str],
+    status: int,
+    code: str,
+    allow: str | None,
+) -> None:
+    client, told = make_client(ops), []
+    ops.observe(lambda record: told.append(record.code))
+    answer = await Conversation(client.app, method, "/mcp", {**client.headers(), **headers}, b"{}").began()
+    error = json.loads(await answer.body())["error"]
+    assert (answer.status, answer.headers["enfold-code"], answer.headers.get("allow")) == (status, code, allow)
+    assert (error["code"], bool(error["message"]), told) == (-32600, True, [code])
+
+
+async def test_a_head_is_refused_without_a_body(client: Client) -> None:
+    answer = await client.send("HEAD").began()
+    assert (answer.status, int(answer.headers["content-length"]) > 0, await answer.body()) == (405, True, b"")
 
 
 # --- headers that repeat the body ---------------------------------------------------------------------------------
@@ -409,9 +441,10 @@ async def test_a_result_that_cannot_be_written_is_told_as_a_failure(make_client:
         return "\ud800"
 
     client = make_client(ops)
-    result = await client.call("half", {})
-    assert result["isError"] is True
-    assert result["_meta"]["enfold/error"]["code"] == "EXECUTION_ERROR"
+    for asked in ({}, {"_meta": {"enfold/format": "envelope"}}):
+        result = await client.call("half", {}, **asked)
+        assert result["isError"] is True
+        assert result["_meta"]["enfold/error"]["code"] == "EXECUTION_ERROR"
 
 
 async def test_a_plain_body_in_pieces_is_read(client: Client) -> None:

@@ -21,6 +21,14 @@ class Tree(TypedDict):
     below: list[Tree]
 
 
+class Page(TypedDict):
+    data: list[int]
+    blob: dict[str, str]
+
+
+PAGE: Page = {"data": [1, 2], "blob": {"data": "a"}}
+
+
 @pytest.fixture
 def ops() -> OperationRegistry:
     """Operations whose results are of every shape."""
@@ -77,6 +85,10 @@ def ops() -> OperationRegistry:
     def elsewhere() -> Any:
         return mcp_envelope({"a": 1}, content=[TextContent(text="a")], structured_content={"a": 1})
 
+    @ops.query
+    def page() -> Page:
+        return mcp_envelope(PAGE, content=[TextContent(text="two items")])  # type: ignore[return-value]  # the same data
+
     @ops.subscription
     async def trees() -> AsyncIterator[Tree]:
         yield {"name": "a", "below": []}
@@ -107,3 +119,9 @@ async def test_schemas_are_schemas(make_client: MakeClient, ops: OperationRegist
         jsonschema_rs.meta.validate(schema)
     assert {schema["type"] for schema in schemas} == {"object"}
     assert [tool["name"] for tool in tools if "outputSchema" not in tool] == ["text", "images"]
+
+
+async def test_data_beside_content_is_given_whole(make_client: MakeClient, ops: OperationRegistry) -> None:
+    result = await make_client(ops).call("page")
+    assert result["structuredContent"] == {"result": PAGE}
+    assert result["content"] == [{"type": "text", "text": "two items"}]

@@ -14,8 +14,8 @@ from tests.surfaces.mcp.conftest import STATELESS, Client, Conversation, MakeCli
 
 from enfold import CallError, Context, Identity, OperationRegistry, OperationSpec
 from enfold.identities.tokens import Tokens
-from enfold.mcp.asking import InputRequired, MissingCapability, Question
 from enfold.operation import Operation
+from enfold.operation.asking import InputRequired, MissingCapability, Question
 from enfold.provenance import Recorder
 
 META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextprotocol/clientCapabilities": {}}

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.calls.processes import IS_FULL
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
 from enfold.mcp import elicit
 from enfold.surfaces.mcp import to_mcp
-from enfold.tasks import Tasks
+from enfold.tasks import Task, Tasks
 from enfold.tasks.memory import MemoryTasks
+from enfold.tasks.sqlite import SQLiteTasks
 from enfold.testing.asgi_client import Conversation
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -49,17 +52,53 @@ async def archive() -> str:
     return "archived"
 
 
+@ops.mutation(durable=True)
+async def stock(n: int) -> Any:
+    """A long result."""
+    return {"items": list(range(n)), "total": n}
+
+
+@ops.mutation(durable="required")
+async def old_stock(n: int) -> Any:
+    """The same, only ever as a task."""
+    return {"items": list(range(n)), "total": n}
+
+
 TOKENS = Tokens(
     {name: Identity(name) for name in ("ann", "bob")} | {"root": Identity("root", frozenset({"enfold:admin"}))}
 )
 
 
+class WaveringTasks(MemoryTasks):
+    """A store that can be away for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_away = False
+        self.was_missed = asyncio.Event()
+
+    def _be_there(self) -> None:
+        if self.is_away:
+            self.was_missed.set()
+            raise CallError("UNAVAILABLE", "The store of tasks cannot be used now", {"reason": "store"})
+
+    async def accept(self, *order: Any, **how: Any) -> Any:
+        self._be_there()
+        return await super().accept(*order, **how)
+
+    async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
+        async for task in super().watch(owner, task_id):
+            self._be_there()
+            yield task
+
+
 class Talk:
     """A client of 2026-07-28 without a socket."""
 
-    def __init__(self, tokens: Tokens | None = None) -> None:
-        self.tasks = Tasks(ops, MemoryTasks())
-        self.app = to_mcp(ops, tokens=tokens, tasks=self.tasks)
+    def __init__(self, tokens: Tokens | None = None, tasks: Tasks | None = None, **settings: Any) -> None:
+        self.store = WaveringTasks()
+        self.tasks = tasks or Tasks(ops, self.store)
+        self.app = to_mcp(ops, tokens=tokens, tasks=self.tasks, **settings)
 
     async def send(self, method: str, params: dict[str, Any], caller: str | None = None, **more: Any) -> Conversation:
         capabilities = more.pop("capabilities", DECLARED)
@@ -171,44 +210,127 @@ async def test_another_s_task_looks_like_one_that_never_was(closed: Talk) -> Non
 
 
 async def test_who_follows_tasks_is_told_how_they_are_and_how_they_end(closed: Talk) -> None:
-    mine, other = await closed.start("clean", "ann"), await closed.start("report", "bob", year=1)
-    await closed.until(mine, "input_required", "ann")
-    asked = {"notifications": {"taskIds": [mine, other, "A" * 32, 7]}}
-    stream = await closed.send("subscriptions/listen", asked, "ann")
-    events = aiter(stream.events())
+    """Check 7: a hundred times, the acknowledgement, the present state and the end, in this order."""
+    await follow_to_the_end(closed, 100)
 
-    async def heard() -> Any:
-        while not (event := await anext(events)).data.strip():
+
+async def test_who_follows_tasks_that_another_process_runs_is_told_the_same(tmp_path: Path) -> None:
+    """Check 7 on a file: whoever runs the tasks knows nothing of who follows them."""
+    file = tmp_path / "tasks.db"
+    talk = Talk(TOKENS, Tasks(ops, SQLiteTasks(file), at_once=0))
+    async with Tasks(ops, SQLiteTasks(file)):
+        await follow_to_the_end(talk, 100 if IS_FULL else 5)
+    await talk.tasks.close()
+
+
+async def follow_to_the_end(closed: Talk, times: int) -> None:
+    for _ in range(times):
+        mine, other = await closed.start("clean", "ann"), await closed.start("report", "bob", year=1)
+        await closed.until(mine, "input_required", "ann")
+        asked = {"notifications": {"taskIds": [mine, other, "A" * 32, 7]}}
+        stream = await closed.send("subscriptions/listen", asked, "ann")
+        heard = (json.loads(event.data) async for event in stream.events() if event.data.strip())
+        acknowledged = await anext(heard)
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert acknowledged["params"]["notifications"]["taskIds"] == [mine]
+        now = await anext(heard)
+        assert (now["method"], now["params"]["status"]) == ("notifications/tasks", "input_required")
+        answers = {key: {"action": "accept", "content": {}} for key in now["params"]["inputRequests"]}
+        await closed.ask("tasks/update", {"taskId": mine, "inputResponses": answers}, "ann")
+        told = [await anext(heard)]
+        while told[-1]["params"]["status"] == "working":
+            told.append(await anext(heard))
+        assert {each["params"]["taskId"] for each in told} == {mine}
+        assert told[-1]["params"]["result"]["structuredContent"] == {"result": "accept"}
+        stream.leave()
+        await stream.task
+
+
+async def test_who_follows_a_task_hears_of_it_again_when_its_store_is_back(talk: Talk) -> None:
+    mine = await talk.start("clean")
+    key = next(iter((await talk.until(mine, "input_required"))["inputRequests"]))
+    stream = await talk.send("subscriptions/listen", {"notifications": {"taskIds": [mine]}})
+    heard = (json.loads(event.data) async for event in stream.events() if event.data.strip())
+    for _ in range(2):  # the acknowledgement, and how it is now
+        await anext(heard)
+    talk.store.is_away = True
+    await talk.ask("tasks/update", {"taskId": mine, "inputResponses": {key: {"action": "decline"}}})
+    await talk.store.was_missed.wait()
+    talk.store.is_away = False
+    async with asyncio.timeout(20):
+        while (told := (await anext(heard))["params"])["status"] != "completed":
             pass
-        return json.loads(event.data)
-
-    acknowledged = await heard()
-    assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
-    assert acknowledged["params"]["notifications"]["taskIds"] == [mine]
-    now = await heard()
-    assert (now["method"], now["params"]["status"]) == ("notifications/tasks", "input_required")
-    answers = {key: {"action": "accept", "content": {}} for key in now["params"]["inputRequests"]}
-    await closed.ask("tasks/update", {"taskId": mine, "inputResponses": answers}, "ann")
-    while (last := await heard())["params"]["status"] == "working":
-        pass
-    assert last["params"]["result"]["structuredContent"] == {"result": "accept"}
+    assert told["result"]["structuredContent"] == {"result": "decline"}
     stream.leave()
+    await stream.task
+
+
+async def test_a_format_that_does_not_exist_is_refused_before_anything_is_told(talk: Talk) -> None:
+    mine, meta = await talk.start("report", year=1), {"enfold/format": "no-such"}
+    for method, params in (
+        ("subscriptions/listen", {"notifications": {"taskIds": [mine]}}),
+        ("tasks/get", {"taskId": mine}),
+    ):
+        await talk.until(mine, "completed")
+        assert (await talk.ask(method, {**params, "_meta": meta}))["code"] == -32602, method
+
+
+async def test_a_store_that_is_away_is_an_error_of_the_protocol(talk: Talk) -> None:
+    talk.store.is_away = True
+    told = await talk.ask("tools/call", {"name": "shop.report", "arguments": {"year": 1}})
+    assert (told["code"], told["message"]) == (-32603, "The store of tasks cannot be used now")
+    assert (await as_before(talk, "tools/call", {"name": "shop.archive", "arguments": {}}))["error"]["code"] == -32603
+    plain = await talk.ask("tools/call", {"name": "shop.report", "arguments": {"year": 1}}, capabilities={})
+    assert plain["structuredContent"] == {"result": "report of 1"}
+
+
+async def test_a_repeat_and_the_task_say_the_same_status_of_a_failure(talk: Talk) -> None:
+    params = {"name": "shop.report", "arguments": {"year": -1}, "_meta": {"enfold/idempotencyKey": "k"}}
+    begun = await talk.ask("tools/call", params)
+    found = await talk.until(begun["taskId"], "completed")
+    again = await talk.ask("tools/call", params)
+    assert (found["result"]["isError"], again["status"]) == (True, "completed")
+    assert again.keys() <= found.keys() - {"result"}
+
+
+async def test_what_is_asked_of_a_result_is_given_by_tasks_too() -> None:
+    """A limit of tokens, a format and a selection: of a task that is asked for, and of one that an older client waits for."""
+    talk = Talk(max_result_tokens=50)
+    many = {"name": "shop.stock", "arguments": {"n": 500}}
+    inline = await talk.ask("tools/call", many, capabilities={})
+    task = await talk.until(await talk.start("stock", n=500), "completed")
+    assert inline["_meta"]["enfold/truncated"] == task["result"]["_meta"]["enfold/truncated"]
+    assert inline["content"] == task["result"]["content"]
+    for meta in ({}, {"enfold/format": "envelope"}, {"enfold/select": "total"}):
+        plain, must = [
+            (await as_before(talk, "tools/call", {"name": name, "arguments": {"n": 500}, "_meta": meta}))["result"]
+            for name in ("shop.stock", "shop.old_stock")
+        ]
+        assert _without_ids(plain) == _without_ids(must).replace("old_stock", "stock"), meta
+    assert talk.tasks.runner.counted.started == 3  # a selection would break what the tools promise
+    await talk.tasks.close()
+
+
+def _without_ids(result: Any) -> str:
+    return re.sub(r'(timestamp|requestId)[\\": ]*[0-9a-f]+', "", json.dumps(result))
 
 
 async def test_an_older_client_gets_no_task_but_the_result_of_one(talk: Talk) -> None:
-    headers = {"host": "localhost:8000", "content-type": "application/json", "mcp-protocol-version": "2025-11-25"}
-
-    async def ask(method: str, params: dict[str, Any]) -> Any:
-        wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        answer = await Conversation(talk.app, "POST", "/mcp", headers, msgspec.json.encode(wire)).began()
-        return await answer.json()
-
-    archived = await ask("tools/call", {"name": "shop.archive", "arguments": {}, "task": {"ttl": 1}})
+    archived = await as_before(talk, "tools/call", {"name": "shop.archive", "arguments": {}, "task": {"ttl": 1}})
     assert archived["result"]["structuredContent"] == {"result": "archived"}
-    assert (await ask("tasks/get", {"taskId": "A" * 32}))["error"]["code"] == -32601
+    assert (await as_before(talk, "tasks/get", {"taskId": "A" * 32}))["error"]["code"] == -32601
 
 
-async def test_the_same_life_on_the_standard_streams() -> None:
+async def as_before(talk: Talk, method: str, params: dict[str, Any]) -> Any:
+    """Ask as a client of 2025-11-25, which knows no tasks."""
+    headers = {"host": "localhost:8000", "content-type": "application/json", "mcp-protocol-version": "2025-11-25"}
+    wire = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = await Conversation(talk.app, "POST", "/mcp", headers, msgspec.json.encode(wire)).began()
+    return await answer.json()
+
+
+async def test_the_same_life_on_the_standard_streams(talk: Talk) -> None:
+    """Check 9: a result, a question, a failure, a cancellation and what is refused, compared with those over HTTP."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "from test_task_methods import ops; from enfold.surfaces.mcp import serve_stdio;"
@@ -233,12 +355,35 @@ async def test_the_same_life_on_the_standard_streams() -> None:
         answer = json.loads(await process.stdout.readline())
         return answer.get("result", answer.get("error"))
 
-    assert (await ask("server/discover", {}))["capabilities"]["extensions"] == {EXTENSION: {}}
-    assert (await ask("tasks/get", {"taskId": "A" * 32}))["code"] == -32602
-    task_id = (await ask("tools/call", {"name": "shop.clean", "arguments": {}}))["taskId"]
-    while (task := await ask("tasks/get", {"taskId": task_id}))["status"] != "completed":
-        answers = {key: {"action": "cancel"} for key in task.get("inputRequests", {})}
-        await ask("tasks/update", {"taskId": task_id, "inputResponses": answers})
-    assert task["result"]["structuredContent"] == {"result": "cancel"}
+    here, there = await life_of_tasks(ask), await life_of_tasks(talk.ask)
+    assert here == there
+    assert [each["status"] for each in here[3:]] == ["completed"] * 3 + ["cancelled"]
+    assert [each["result"]["isError"] for each in here[3:-1]] == [False, False, True]
     process.stdin.close()
     assert await process.wait() == 0
+
+
+async def life_of_tasks(ask: Callable[[str, dict[str, Any]], Awaitable[Any]]) -> list[Any]:
+    """What a client hears of refusals and of four tasks, without what differs from task to task."""
+    heard = [
+        (await ask("server/discover", {}))["capabilities"],
+        await ask("tasks/get", {"taskId": "A" * 32}),
+        await ask("tasks/update", {"taskId": 7, "inputResponses": {}}),
+    ]
+    for name, given in (("report", {"year": 1}), ("clean", {}), ("report", {"year": -1}), ("report", {"year": 9999})):
+        begun = await ask("tools/call", {"name": f"shop.{name}", "arguments": given})
+        which = {"taskId": begun["taskId"]}
+        if given.get("year") == 9999:
+            await ask("tasks/cancel", which)
+        while (task := await ask("tasks/get", which))["status"] in ("working", "input_required"):
+            if keys := task.get("inputRequests", {}):
+                await ask("tasks/update", {**which, "inputResponses": {key: {"action": "decline"} for key in keys}})
+        heard.append(task)
+    return [_without_what_differs(each) for each in heard]
+
+
+def _without_what_differs(told: Any) -> Any:
+    if not isinstance(told, dict):
+        return told
+    own = ("taskId", "createdAt", "lastUpdatedAt", "requestId", "ttlMs", "statusMessage")
+    return {name: _without_what_differs(value) for name, value in told.items() if name not in own}

@@ -21,6 +21,7 @@ from enfold import (
     mcp_envelope,
 )
 from enfold.formats import tool_envelope_v1
+from enfold.mcp import prompt
 from enfold.operation import Operation, OperationSpec
 from enfold.timekeeping import SOON
 
@@ -118,6 +119,21 @@ async def test_an_unknown_tool_is_an_error_of_the_protocol(
 ) -> None:
     answer = await make_client(ops, revision).ask("tools/call", {"name": "nowhere"})
     assert (answer["error"]["code"], answer["error"]["message"]) == (-32602, "Unknown tool: nowhere")
+
+
+@pytest.mark.parametrize(
+    ("spoken", "params"),
+    [("2026-07-28", {}), ("2025-11-25", {"name": None}), ("2025-11-25", {"name": ["shop_one"]})],
+    ids=["nothing", "null", "a list"],
+)
+async def test_a_call_without_the_name_of_a_tool_is_told_what_is_missing(
+    make_client: MakeClient, ops: OperationRegistry, spoken: str, params: dict[str, Any]
+) -> None:
+    ops.query(name="one")(lambda: 1)
+    prompt(ops, name="greeting")(lambda: "Hello")
+    for method, kind in (("tools/call", "tool"), ("prompts/get", "prompt")):
+        answer = await make_client(ops, spoken).ask(method, params)
+        assert answer["error"] == {"code": -32602, "message": f"{method} needs the name of a {kind}"}
 
 
 async def test_what_a_caller_may_not_call_is_denied(make_client: MakeClient, ops: OperationRegistry) -> None:

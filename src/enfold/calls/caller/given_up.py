@@ -12,8 +12,6 @@ from enfold.calls.protocol.events import Aborted, Payload
 from enfold.calls.protocol.transport import Message
 from enfold.errors import CallError
 
-__all__ = ["GivenUp", "may_still_run"]
-
 REMEMBERED_FOR: Final = 5.0  # seconds in which a late worker is still told
 _UNREACHED: Final = ("connection_lost", "silence")
 
@@ -27,7 +25,7 @@ class _Call(msgspec.Struct):
 
 
 class GivenUp:
-    """Those whose worker is not known yet, or may not have heard that it is over."""
+    """Calls that their callers gave up, whose worker is not known yet, or may not have heard of it."""
 
     def __init__(self, tell_at: TellAt, heartbeat: float) -> None:
         self._tell_at = tell_at
@@ -50,18 +48,18 @@ class GivenUp:
             self._calls[waiting.request_id] = _Call(now + REMEMBERED_FOR, now, waiting.control)
 
     def hear(self, request_id: str, message: Message) -> None:
-        """A worker speaks up for a call that was given up before it was known who runs it."""
+        """Tell a worker that nobody waits, if its message is about a call that was given up before its worker was known."""
         if request_id in self._calls and message.reply is not None and message.reply.startswith("ctl."):
             del self._calls[request_id]
             self._tell_at(message.reply, Aborted(request_id))
 
     def tell_again(self) -> None:
-        """The connection is back: what was said before may be lost."""
+        """Have `check` tell every worker again, after a reconnection: what was said before may be lost."""
         for call in self._calls.values():
             call.told_at = 0.0
 
     def check(self, now: float) -> None:
-        """Tell those again who are due, and forget the oldest."""
+        """Tell the workers again that have not been told for a heartbeat, and forget calls that are too old."""
         self._calls = {key: call for key, call in self._calls.items() if call.until > now}
         for request_id, call in self._calls.items():
             if call.control is not None and now - call.told_at >= self._heartbeat:
@@ -70,5 +68,5 @@ class GivenUp:
 
 
 def may_still_run(error: CallError) -> bool:
-    """Whether our end of a call came before the worker's."""
+    """Whether a worker may still run a call that ended here with this error."""
     return error.code in ("ABORTED", "TIMEOUT", "INVALID_OPERATION_TYPE") or error.details.get("reason") in _UNREACHED

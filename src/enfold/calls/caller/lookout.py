@@ -20,8 +20,6 @@ from enfold.calls.protocol.transport import Message, Signal, Subscription, Trans
 from enfold.log import Log
 from enfold.operation import OperationSpec
 
-__all__ = ["Lookout", "LookoutLimits", "PeerListing"]
-
 _log: Final = Log("enfold.calls")
 
 LATECOMERS: Final = 0.1  # how long after an answer others may still come
@@ -105,7 +103,7 @@ class Lookout:
         self._prefix = f"{self._transport.inbox()}.d-{new_boot()}"
         self._subscriptions = [
             await self._transport.subscribe(self._prefix, self._receive),
-            await self._transport.subscribe(announcement_subject("*"), self._hear),
+            await self._transport.subscribe(announcement_subject("*"), self._take_announcement),
         ]
         await self._ask()
         self._task = asyncio.create_task(self._keep_asking())
@@ -156,7 +154,7 @@ class Lookout:
             self._changed()
 
     async def _listen(self) -> None:
-        """Until nobody has answered for a moment, or patience is at its end."""
+        """Wait until nobody has answered for a moment, or the time for it is over."""
         ends_at = time.monotonic() + self._patience
         pause = self._patience
         while (left := ends_at - time.monotonic()) > 0:
@@ -178,14 +176,13 @@ class Lookout:
         self._specs = {digest: specs for digest, specs in self._specs.items() if digest in used}
 
     def _remember(self, listing: PeerListing) -> None:
-        """What a worker served that is gone can be called for an hour, and is unavailable: it may come back."""
+        """Keep for an hour what a worker that is gone served: until then calls of it are unavailable, and not unknown."""
         until = time.monotonic() + OFFER_REMEMBERED
         for spec in self._specs.get(listing.digest, ()):
             if len(self._gone) < MAX_GONE and lies_in(spec.id, listing.may_offer):
                 self._gone[spec.id] = (spec, until)
 
     def _forget_gone(self) -> None:
-        """Forget what is served again, and what is gone for too long."""
         now = time.monotonic()
         live = {spec.id for listing in self._workers.values() for spec in self._specs.get(listing.digest, ())}
         self._gone = {key: gone for key, gone in self._gone.items() if gone[1] > now and key not in live}
@@ -197,7 +194,7 @@ class Lookout:
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
-            self._hear_connection(message.signal)
+            self._take_signal(message.signal)
             return
         try:
             self._take(msgspec.json.decode(message.data, type=WorkerListing), message)
@@ -205,13 +202,14 @@ class Lookout:
             return
         self._heard.set()
 
-    def _hear_connection(self, signal: Signal) -> None:
+    def _take_signal(self, signal: Signal) -> None:
         if signal is Signal.RESTORED:
             self._wanted.set()
-        if signal in (Signal.RESTORED, Signal.LOST) and self.is_connected != (signal is Signal.RESTORED):
+        is_change = signal in (Signal.RESTORED, Signal.LOST) and self.is_connected != (signal is Signal.RESTORED)
+        if is_change:
             self.is_connected = signal is Signal.RESTORED
-            if self._on_connection is not None:
-                self._on_connection()
+        if (is_change or signal is Signal.REFUSED) and self._on_connection is not None:
+            self._on_connection()
 
     def _take(self, answer: WorkerListing, message: Message) -> None:
         peer = (
@@ -253,7 +251,7 @@ class Lookout:
         if self.dropped in (1, 10, 100, 1_000):  # and then no more: the log is not theirs to fill
             _log.warning("What %s says it serves is left out: it has %s", peer, reason)
 
-    def _hear(self, message: Message) -> None:
+    def _take_announcement(self, message: Message) -> None:
         """Somebody came, went or changed: what is true is found by asking."""
         if message.signal is not None:
             return

@@ -10,8 +10,6 @@ import msgspec
 from enfold.calls.protocol.subjects import SERVICES, new_boot
 from enfold.calls.protocol.transport import Message, Transport
 
-__all__ = ["PATIENCE", "PeerOperation", "RunningPeer", "find_peers"]
-
 PATIENCE: Final = 1.0
 
 
@@ -56,7 +54,7 @@ async def find_peers(transport: Transport, *, patience: float = PATIENCE) -> lis
     return sorted(answers.values(), key=lambda peer: (peer.name, peer.boot))
 
 
-class _Endpoint(msgspec.Struct):
+class _EndpointStats(msgspec.Struct):
     metadata: dict[str, str] = {}
     num_requests: int = 0
     num_errors: int = 0
@@ -70,7 +68,7 @@ class _ServiceStats(msgspec.Struct):
     version: str = ""
     started: str = ""
     metadata: dict[str, str] = {}
-    endpoints: list[_Endpoint] = []
+    endpoints: list[_EndpointStats] = []
 
 
 def _peer(data: bytes) -> RunningPeer | None:

@@ -13,11 +13,11 @@ import msgspec
 
 from enfold.calls.caller.given_up import GivenUp, may_still_run
 from enfold.calls.caller.waiting import WaitingCall, WaitingRequest, WaitingStream
-from enfold.calls.protocol import outcomes
+from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import DEFAULT_TTL, OFFER_REMEMBERED, CallSettings, Retry, retry_delay
 from enfold.calls.protocol.connect_once import ConnectOnce
 from enfold.calls.protocol.delegation import Sign
-from enfold.calls.protocol.eager_task import start
+from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Completed,
@@ -36,8 +36,6 @@ from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
 from enfold.observing import outgoing
 from enfold.operation import Context, new_request_id
-
-__all__ = ["PendingRequestMap"]
 
 W = TypeVar("W", bound=WaitingRequest)
 
@@ -64,10 +62,10 @@ class PendingRequestMap:
         self._in_process = False
         self._prefix = ""
         self._waiting: dict[str, WaitingRequest] = {}
-        self._given_up = GivenUp(self._tell_at, self._settings.heartbeat)
+        self._given_up = GivenUp(self._send_control_to, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._offered: dict[str, float] = {}  # until when it is remembered that an operation was offered
-        self._telling: set[asyncio.Task[Any]] = set()
+        self._telling = Background()
         self._subscription: Subscription | None = None
         self._listening = ConnectOnce(self._listen)
         self._timer: asyncio.TimerHandle | None = None
@@ -117,7 +115,7 @@ class PendingRequestMap:
         waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, repeatable)
         waiting = await self._answered(waiting, context)
         if waiting.result is None:
-            raise waiting.error or outcomes.aborted(operation_id)
+            raise waiting.error or call_failures.aborted(operation_id)
         return waiting.result
 
     async def subscribe(
@@ -165,7 +163,7 @@ class PendingRequestMap:
                     envelope = waiting.next_item()
                     if context is not None:
                         context.event_id = waiting.event_id
-                    self._tell(waiting, waiting.credit_due())
+                    self._send_control(waiting, waiting.credit_due())
                     yield envelope
                 if waiting.is_over:
                     break
@@ -184,7 +182,7 @@ class PendingRequestMap:
             self._waiting[request_id] = waiting
             try:
                 if request.ttl_ms == 0:
-                    waiting.fail(outcomes.timed_out(request.operation_id, idempotent=waiting.idempotent))
+                    waiting.fail(call_failures.timed_out(request.operation_id, idempotent=waiting.idempotent))
                 else:
                     headers = None if self._sign is None else self._signed(request, context)
                     if outgoing.inject is not None and (trace := outgoing.inject()):
@@ -199,9 +197,9 @@ class PendingRequestMap:
             except FormatError as error:
                 waiting.fail(CallError("VALIDATION_ERROR", f"The input cannot be sent: {error}"))
             except TransportError as error:
-                waiting.fail(outcomes.from_transport(request.operation_id, error))
+                waiting.fail(call_failures.from_transport(request.operation_id, error))
             except BaseException:
-                waiting.fail(outcomes.aborted(request.operation_id))
+                waiting.fail(call_failures.aborted(request.operation_id))
                 raise
             finally:
                 if waiting.is_over:
@@ -258,12 +256,12 @@ class PendingRequestMap:
         waiting = self._waiting.get(request_id)
         if waiting is not None:
             waiting.is_aborted = True
-            waiting.fail(outcomes.aborted(waiting.operation_id))
+            waiting.fail(call_failures.aborted(waiting.operation_id))
 
     async def close(self) -> None:
         """End everything that still waits, and stop listening."""
         for waiting in list(self._waiting.values()):
-            waiting.fail(outcomes.aborted(waiting.operation_id))
+            waiting.fail(call_failures.aborted(waiting.operation_id))
         await self._tell_the_last()
         for timer in (self._timer, self._lost_timer):
             if timer is not None:
@@ -271,8 +269,7 @@ class PendingRequestMap:
         self._timer = self._lost_timer = None
         subscription, self._subscription = self._subscription, None
         await self._listening.forget()
-        if self._telling:
-            await asyncio.wait(self._telling, timeout=1.0)
+        await self._telling.settle()
         if subscription is not None:
             await subscription.close()
 
@@ -308,16 +305,13 @@ class PendingRequestMap:
         self._given_up.add(waiting, monotonic())
         self._tick_soon()
 
-    def _tell(self, waiting: WaitingRequest, payload: Payload | None) -> None:
+    def _send_control(self, waiting: WaitingRequest, payload: Payload | None) -> None:
         """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
         if waiting.control is not None and payload is not None:
-            self._tell_at(waiting.control, payload)
+            self._send_control_to(waiting.control, payload)
 
-    def _tell_at(self, control: str, payload: Payload) -> None:
-        task = start(self._publish(control, payload))
-        if task is not None:
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+    def _send_control_to(self, control: str, payload: Payload) -> None:
+        self._telling.begin(self._publish(control, payload))
 
     async def _publish(self, control: str, payload: Payload) -> None:
         with suppress(TransportError):
@@ -340,7 +334,7 @@ class PendingRequestMap:
 
     def _receive(self, message: Message) -> None:
         if message.signal is not None:
-            self._heed(message.signal, message.subject)
+            self._take_signal(message.signal, message.subject)
             return
         request_id = message.subject[len(self._prefix) :]
         waiting = self._waiting.get(request_id)
@@ -355,16 +349,16 @@ class PendingRequestMap:
         if payload.request_id == request_id:
             waiting.hear(payload, message.reply, monotonic(), len(message.data))
 
-    def _heed(self, signal: Signal, subject: str) -> None:
+    def _take_signal(self, signal: Signal, subject: str) -> None:
         if signal is Signal.NO_RESPONDERS or signal is Signal.GONE:
             waiting = self._waiting.get(subject[len(self._prefix) :])
             if waiting is not None:
                 was_offered = signal is Signal.GONE or self._offered.get(waiting.operation_id, 0.0) > monotonic()
                 name = waiting.operation_id
-                waiting.fail(outcomes.nobody(name) if was_offered else outcomes.unknown(name, self._offered))
+                waiting.fail(call_failures.nobody(name) if was_offered else call_failures.unknown(name, self._offered))
         elif signal is Signal.DENIED:
             for waiting in [waiting for waiting in self._waiting.values() if waiting.subject == subject]:
-                waiting.fail(outcomes.denied(waiting.operation_id))
+                waiting.fail(call_failures.denied(waiting.operation_id))
         elif signal is Signal.LOST:
             self._lose()
         else:
@@ -379,7 +373,7 @@ class PendingRequestMap:
     def _fail_lost(self, under_way: list[WaitingCall]) -> None:
         self._lost_timer = None
         for waiting in under_way:
-            waiting.fail(outcomes.lost(waiting.operation_id, idempotent=waiting.idempotent))
+            waiting.fail(call_failures.lost(waiting.operation_id, idempotent=waiting.idempotent))
 
     def _recover(self) -> None:
         if self._lost_timer is not None:
@@ -389,7 +383,7 @@ class PendingRequestMap:
         self._given_up.tell_again()
         for waiting in self._waiting.values():
             if isinstance(waiting, WaitingStream):
-                self._tell(waiting, waiting.speak(now, at_once=True))
+                self._send_control(waiting, waiting.speak(now, at_once=True))
 
     # time
 
@@ -404,14 +398,13 @@ class PendingRequestMap:
         for waiting in list(self._waiting.values()):
             waiting.check(now)
             if isinstance(waiting, WaitingStream) and not waiting.is_over:
-                self._tell(waiting, waiting.speak(now))
+                self._send_control(waiting, waiting.speak(now))
         self._given_up.check(now)
         if self._waiting or self._given_up:
             self._tick_soon()
 
 
 def _milliseconds(left: float) -> int:
-    """The time that is left, as it travels."""
     return int(left * 1000) if left > 0 else 0
 
 

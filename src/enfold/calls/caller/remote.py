@@ -14,11 +14,8 @@ from enfold.envelope import ResponseEnvelope
 from enfold.operation import Context, Operation, OperationSpec, OperationType, Origin, Policy
 from enfold.pipeline import KEPT_WRONG
 
-__all__ = ["is_reached_over", "remote_operation"]
-
 # The callee's pipeline has run: nothing is changed again.
 _AS_IT_CAME = Policy(normalize="off", strict_output=False)
-_PEERS = Origin("calls")
 
 
 def remote_operation(
@@ -27,12 +24,14 @@ def remote_operation(
     pending: PendingRequestMap,
     transport: Transport,
     *,
+    source: str = "",
     idle: float | None = None,
 ) -> Operation:
-    """The operation as `shown` here, which is called as `spec` there; `idle` is how long a stream may give no item."""
+    """The operation of a source as `shown` here, called as `spec` there; `idle` is how long a stream may give no item."""
+    origin = Origin("calls", source)
     if spec.type is OperationType.SUBSCRIPTION:
-        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME, origin=_PEERS)
-    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME, origin=_PEERS)
+        return Operation(shown, RemoteStream(spec, pending, transport, idle), policy=_AS_IT_CAME, origin=origin)
+    return Operation(shown, RemoteCall(spec, pending, transport), policy=_AS_IT_CAME, origin=origin)
 
 
 def is_reached_over(operation: Operation, transport: Transport) -> bool:
@@ -103,12 +102,9 @@ def _nested(context: Context) -> float | None:
 
 def _provenance(context: Context) -> Any:
     """What the callee is asked to record: our run is the parent of its own."""
-    return _asked(context, "provenance") if context.recording is None else context.recording.request()
-
-
-def _asked(context: Context, name: str) -> Any:
-    """What a surface put beside the call."""
-    return None if context.meta is None else context.meta.get(name)
+    if context.recording is not None:
+        return context.recording.request()
+    return None if context.meta is None else context.meta.get("provenance")  # as a surface put it beside the call
 
 
 def _without_duplicates(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:

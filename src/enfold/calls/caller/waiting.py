@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from enfold.calls.protocol import outcomes
+from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import CallSettings
 from enfold.calls.protocol.events import (
     Accepted,
@@ -25,8 +25,6 @@ from enfold.calls.protocol.events import (
 )
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
-
-__all__ = ["WaitingCall", "WaitingRequest", "WaitingStream"]
 
 
 class WaitingRequest(msgspec.Struct, eq=False):
@@ -83,7 +81,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
         return control == self.control
 
     def again(self, request: Requested, silence: float, now: float) -> Self:
-        """The same for another attempt."""
+        """A new waiting of this kind, for another attempt of the call."""
         raise NotImplementedError
 
     def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
@@ -103,12 +101,12 @@ class WaitingRequest(msgspec.Struct, eq=False):
     def check(self, now: float) -> None:
         """End it when its time is over, or when nobody has been heard for too long."""
         if self.deadline is not None and now >= self.deadline:
-            self.fail(outcomes.timed_out(self.operation_id, idempotent=self.idempotent))
+            self.fail(call_failures.timed_out(self.operation_id, idempotent=self.idempotent))
         elif now - self.heard_at > self.silence:
-            self.fail(outcomes.silent(self.operation_id, idempotent=self.idempotent))
+            self.fail(call_failures.silent(self.operation_id, idempotent=self.idempotent))
 
     def change(self) -> asyncio.Future[None]:
-        """What is done when something changes."""
+        """A future that is done with the next change: an event of the worker, or the end."""
         self.waiter = asyncio.get_running_loop().create_future()
         return self.waiter
 
@@ -249,7 +247,7 @@ class WaitingStream(WaitingRequest, eq=False, kw_only=True):
             message = f"Items of {self.operation_id} were lost after item {self._expected - 1}"
             self.fail(CallError("DATA_LOSS", message, {"seq": self._expected}))
         elif self.idle is not None and now - self._idle_since > self.idle:
-            self.fail(outcomes.idle(self.operation_id, self.idle))
+            self.fail(call_failures.idle(self.operation_id, self.idle))
         else:
             WaitingRequest.check(self, now)
 

@@ -9,8 +9,6 @@ import msgspec
 
 from enfold.errors import CallError
 
-__all__ = ["DEFAULT_TTL", "NEVER", "CallSettings", "Retry", "WorkerLimits", "retry_delay"]
-
 DEFAULT_TTL: Final = 60.0
 OFFER_REMEMBERED: Final = 3600.0  # seconds in which an operation whose workers are gone is unavailable, not unknown
 NESTED_MARGIN: Final = 0.005  # what a nested call leaves its caller, to answer in time

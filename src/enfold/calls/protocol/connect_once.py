@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-__all__ = ["ConnectOnce"]
-
 PATIENCE: Final = 2.0  # seconds for what is cancelled to end
 
 

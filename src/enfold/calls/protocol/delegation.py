@@ -22,8 +22,6 @@ from enfold.operation.repeats import input_digest
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = ["HEADER", "Sign", "Verify", "signer", "verifier"]
-
 HEADER: Final = "Enfold-Delegation"
 LEEWAY: Final = 30.0  # seconds by which clocks may differ
 LIFETIME: Final = 60.0  # for a call that says no time of its own

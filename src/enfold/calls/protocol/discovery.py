@@ -10,8 +10,6 @@ import msgspec
 
 from enfold.operation import OperationSpec
 
-__all__ = ["Announcement", "Ask", "WorkerListing", "specs_digest"]
-
 
 class Ask(msgspec.Struct, frozen=True):
     """What may I call? The digests are of lists that the asker has already."""

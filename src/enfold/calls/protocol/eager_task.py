@@ -9,7 +9,25 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import copy_context
 from typing import Any
 
-__all__ = ["start"]
+
+class Background:
+    """Work that nobody waits for: each piece begins at once, and is held until it is over."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = start(work)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def settle(self) -> None:
+        """Give what is under way a moment to end."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
 
 
 if sys.version_info >= (3, 12):

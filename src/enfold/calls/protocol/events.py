@@ -11,49 +11,16 @@ from itertools import count
 from typing import Annotated, Any, Final, Protocol, TypeAlias, Union
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from enfold.envelope import (
-    RESPONSE_ENVELOPE_SCHEMA,
-    LocalResponseMeta,
-    ResponseEnvelope,
-    ResultWarning,
-    from_wire,
-    to_wire,
-)
+from enfold.envelope import LocalResponseMeta, ResponseEnvelope, ResultWarning, from_wire, to_wire
+from enfold.envelope_schemas import RESPONSE_ENVELOPE_SCHEMA
 from enfold.errors import CallError, FormatError
-
-__all__ = [
-    "CALL_EVENT_SCHEMA",
-    "CALL_MESSAGE_SCHEMA",
-    "VERSION",
-    "Aborted",
-    "Accepted",
-    "Back",
-    "CarriedEvent",
-    "Completed",
-    "Credit",
-    "Event",
-    "Failed",
-    "Heartbeat",
-    "Payload",
-    "Requested",
-    "Responded",
-    "Resume",
-    "call_error",
-    "carried",
-    "copied",
-    "envelope_of",
-    "event_ids",
-    "failed",
-    "read_event",
-    "read_request",
-    "responded",
-    "write_event",
-]
 
 VERSION: Final = 1
 MAX_CREDITS: Final = 4096
 MAX_MESSAGE: Final = 2000
+MAX_CODE: Final = 128
 
 
 def event_ids() -> Iterator[str]:
@@ -119,6 +86,9 @@ class Failed(_Payload, frozen=True, rename="camel", omit_defaults=False):
     message: str
     details: dict[str, Any] = {}
     retryable: bool = False
+    # Only where they are not those of the code: a PermissionError is an EXECUTION_ERROR of category `authorization`.
+    category: str | UnsetType = UNSET
+    recoverable: bool | UnsetType = UNSET
 
 
 class Aborted(_Payload, frozen=True, rename="camel"):
@@ -246,19 +216,19 @@ class CarriedEvent(msgspec.Struct, frozen=True):
 
     text: bytes
     request: Requested
-    back: Back
+    back: ResultTaker
 
     def __len__(self) -> int:
         return len(self.text)
 
 
-class Back(Protocol):
+class ResultTaker(Protocol):
     """The caller's end of a request in the same process."""
 
     def take_result(self, result: ResponseEnvelope[Any], now: float) -> None: ...
 
 
-def carried(request: Requested, back: Back) -> Any:
+def carried(request: Requested, back: ResultTaker) -> Any:
     """A request for a peer of this process; whoever carries it needs no more of it than its length."""
     try:
         return CarriedEvent(_encode(request.input), request, back)
@@ -266,7 +236,7 @@ def carried(request: Requested, back: Back) -> Any:
         raise FormatError(f"Not JSON data: {error}") from error
 
 
-def read_request(data: Any) -> tuple[Payload, Back | None]:
+def read_request(data: Any) -> tuple[Payload, ResultTaker | None]:
     """The payload of a message to a worker, and who hears the result, where that is known already."""
     if type(data) is CarriedEvent:
         return _replace(data.request, input=_decode_value(data.text)), data.back
@@ -329,11 +299,16 @@ def _warning(wire: dict[str, Any]) -> ResultWarning:
 
 def failed(request_id: str, error: CallError) -> Failed:
     """The event that tells of a failure, with words of bounded length."""
-    return Failed(request_id, error.code, error.message[:MAX_MESSAGE], error.details, error.retryable)
+    code, message, (category, recoverable) = error.code[:MAX_CODE], error.message[:MAX_MESSAGE], error.own_kind()
+    kind = (UNSET if category is None else category, UNSET if recoverable is None else recoverable)
+    return Failed(request_id, code, message, error.details, error.retryable, *kind)
 
 
 def call_error(event: Failed) -> CallError:
-    return CallError(event.code, event.message, event.details, event.retryable)
+    """The failure that an event tells of."""
+    error = CallError(event.code, event.message, event.details, event.retryable)
+    error.take_kind(event.category or None, None if event.recoverable is UNSET else event.recoverable)
+    return error
 
 
 # --- schemas ------------------------------------------------------------------------------------------------------
@@ -379,6 +354,7 @@ CALL_EVENT_SCHEMA: Final[dict[str, dict[str, Any]]] = {
     "call.completed": _schema({"seq": _COUNT}),
     "call.error": _schema(
         {"code": _STRING, "message": _STRING, "details": _OBJECT, "retryable": {"type": "boolean"}},
+        {"category": _STRING, "recoverable": {"type": "boolean"}},
     ),
     "call.aborted": _schema({}),
     "call.credit": _schema({"n": _NUMBER}),

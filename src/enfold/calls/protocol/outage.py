@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enfold.log import Log
 
-__all__ = ["Outage"]
-
 
 class Outage:
     """Whether a place is lost at this moment, and what has been told of that."""
@@ -15,7 +13,15 @@ class Outage:
         self._log = log
         self._place = place
         self._told = ""  # why it does not let us in
+        self._why = ""  # the same, as it is now
         self.is_on = False
+
+    @property
+    def reason(self) -> str:
+        """Why there is no connection at this moment; "" where there is one."""
+        if not self.is_on:
+            return ""
+        return f"it does not let us in: {self._why}" if self._why else "it cannot be reached"
 
     def begin(self) -> None:
         """The connection is lost."""
@@ -23,14 +29,28 @@ class Outage:
             self.is_on = True
             self._log.warning("%s is lost: it is tried again until it is back", self._place)
 
-    def refused(self, why: str) -> None:
-        """It is there, but does not let us in; while nothing is lost that is told elsewhere."""
-        if self.is_on and why != self._told:
+    def refused(self, why: str) -> bool:
+        """It is there, but does not let us in, or is not there (""); whether that is news. While nothing is lost that is told elsewhere."""
+        if not self.is_on:
+            return False
+        is_news, self._why = why != self._why, why
+        if why and why != self._told:
             self._told = why
             self._log.warning("%s does not let us in: %s", self._place, why)
+        return is_news
 
     def end(self) -> None:
         """The connection stands again."""
         if self.is_on:
-            self.is_on, self._told = False, ""
+            self.is_on, self._told, self._why = False, "", ""
             self._log.warning("%s is back", self._place)
+
+
+def address_name(addresses: str) -> str:
+    """Addresses with commas between them as they may be shown: without users and passwords, whatever signs these have."""
+    return ", ".join(map(_without_secrets, addresses.split(",")))
+
+
+def _without_secrets(address: str) -> str:
+    scheme, mark, rest = address.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else address.rpartition("@")[2]

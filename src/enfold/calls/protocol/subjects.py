@@ -8,23 +8,6 @@ from typing import Final
 
 from enfold.operation import legal_name, with_hash
 
-__all__ = [
-    "SERVICES",
-    "WORKERS",
-    "announcement_subject",
-    "ask_subject",
-    "control_subject",
-    "inbox_of",
-    "is_token",
-    "lies_in",
-    "new_boot",
-    "offer_subject",
-    "operation_of",
-    "peer_name",
-    "peer_of",
-    "request_subject",
-]
-
 SERVICES: Final = "$SRV"  # where NATS services are asked who they are
 WORKERS: Final = "workers"  # the queue group of everybody who offers the same operation
 MAX_PEER: Final = 48  # so that the longest id still fits a subject of 255 bytes

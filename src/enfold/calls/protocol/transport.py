@@ -1,4 +1,4 @@
-"""The port between calls and whatever carries them: messages and five verbs. No I/O.
+"""The port between calls and whatever carries them: messages and six methods. No I/O.
 
 A transport carries bytes from peer to peer and vouches for who sent them; it knows nothing of calls.
 """
@@ -13,21 +13,6 @@ import msgspec
 
 from enfold.operation import Identity
 
-__all__ = [
-    "Capabilities",
-    "DeniedError",
-    "DisconnectedError",
-    "Message",
-    "OverloadedError",
-    "PayloadTooLargeError",
-    "Receive",
-    "Signal",
-    "Subscription",
-    "Transport",
-    "TransportError",
-    "leads_back",
-]
-
 
 class Signal(StrEnum):
     """What a transport says of itself, as a message without data."""
@@ -36,6 +21,7 @@ class Signal(StrEnum):
     GONE = "gone"  # the same, and the transport knows that somebody did, within the last hour
     DENIED = "denied"  # the server refuses what we sent to the subject
     LOST = "lost"  # the connection is gone: what was under way may be lost
+    REFUSED = "refused"  # it is lost, and why that is has changed: we are not let in, or nobody is there
     RESTORED = "restored"  # it is back, and every subscription stands again
 
 
@@ -68,7 +54,6 @@ class Capabilities(msgspec.Struct, frozen=True):
     max_payload: int = 1024 * 1024  # of data and headers together
     no_responders: bool = True  # it says when nobody listens
     peer_identity: bool = True  # it vouches for who sends
-    durable: bool = False
     in_process: bool = False  # what it carries stays in this process: events need not be text
     rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
 
@@ -81,7 +66,7 @@ class Subscription(Protocol):
 
 
 class Transport(Protocol):
-    """The five verbs. `receive` is called on the event loop, must not wait, and also gets the transport's signals.
+    """The port itself. `receive` is called on the event loop, must not wait, and also gets the transport's signals.
 
     Sending does not wait for a slow peer: what cannot be taken raises, so that no call outlives its time in a queue.
     """

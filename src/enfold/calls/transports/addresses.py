@@ -9,13 +9,12 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
+from enfold.calls.protocol.outage import address_name
 from enfold.calls.protocol.transport import DeniedError, Transport, TransportError
 from enfold.calls.transports.nats_peer import Identify, NATSTransport
 from enfold.calls.transports.spoke import WebSocketTransport
 from enfold.errors import CallError
 from enfold.operation import Identity
-
-__all__ = ["SCHEMES", "AddressOptions", "OpenAddress", "address_name", "open_transport", "reached"]
 
 FIRST_PATIENCE: Final = 10.0  # seconds for a transport that does not give up by itself
 
@@ -92,13 +91,3 @@ async def _connect(transport: Transport, address: str) -> None:
             await transport.connect()
     except TimeoutError:
         raise CallError("UNAVAILABLE", f"{address_name(address)} cannot be reached, or does not let us in") from None
-
-
-def address_name(address: str) -> str:
-    """An address as it may be shown: without users and passwords."""
-    return ", ".join(_without_secrets(place) for place in address.split(","))
-
-
-def _without_secrets(address: str) -> str:
-    scheme, _, rest = address.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"

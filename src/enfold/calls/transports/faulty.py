@@ -20,8 +20,6 @@ from enfold.calls.protocol.transport import (
     TransportError,
 )
 
-__all__ = ["Faults", "FaultyTransport"]
-
 _Send: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 

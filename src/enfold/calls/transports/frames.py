@@ -11,8 +11,6 @@ from enfold.calls.protocol.transport import PayloadTooLargeError
 from enfold.errors import FormatError
 from enfold.operation import Identity
 
-__all__ = ["SUBPROTOCOL", "Frame", "Op", "read_frame", "write_frame"]
-
 SUBPROTOCOL: Final = "enfold.calls.v1"
 MAX_HEADER: Final = 60 * 1024  # the rest of what a message may have beyond its data is the line's own
 

@@ -18,8 +18,6 @@ from enfold.calls.transports.router import Listener, Router
 from enfold.errors import FormatError
 from enfold.operation import Identity, with_hash
 
-__all__ = ["PEERS_SCOPE", "Hub", "HubCounts", "Spoke", "Wire"]
-
 PEERS_SCOPE: Final = "enfold:peers"  # who has it may ask every worker how it is
 MAX_BOOT: Final = 32
 MAX_SUBSCRIPTIONS: Final = 10_000
@@ -57,7 +55,7 @@ class Hub:
         self.spokes: set[Spoke] = set()
 
     def attach(self, wire: Wire, identity: Identity | None, boot: str = "") -> Spoke:
-        """Let a spoke in, and tell it its name; one without a token is named after its life, to keep its name."""
+        """Let a spoke in, and tell it its name; one without a token is named by its `boot`, which it keeps when it reconnects."""
         own = boot if is_token(boot) and len(boot) <= MAX_BOOT else new_boot()
         name = f"anonymous-{own}" if identity is None else peer_name(identity.id)
         if name == self.transport.name:  # which is not for others to have
@@ -184,7 +182,7 @@ def _nobody(reply: str, signal: Signal) -> Frame:
 
 
 def _carrying(number: int, message: Message) -> Frame:
-    """The frame of a message; who is behind it is for workers to know, and what they may offer for those who asked."""
+    """The frame of a message: of a request with the identity of its caller, of another with what its sender may offer."""
     subject = message.subject
     headers = None if message.headers is None else dict(message.headers)
     if subject.startswith("op."):

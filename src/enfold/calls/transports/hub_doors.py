@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from ipaddress import ip_address
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.calls.protocol.transport import OverloadedError
 from enfold.calls.transports.frames import SUBPROTOCOL
-from enfold.calls.transports.hub import Hub, Spoke
+from enfold.calls.transports.hub import Hub
 from enfold.calls.transports.line import LINE_SETTINGS, MAX_UNSENT, Outbox, listen, server_line
 from enfold.calls.transports.memory_bus import MAX_PAYLOAD
 from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
+from enfold.identities.loopback import is_loopback
+from enfold.identities.revocation import while_admitted
 from enfold.identities.tokens import Client, Door, Verifier, bearer_token, verified
 from enfold.operation import Identity
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.server import Server, ServerConnection
     from websockets.http11 import Request, Response
-
-__all__ = ["WebSocketHub"]
 
 HEADROOM: Final = 64 * 1024  # for a frame's header
 RECHECK: Final = 30.0
@@ -76,7 +76,7 @@ class WebSocketHub:
         insecure: bool = False,
     ) -> None:
         """Open a door of its own; beyond this machine only with tokens and TLS, unless the user says otherwise."""
-        if not insecure and not _is_loopback(host) and (self._tokens is None or tls is None):
+        if not insecure and not is_loopback(host) and (self._tokens is None or tls is None):
             message = f"A hub on {host} needs tokens and TLS: give it both, or say insecure=True"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
         from websockets.asyncio.server import serve
@@ -123,14 +123,16 @@ class WebSocketHub:
         return None
 
     def _is_full(self, identity: Identity | None) -> bool:
-        """Whether there are too many connections, of all or of this identity."""
         hub = self.hub
         is_too_many = identity is not None and hub.connections_of(identity) >= self._per_token
         return is_too_many or len(hub.spokes) >= self._connections
 
     async def _enter(self, authorization: str | None, client: Client) -> Identity | None:
-        """Who connects; a token that is refused is logged, and whoever guesses waits."""
-        return None if self._door is None or authorization is None else await self._door.enter(authorization, client)
+        """Who connects; None without a token, and after a while for one that is refused."""
+        if self._door is not None and authorization is not None:
+            with suppress(CallError):
+                return await self._door.enter(authorization, client)
+        return None
 
     async def _identity(self, token: str | None) -> Identity | None:
         return None if self._tokens is None or token is None else await verified(self._tokens, token)
@@ -146,20 +148,11 @@ class WebSocketHub:
             await connection.close(FULL)
             return
         spoke = self.hub.attach(Outbox(connection), identity, headers.get(BOOT_HEADER, ""))
-        checking = asyncio.create_task(self._keep_checking(token, spoke, lambda: connection.close(EXPIRED)))
         try:
-            await listen(connection, spoke.receive)
+            with while_admitted(self._tokens, token, identity, lambda: connection.close(EXPIRED), self._recheck):
+                await listen(connection, spoke.receive)
         finally:
-            checking.cancel()
             self.hub.detach(spoke)
-
-    async def _keep_checking(self, token: str | None, spoke: Spoke, close: Callable[[], Awaitable[None]]) -> None:
-        """A token that is withdrawn ends the connection it opened."""
-        while self._tokens is not None:
-            await asyncio.sleep(self._recheck)
-            if await self._identity(token) != spoke.identity:
-                await close()
-                return
 
     # inside another server
 
@@ -189,18 +182,15 @@ class WebSocketHub:
         wire = _QueuedWire(send)
         spoke = self.hub.attach(wire, identity, boot)
         closing = {"type": "websocket.close", "code": EXPIRED}
-        tasks = [
-            asyncio.create_task(wire.run()),
-            asyncio.create_task(self._keep_checking(token, spoke, lambda: send(closing))),
-        ]
+        writing = asyncio.create_task(wire.run())
         try:
-            while (event := await receive())["type"] == "websocket.receive":
-                data = event.get("bytes") or b""
-                if len(data) <= self.hub.max_payload + HEADROOM:
-                    spoke.receive(data)
+            with while_admitted(self._tokens, token, identity, lambda: send(closing), self._recheck):
+                while (event := await receive())["type"] == "websocket.receive":
+                    data = event.get("bytes") or b""
+                    if len(data) <= self.hub.max_payload + HEADROOM:
+                        spoke.receive(data)
         finally:
-            for task in tasks:
-                task.cancel()
+            writing.cancel()
             self.hub.detach(spoke)
 
 
@@ -223,10 +213,3 @@ class _QueuedWire:
             frame = await self._frames.get()
             await self._send({"type": "websocket.send", "bytes": frame})
             self._waiting -= len(frame)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from websockets.asyncio.connection import Connection
     from websockets.asyncio.server import ServerConnection
 
-__all__ = ["LINE_SETTINGS", "MAX_UNSENT", "Outbox", "client_line", "first_message", "listen", "server_line"]
-
 MAX_UNSENT: Final = 8 * 1024 * 1024
-ENOUGH: Final = 16 * 1024  # bytes that leave at once, so that the other end need not wait for the whole turn
+ENOUGH: Final = 8 * 1024  # bytes that leave at once: both ends work while some dozens of calls are in flight
 OPEN: Final = 1  # the state of a connection that can be used
 BINARY: Final = 2  # the largest opcode of a frame that carries data
 

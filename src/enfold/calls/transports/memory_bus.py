@@ -16,8 +16,6 @@ from enfold.calls.protocol.transport import (
 from enfold.calls.transports.router import Listener, Router
 from enfold.operation import Identity
 
-__all__ = ["MAX_PAYLOAD", "MemoryTransport"]
-
 MAX_PAYLOAD: Final = 1024 * 1024
 
 

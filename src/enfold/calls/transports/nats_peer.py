@@ -6,14 +6,13 @@ import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 from urllib.parse import urlsplit
 
 import msgspec
 
 from enfold.calls.protocol.connect_once import ConnectOnce
-from enfold.calls.protocol.outage import Outage
+from enfold.calls.protocol.outage import Outage, address_name
 from enfold.calls.protocol.subjects import inbox_of, is_token, new_boot, peer_of, request_subject
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -24,9 +23,11 @@ from enfold.calls.protocol.transport import (
     PayloadTooLargeError,
     Receive,
     Signal,
+    Transport,
     TransportError,
 )
-from enfold.errors import CallError
+from enfold.errors import CallError, sentence_of
+from enfold.identities.loopback import is_loopback
 from enfold.log import Log
 from enfold.operation import Identity
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription as ClientSubscription
-
-__all__ = ["Identify", "NATSTransport"]
 
 _CREDENTIALS: Final = "check the user, password or token"
 HEADROOM: Final = 4096  # the server counts headers, the client's own check does not: stay clear of the limit
@@ -96,7 +95,8 @@ class NATSTransport:
         self._connecting = ConnectOnce(self._connect)
         self._rebuilding: asyncio.Task[None] | None = None
         self._refused: asyncio.Event | None = None  # set when a server does not accept our credentials
-        self._outage = Outage(_log, f"NATS at {_shown(self._servers)}")
+        self._shown = address_name(",".join(self._servers))
+        self._outage = Outage(_log, f"NATS at {self._shown}")
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -115,6 +115,11 @@ class NATSTransport:
     def client(self) -> Client:
         """The nats-py client of the moment, for what the port does not have: streams and buckets."""
         return self._connected()
+
+    @property
+    def why(self) -> str:
+        """Why there is no connection at this moment; "" where there is one."""
+        return self._outage.reason
 
     def inbox(self) -> str:
         return self._inbox
@@ -194,10 +199,10 @@ class NATSTransport:
                 connecting.cancel()
                 await asyncio.wait((connecting,), timeout=1.0)
         if self._refused.is_set():
-            message = f"NATS at {_shown(self._servers)} does not let us in: {_CREDENTIALS}"
+            message = f"NATS at {self._shown} does not let us in: {_CREDENTIALS}"
             raise CallError("ACCESS_DENIED", message, {"reason": "no_identity"})
-        reason = "" if self._refusal is None else f": {_reason(self._refusal)}"
-        message = f"NATS at {_shown(self._servers)} cannot be reached within {self._connect_within:g} s{reason}"
+        reason = "" if self._refusal is None else f": {sentence_of(self._refusal)}"
+        message = f"NATS at {self._shown} cannot be reached within {self._connect_within:g} s{reason}"
         raise CallError("UNAVAILABLE", message, {"started": False})
 
     async def _new_client(self) -> Client:
@@ -243,18 +248,20 @@ class NATSTransport:
                 await asyncio.wait_for(client.close(), 1.0)
             raise
         except Exception as error:
-            raise CallError("UNAVAILABLE", f"NATS at {_shown(self._servers)} cannot be reached: {error}") from error
+            with suppress(TimeoutError):  # its connection may stand: we were let in so far, and no farther
+                await asyncio.wait_for(_closed(client), 1.0)
+            raise CallError("UNAVAILABLE", f"NATS at {self._shown} cannot be reached: {error}") from error
         return client
 
     def _check_server(self, client: Client) -> None:
         """Refuse a server without TLS where it was asked for, and a distant one that lets everybody in, unless told so."""
         url = client.connected_url
         if url is not None and url.scheme == "tls" and not client._server_info.get("tls_required"):
-            message = f"NATS at {_shown(self._servers)} does not speak TLS: turn it on there, or use nats://"
+            message = f"NATS at {self._shown} does not speak TLS: turn it on there, or use nats://"
             raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
-        if self._insecure or _asks_for_credentials(client) or _is_loopback(client):
+        if self._insecure or _asks_for_credentials(client) or (url is not None and is_loopback(url.hostname or "")):
             return
-        message = f"NATS at {_shown(self._servers)} asks for no credentials: give it some, or say insecure=True"
+        message = f"NATS at {self._shown} asks for no credentials: give it some, or say insecure=True"
         raise CallError("ACCESS_DENIED", message, {"reason": "insecure"})
 
     async def _is_guarded(self, client: Client) -> bool:
@@ -314,8 +321,12 @@ class NATSTransport:
             self._refusal = error
             if _is_refusal(error) and self._refused is not None:
                 self._refused.set()
-        if _is_refusal(error):
-            self._outage.refused(_CREDENTIALS)
+        if _is_refusal(error) and self._outage.is_on:
+            _drop_connection(self._attempt)
+        if _is_refusal(error) or isinstance(error, OSError):
+            why = _CREDENTIALS if _is_refusal(error) else ""
+            if self._outage.refused(why):
+                self._signal(Message("", signal=Signal.REFUSED))
         found = _VIOLATION.search(str(error))
         if found is not None:
             if len(self._violations) >= MAX_VIOLATIONS:
@@ -345,6 +356,11 @@ class NATSTransport:
         peer = _account(headers) if self._by_account else peer_of(wire.subject)
         identity = self._identify(peer) if peer is not None and self.capabilities.peer_identity else None
         return Message(wire.subject, wire.data, reply, headers, peer, identity)
+
+
+def is_nats(transport: Transport) -> TypeGuard[NATSTransport]:
+    """Whether its servers can keep tasks and first results, as JetStream does."""
+    return isinstance(transport, NATSTransport)
 
 
 class NATSSubscription:
@@ -389,6 +405,12 @@ async def _drained(client: Client, subscription: Any) -> None:
     await subscription.drain()
 
 
+def _drop_connection(client: Client | None) -> None:
+    """Close the connection on which a client was refused: it would open another, and forget this one."""
+    if client is not None and client._transport is not None:
+        client._transport.close()  # type: ignore[no-untyped-call]  # of nats-py
+
+
 def _drop_unsent(client: Client) -> None:
     """Throw away what waits in the client: it would be sent after the reconnection, to callers who have given up."""
     client._pending.clear()
@@ -411,14 +433,6 @@ def _asks_for_credentials(client: Client) -> bool:
     return bool(client._server_info.get("auth_required"))
 
 
-def _is_loopback(client: Client) -> bool:
-    host = client.connected_url.hostname if client.connected_url is not None else None
-    try:
-        return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:
-        return False
-
-
 def _account(headers: Mapping[str, str] | None) -> str | None:
     """The account the server stamped on a request, read from its exact header: a twin in other letters is a forgery."""
     try:
@@ -434,18 +448,8 @@ def _header_size(headers: Mapping[str, str]) -> int:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether the server is there and does not accept our credentials."""
     text = str(error).lower()
     return "authorization violation" in text or "authentication" in text
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
-
-
-def _shown(servers: Sequence[str]) -> str:
-    """Addresses without the credentials in them."""
-    return ", ".join(re.sub(r"//[^@/]*@", "//", server) for server in servers)
 
 
 async def _closed(client: Client) -> None:

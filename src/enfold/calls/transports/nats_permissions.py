@@ -22,9 +22,7 @@ from enfold.calls.protocol.subjects import (
 )
 from enfold.operation import Identity, OperationSpec
 
-__all__ = ["More", "NATSUser", "Rights", "nats_permissions", "read_users", "serves_any"]
-
-BUCKET: Final = "enfold_idempotency"
+BUCKET: Final = "enfold_idempotency"  # where workers keep first results
 
 
 class NATSUser(msgspec.Struct, frozen=True):
@@ -37,7 +35,7 @@ class NATSUser(msgspec.Struct, frozen=True):
     password: str | None = None  # as the server should have it; else a variable of the server's environment
 
 
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _UserEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of a file of users."""
 
     id: str
@@ -55,7 +53,7 @@ def read_users(text: bytes) -> list[NATSUser]:
         NATSUser(
             Identity(entry.id, entry.scopes, entry.resources), entry.serves, entry.operator, entry.edge, entry.password
         )
-        for entry in msgspec.json.decode(text, type=list[_Entry])
+        for entry in msgspec.json.decode(text, type=list[_UserEntry])
     ]
 
 
@@ -73,19 +71,18 @@ def nats_permissions(
     specs: Iterable[OperationSpec],
     users: Iterable[NATSUser],
     *,
-    bucket: str | None = BUCKET,
     more: More = lambda *_: Rights(),
 ) -> str:
-    """An `authorization` block for the server's configuration; `bucket` is where workers keep first results."""
+    """An `authorization` block for the server's configuration."""
     known = list(specs)
-    blocks = [_user(user, known, bucket, more(user, _served_specs(user, known))) for user in users]
+    blocks = [_user(user, known, more(user, _served_specs(user, known))) for user in users]
     return "authorization {\n  users = [\n" + "".join(blocks) + "  ]\n}\n"
 
 
-def _user(user: NATSUser, specs: Sequence[OperationSpec], bucket: str | None, more: Rights) -> str:
+def _user(user: NATSUser, specs: Sequence[OperationSpec], more: Rights) -> str:
     name = peer_name(user.identity.id)
     password = f"${_variable(name)}" if user.password is None else _quoted(user.password)
-    publish = [*_may_publish(user, name, specs, bucket), *more.publish]
+    publish = [*_may_publish(user, name, specs), *more.publish]
     subscribe = [*_may_subscribe(user, name, specs), *more.subscribe]
     return (
         f"    {{ user: {_quoted(name)}, password: {password}, permissions: {{\n"
@@ -95,14 +92,15 @@ def _user(user: NATSUser, specs: Sequence[OperationSpec], bucket: str | None, mo
     )
 
 
-def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec], bucket: str | None) -> list[str]:
+def _may_publish(user: NATSUser, name: str, specs: Sequence[OperationSpec]) -> list[str]:
     """As itself to what it may call; a worker to inboxes, by name and not as a response, which would fit any subject."""
     callable_ = [spec.id for spec in specs if may_list(spec.access_control, user.identity)]
     subjects = [request_subject(name, operation_id) for operation_id in callable_]
     subjects += [ask_subject(name), "ctl.>"]
     if user.serves:
         subjects += ["_INBOX.*.>", announcement_subject(name)]
-        subjects += [] if bucket is None else _store_subjects(bucket, _served(user, specs))
+    if user.serves or user.is_edge:
+        subjects += _store_subjects([spec.id for spec in specs] if user.is_edge else _served(user, specs))
     return [*subjects, "$SRV.>"] if user.is_operator else subjects
 
 
@@ -127,10 +125,10 @@ def serves_any(user: NATSUser, operation_ids: Iterable[str]) -> bool:
     return any(_lies_in(each, place) for each in operation_ids for place in user.serves)
 
 
-def _store_subjects(bucket: str, served: Sequence[str]) -> list[str]:
-    """Where a worker keeps first results: of what it serves, and of nothing else."""
-    stream = f"KV_{bucket}"
-    entries = [f"$KV.{bucket}.{operation_id}.*" for operation_id in served]
+def _store_subjects(served: Sequence[str]) -> list[str]:
+    """Where first results are kept: a worker's of what it serves and of nothing else, an edge's of all it passes on."""
+    stream = f"KV_{BUCKET}"
+    entries = [f"$KV.{BUCKET}.{operation_id}.*" for operation_id in served]
     reads = [f"$JS.API.DIRECT.GET.{stream}.{entry}" for entry in entries]
     return [*entries, *reads, f"$JS.API.STREAM.INFO.{stream}", f"$JS.API.STREAM.CREATE.{stream}"]
 

@@ -13,8 +13,6 @@ from enfold.calls.protocol.call_settings import OFFER_REMEMBERED
 from enfold.calls.protocol.subjects import offer_subject, operation_of
 from enfold.calls.protocol.transport import Message, Receive, Signal
 
-__all__ = ["Listener", "Router"]
-
 ANY: Final = "*"  # one token
 REST: Final = ">"  # one token or more
 MAX_CACHED: Final = 4096

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from enfold.calls.protocol.connect_once import ConnectOnce
-from enfold.calls.protocol.outage import Outage
+from enfold.calls.protocol.outage import Outage, address_name
 from enfold.calls.protocol.subjects import inbox_of, new_boot
 from enfold.calls.protocol.transport import (
     Capabilities,
@@ -30,12 +29,12 @@ from enfold.log import Log
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-__all__ = ["BOOT_HEADER", "WebSocketTransport"]
-
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 PATIENCE: Final = 5.0
 BOOT_HEADER: Final = "enfold-boot"  # by which a spoke without a token is known again
+
+_SIGNALS: Final = {Op.NOBODY: Signal.NO_RESPONDERS, Op.GONE: Signal.GONE, Op.DENIED: Signal.DENIED}
 
 _log: Final = Log("enfold.calls.websocket")
 
@@ -58,7 +57,7 @@ class WebSocketTransport:
         self._acks: dict[int, asyncio.Future[str | None]] = {}
         self._running: asyncio.Task[None] | None = None
         self._connecting = ConnectOnce(self._begin)
-        self._outage = Outage(_log, f"The hub at {re.sub('//[^@/]*@', '//', url)}")
+        self._outage = Outage(_log, f"The hub at {address_name(url)}")
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -71,6 +70,11 @@ class WebSocketTransport:
     async def connect(self) -> None:
         """Connect, once; a hub that cannot be reached or refuses us the first time is an error."""
         await self._connecting()
+
+    @property
+    def why(self) -> str:
+        """Why there is no connection at this moment; "" where there is one."""
+        return self._outage.reason
 
     def inbox(self) -> str:
         return inbox_of(self.name, self._boot)
@@ -108,7 +112,6 @@ class WebSocketTransport:
     # the connection's life
 
     async def _begin(self) -> None:
-        """Start the connection's life, and wait for its first moment."""
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._running = asyncio.create_task(self._run(first))
         await first
@@ -125,12 +128,13 @@ class WebSocketTransport:
                 pause = FIRST_PAUSE
             except (OSError, WebSocketException, TimeoutError, FormatError, DisconnectedError) as error:
                 if not first.done():
-                    first.set_exception(_unreachable(self._url, error))
+                    first.set_exception(_unreachable(address_name(self._url), error))
                     return
                 if isinstance(error, InvalidStatus):
                     refusal = str(error)
             self._lose()
-            self._outage.refused(refusal)
+            if self._outage.refused(refusal):
+                self._signal(Signal.REFUSED)
             await asyncio.sleep(pause * (0.5 + random.random()))  # noqa: S311  # so that spokes do not come all at once
             pause = min(LONGEST_PAUSE, pause * 2)
 
@@ -216,19 +220,15 @@ class WebSocketTransport:
                 subscription.receive(_message(frame, data))
         elif frame.op in (Op.OK, Op.REFUSED):
             self._acknowledge(frame)
-        elif frame.op is Op.NOBODY:
-            self._tell_inbox(Message(frame.subject, signal=Signal.NO_RESPONDERS))
-        elif frame.op is Op.GONE:
-            self._tell_inbox(Message(frame.subject, signal=Signal.GONE))
-        elif frame.op is Op.DENIED:
-            self._tell_inbox(Message(frame.subject, signal=Signal.DENIED))
+        elif frame.op in _SIGNALS:
+            self._signal_inbox(Message(frame.subject, signal=_SIGNALS[frame.op]))
 
     def _acknowledge(self, frame: Frame) -> None:
         ack = self._acks.pop(frame.id, None)
         if ack is not None and not ack.done():
             ack.set_result(None if frame.op is Op.OK else frame.subject)
 
-    def _tell_inbox(self, message: Message) -> None:
+    def _signal_inbox(self, message: Message) -> None:
         for subscription in list(self._subscriptions.values()):
             if subscription.subject.startswith("_INBOX."):
                 subscription.receive(message)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
-from enfold.calls.protocol.eager_task import start
+from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.subjects import announcement_subject, ask_subject
 from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError, leads_back
 from enfold.operation import Identity, OperationSpec
-
-__all__ = ["Announcer"]
 
 PART_BYTES: Final = 256 * 1024
 
@@ -29,7 +26,7 @@ class Announcer:
         self._boot = boot
         self._visible = visible
         self._subscription: Subscription | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Background()
 
     async def start(self) -> None:
         self._subscription = await self._transport.subscribe(ask_subject("*"), self._receive)
@@ -55,10 +52,7 @@ class Announcer:
             ask = msgspec.json.decode(message.data, type=Ask)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return
-        task = start(self._answer(reply, message.identity, frozenset(ask.known)))
-        if task is not None:
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+        self._answering.begin(self._answer(reply, message.identity, frozenset(ask.known)))
 
     async def _answer(self, reply: str, identity: Identity | None, known: frozenset[str]) -> None:
         specs = list(self._visible(identity))

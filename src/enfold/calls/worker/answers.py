@@ -8,14 +8,15 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
-from enfold.calls.protocol import outcomes
+from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import CallSettings
-from enfold.calls.protocol.eager_task import start
+from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.events import (
-    Back,
     Completed,
     Failed,
     Payload,
+    Responded,
+    ResultTaker,
     copied,
     event_ids,
     failed,
@@ -33,13 +34,12 @@ from enfold.calls.worker.served import ServedCall
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-
-__all__ = ["Answers"]
+from enfold.schema.plain import unwritable
 
 _log: Final = Log("enfold.calls")
 
 
-class Answers:
+class AnswerSender:
     """Everything a worker says to its callers."""
 
     def __init__(self, transport: Transport, settings: CallSettings) -> None:
@@ -49,9 +49,9 @@ class Answers:
         self._max_payload = transport.capabilities.max_payload
         self._connected = asyncio.Event()
         self._connected.set()
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = Background()
 
-    def hand_over(self, back: Back, envelope: ResponseEnvelope[Any]) -> bool:
+    def hand_over(self, back: ResultTaker, envelope: ResponseEnvelope[Any]) -> bool:
         """Give a result to a caller of this process; False where it has to be told as a message."""
         result = copied(envelope, self._max_payload)
         if result is None:
@@ -66,11 +66,13 @@ class Answers:
                 await self._transport.publish(call.reply, write_event(next(self._ids), payload))
             except FormatError as error:
                 payload = (
-                    _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, _no_json(error))
+                    _in_short(payload)
+                    if isinstance(payload, Failed)
+                    else failed(payload.request_id, _no_json(payload, error))
                 )
             except PayloadTooLargeError as error:
-                too_large = failed(payload.request_id, outcomes.too_large(call.operation_id, error, "result"))
-                payload = _in_short(payload) if isinstance(payload, Failed) else too_large
+                refused = call_failures.payload_too_large(call.operation_id, error, "result")
+                payload = _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, refused)
             except (DisconnectedError, OverloadedError):
                 if call.context is None or call.context.cancelled:
                     return
@@ -94,7 +96,7 @@ class Answers:
         except FormatError as error:
             if isinstance(payload, Failed):  # its details are no JSON data
                 return write_event(next(self._ids), _in_short(payload))
-            raise _no_json(error) from error
+            raise _no_json(payload, error) from error
 
     def written_end(self, payload: Completed | Failed) -> bytes:
         """The end of a stream, in a size that leaves in any case."""
@@ -105,10 +107,7 @@ class Answers:
 
     def say(self, publishing: Coroutine[Any, Any, None]) -> None:
         """Let something be published without waiting for it."""
-        task = start(publishing)
-        if task is not None:
-            self._background.add(task)
-            task.add_done_callback(self._background.discard)
+        self._background.begin(publishing)
 
     def heed(self, signal: Signal) -> None:
         if signal is Signal.LOST:
@@ -118,8 +117,7 @@ class Answers:
 
     async def close(self) -> None:
         """Give what is on its way a moment to leave."""
-        if self._background:
-            await asyncio.wait(self._background, timeout=1.0)
+        await self._background.settle()
 
     async def _back_again(self, left: float | None) -> None:
         """Wait for the connection, as long as the caller does.
@@ -136,5 +134,6 @@ def _in_short(payload: Failed) -> Failed:
     return Failed(payload.request_id, payload.code, payload.message, {}, payload.retryable)
 
 
-def _no_json(error: FormatError) -> CallError:
-    return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
+def _no_json(payload: Payload, error: FormatError) -> CallError:
+    output = payload.output if isinstance(payload, Responded) else None
+    return unwritable(output.data if isinstance(output, ResponseEnvelope) else output, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from enfold.calls.protocol import outcomes
+from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.events import Requested
 from enfold.calls.protocol.transport import Message, leads_back
@@ -13,8 +13,6 @@ from enfold.calls.worker.served import Counts, ServedCall
 from enfold.errors import CallError
 from enfold.operation import OperationSpec, OperationType
 from enfold.operation.repeats import Owner
-
-__all__ = ["FROZEN", "Gate"]
 
 FROZEN: Final = 0.5  # a loop that stood still for longer does not know how long messages have waited
 
@@ -85,7 +83,7 @@ class Gate:
         if has_enough or (running >= limits.running and waiting >= limits.waiting):
             self._counts.shed += 1
             whose = "of yours " if has_enough else ""
-            raise outcomes.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
+            raise call_failures.overloaded(f"There are too many calls {whose}to take {call.operation_id} on")
         slots[call.owner] = owned + 1
 
     def leave(self, call: ServedCall) -> None:
@@ -97,7 +95,7 @@ class Gate:
             del slots[owner]
 
     def wake(self, now: float) -> None:
-        """Called again and again; whether it was not for long is how the loop knows that it stood still."""
+        """Note that the loop runs; a long time since the last note means that it stood still."""
         if now - self._alive_at > FROZEN:
             self._frozen_for, self._suspect_until = now - self._alive_at, now + FROZEN
         self._alive_at = now

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.access import is_hidden
-from enfold.calls.protocol import outcomes
+from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import CallSettings, WorkerLimits
 from enfold.calls.protocol.delegation import Verify
 from enfold.calls.protocol.eager_task import start
@@ -18,7 +18,6 @@ from enfold.calls.protocol.events import (
     MAX_CREDITS,
     Aborted,
     Accepted,
-    Back,
     Completed,
     Credit,
     Failed,
@@ -26,6 +25,7 @@ from enfold.calls.protocol.events import (
     Payload,
     Requested,
     Responded,
+    ResultTaker,
     Resume,
     failed,
     read_event,
@@ -34,20 +34,22 @@ from enfold.calls.protocol.events import (
 )
 from enfold.calls.protocol.subjects import WORKERS, control_subject, new_boot, offer_subject, operation_of
 from enfold.calls.protocol.transport import Message, PayloadTooLargeError, Subscription, Transport
-from enfold.calls.worker.answers import Answers
+from enfold.calls.worker.answers import AnswerSender
 from enfold.calls.worker.gate import FROZEN, Gate
 from enfold.calls.worker.producer import Producer
 from enfold.calls.worker.served import Counts, OperationCounts, Served, ServedCall
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 from enfold.log import Log
-from enfold.observing import SpanStart, Watch
-from enfold.operation import Context, Identity, OperationSpec, Policy, RecordedRun
+from enfold.observing.call_record import SpanStart
+from enfold.observing.watching import Watch
+from enfold.operation import Context, Identity, OperationSpec, Policy
 from enfold.operation.repeats import OnceStore, checked_key
 from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
-__all__ = ["CallHandler"]
+if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
 
 DRAIN: Final = 30.0
 MAX_SERVED: Final = 10_000  # callers and operations that are looked up once
@@ -56,7 +58,7 @@ MAX_ENDED: Final = 256  # streams that have ended, and may be asked for their la
 _log: Final = Log("enfold.calls")
 
 
-Record: TypeAlias = Callable[[OperationSpec, dict[str, Any] | None, Identity | None], RecordedRun | None]
+Record: TypeAlias = "Callable[[OperationSpec, dict[str, Any] | None, Identity | None], RecordedRun | None]"
 
 
 class CallHandler:
@@ -84,7 +86,7 @@ class CallHandler:
         self._transport = transport
         self._settings = settings or CallSettings()
         self._gate = Gate(limits or WorkerLimits(), self.counts)
-        self._answers = Answers(transport, self._settings)
+        self._answers = AnswerSender(transport, self._settings)
         self._verify = verify
         self._record = record
         self._offers: dict[str, Subscription] = {}
@@ -106,8 +108,10 @@ class CallHandler:
         if self._control is None:
             await self._transport.connect()
             subject = control_subject(self._transport.name, self.boot, "*")
-            self._control = await self._transport.subscribe(subject, self._hear)
+            self._control = await self._transport.subscribe(subject, self._take_control)
             self._gate.vouches = self._transport.capabilities.peer_identity
+            if self._gate.vouches:
+                self.registry.reserved.close_to_strangers()
             self._gate.rewritten = self._transport.capabilities.rewrites_replies
             self._stop_watching = self.registry.watch(self._served.clear)
             self._beat()
@@ -183,7 +187,7 @@ class CallHandler:
         elif self._gate.takes(message, request):
             self._admit(message, request, None)
 
-    def _admit(self, message: Message, request: Requested, back: Back | None) -> None:
+    def _admit(self, message: Message, request: Requested, back: ResultTaker | None) -> None:
         now, gate, request_id = monotonic(), self._gate, request.request_id
         try:
             served = self._served.get(message.subject) or self._prepare(message.subject)
@@ -226,7 +230,8 @@ class CallHandler:
         operation_id = operation_of(subject)
         prepared = self._guarded.prepared(operation_id)
         counts = self.operations.setdefault(operation_id, OperationCounts())
-        may_wait = prepared.is_stream or not never_waits(prepared.operation.handler)
+        is_task = prepared.spec.durable == "required"
+        may_wait = prepared.is_stream or is_task or not never_waits(prepared.operation.handler)
         served = Served(operation_id, prepared, may_wait, counts)
         if len(self._served) >= MAX_SERVED:
             self._served.clear()
@@ -236,9 +241,9 @@ class CallHandler:
 
     def _refuse(self, message: Message, request: Requested, error: CallError) -> None:
         self._answers.say(self._answers.tell(message.reply or "", failed(request.request_id, error)))
-        self._tell_refusal(request, message.identity, error)
+        self._observe_refusal(request, message.identity, error)
 
-    def _tell_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
+    def _observe_refusal(self, request: Requested, identity: Identity | None, error: CallError) -> None:
         self._observers.refused(
             "calls",
             error.code,
@@ -288,9 +293,9 @@ class CallHandler:
         finally:
             self._finish(call, error)
             if watch is not None:
-                self._tell(watch, call, error)
+                self._observe_end(watch, call, error)
 
-    def _tell(self, watch: Watch, call: ServedCall, error: CallError | None) -> None:
+    def _observe_end(self, watch: Watch, call: ServedCall, error: CallError | None) -> None:
         """Tell the observers of a call that has ended."""
         if error is not None:
             watch.fail(error)
@@ -394,9 +399,9 @@ class CallHandler:
     def _expire(self, call: ServedCall) -> None:
         self.counts.expired += 1
         self._forget(call)
-        error = outcomes.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
+        error = call_failures.timed_out(call.operation_id, idempotent=call.prepared.spec.idempotent)
         self._answers.say(self._answers.tell(call.reply, failed(call.request.request_id, error)))
-        self._tell_refusal(call.request, call.identity, error)
+        self._observe_refusal(call.request, call.identity, error)
 
     # publishing
 
@@ -415,7 +420,7 @@ class CallHandler:
         """Refuse an item here that the transport would not take: once numbered it would have to be sent."""
         limit = self._transport.capabilities.max_payload
         if size > limit:
-            raise outcomes.too_large(operation_id, PayloadTooLargeError(size, limit), "result")
+            raise call_failures.payload_too_large(operation_id, PayloadTooLargeError(size, limit), "result")
 
     async def _accept(self, call: ServedCall) -> None:
         call.is_accepted = True
@@ -429,7 +434,7 @@ class CallHandler:
 
     # what callers say, and time
 
-    def _hear(self, message: Message) -> None:
+    def _take_control(self, message: Message) -> None:
         """Take what a caller says of a call of theirs; the id in the subject is the secret that proves it is theirs."""
         if message.signal is not None:
             self._answers.heed(message.signal)
@@ -508,4 +513,6 @@ def as_started(error: CallError) -> CallError:
     if "started" not in error.details:
         return error
     details = {key: value for key, value in error.details.items() if key != "started"}
-    return CallError(error.code, error.message, details, error.retryable)
+    started = CallError(error.code, error.message, details, error.retryable)
+    started.row = error.row
+    return started

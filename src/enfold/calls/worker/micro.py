@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,12 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.calls.protocol.eager_task import start
+from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.subjects import SERVICES, WORKERS, offer_subject
 from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError
 from enfold.calls.worker.handler import CallHandler
-
-__all__ = ["MicroService"]
+from enfold.calls.worker.served import OperationCounts
 
 _NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -29,7 +27,7 @@ class MicroService:
         self._about = {"name": _NAME.sub("_", service), "id": handler.boot, "version": version}
         self._started = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         self._subscriptions: list[Subscription] = []
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Background()
 
     async def start(self) -> None:
         """Listen under each name the conventions know; a transport that forbids it is served without."""
@@ -53,10 +51,7 @@ class MicroService:
         def receive(message: Message) -> None:
             # Only inboxes are answered: nobody can make us speak to an operation.
             if message.signal is None and message.reply is not None and message.reply.startswith("_INBOX."):
-                task = start(self._answer(message.reply, content()))
-                if task is not None:
-                    self._answering.add(task)
-                    task.add_done_callback(self._answering.discard)
+                self._answering.begin(self._answer(message.reply, content()))
 
         return receive
 
@@ -66,27 +61,22 @@ class MicroService:
         except TransportError:
             return
 
+    def _response(self, verb: str, **more: Any) -> dict[str, Any]:
+        about = {"type": f"io.nats.micro.v1.{verb}_response", **self._about}
+        return {**about, "metadata": {"peer": self._transport.name}, **more}
+
     def _ping(self) -> dict[str, Any]:
-        return {"type": "io.nats.micro.v1.ping_response", **self._about, "metadata": {"peer": self._transport.name}}
+        return self._response("ping")
 
     def _info(self) -> dict[str, Any]:
         endpoints = [self._endpoint(operation_id) for operation_id in self._handler.offered]
-        kind = "io.nats.micro.v1.info_response"
-        return {
-            "type": kind,
-            **self._about,
-            "metadata": {"peer": self._transport.name},
-            "description": "",
-            "endpoints": endpoints,
-        }
+        return self._response("info", description="", endpoints=endpoints)
 
     def _stats(self) -> dict[str, Any]:
         endpoints = [
             {**self._endpoint(operation_id), **self._figures(operation_id)} for operation_id in self._handler.offered
         ]
-        kind = "io.nats.micro.v1.stats_response"
-        about = {"type": kind, **self._about, "metadata": {"peer": self._transport.name}, "started": self._started}
-        return {**about, "endpoints": endpoints}
+        return self._response("stats", started=self._started, endpoints=endpoints)
 
     def _endpoint(self, operation_id: str) -> dict[str, Any]:
         spec = self._handler.registry.get_spec(operation_id)
@@ -98,15 +88,7 @@ class MicroService:
         }
 
     def _figures(self, operation_id: str) -> dict[str, Any]:
-        counts = self._handler.operations.get(operation_id)
-        if counts is None:
-            return {
-                "num_requests": 0,
-                "num_errors": 0,
-                "last_error": "",
-                "processing_time": 0,
-                "average_processing_time": 0,
-            }
+        counts = self._handler.operations.get(operation_id) or OperationCounts()
         nanoseconds = int(counts.seconds * 1e9)
         return {
             "num_requests": counts.requests,

@@ -16,20 +16,19 @@ from enfold.calls.transports.nats_permissions import BUCKET
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.idempotency.first_results import KEEP, PER_IDENTITY, KeyQuota, not_ended_yet, refuse_other_input
-from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
+from enfold.idempotency.outcomes import Outcome, failure, outcome_of, result_of
 from enfold.operation import new_request_id
 from enfold.operation.repeats import EntryKey, Run
-
-__all__ = ["NATSOnceStore"]
 
 T = TypeVar("T")
 
 PAUSE: Final = 0.05
+PATIENCE: Final = 10.0  # seconds that a server may be away before a call is refused that has not begun
 LEASE_MARGIN: Final = 1.0
 MAX_WATCHED: Final = 10_000
 
 
-class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class _FirstCall(msgspec.Struct, frozen=True, omit_defaults=True):
     owner: str
     digest: str
     lease: float  # seconds after which whoever has watched it all the while may take it over
@@ -55,14 +54,12 @@ class NATSOnceStore:
         self,
         transport: NATSTransport,
         *,
-        bucket: str = BUCKET,
         keep: float = KEEP,
         per_identity: int = PER_IDENTITY,
         replicas: int = 1,
     ) -> None:
         """`per_identity` is how many keys of one identity this worker writes within `keep` seconds."""
         self._transport = transport
-        self._bucket = bucket
         self._keep = keep
         self._quota = KeyQuota(keep, per_identity)
         self._replicas = replicas
@@ -75,9 +72,10 @@ class NATSOnceStore:
         # The operation stands before the key: the server lets only those write there who serve it.
         name = f"{key.operation_id}.{key.digest()}"
         ends_at = time.monotonic() + ttl
-        entry = _Entry(new_request_id(), digest, ttl + LEASE_MARGIN)
+        entry = _FirstCall(new_request_id(), digest, ttl + LEASE_MARGIN)
         while True:
-            revision = await self._patiently(lambda: self._take(name, entry), ends_at)
+            patience = min(ends_at, time.monotonic() + PATIENCE)
+            revision = await self._patiently(lambda: self._take(name, entry), patience)
             if revision is not None:
                 self._watched.pop(name, None)
                 return await self._run_first(name, entry, revision, partial(self._counted, key, run), ends_at)
@@ -100,20 +98,29 @@ class NATSOnceStore:
             raise
 
     async def _run_first(
-        self, key: str, entry: _Entry, revision: int, run: Run, ends_at: float
+        self, key: str, entry: _FirstCall, revision: int, run: Run, ends_at: float
     ) -> ResponseEnvelope[Any]:
         try:
             outcome = await outcome_of(run)
         except BaseException:
             await asyncio.shield(self._give_back(key))
             raise
-        done = msgspec.structs.replace(entry, outcome=outcome)
+        done = self._bounded(msgspec.structs.replace(entry, outcome=outcome))
         await self._patiently(lambda: self._write(key, done, revision), ends_at)
         return result_of(outcome)
 
+    def _bounded(self, entry: _FirstCall) -> _FirstCall:
+        """The entry as the server takes it: of a result that is too large, repeats hear that it was there."""
+        size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
+        if size <= limit:
+            return entry
+        message = f"The first call with this key has ended; its result has {size} bytes, more than the {limit} kept"
+        told = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "result", "size": size, "limit": limit})
+        return msgspec.structs.replace(entry, outcome=failure(told))
+
     # one step each, which may fail while the servers change places
 
-    async def _take(self, key: str, entry: _Entry) -> int | None:
+    async def _take(self, key: str, entry: _FirstCall) -> int | None:
         """The revision under which the entry is ours; None where it is another's, who may still be at it."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
@@ -123,7 +130,7 @@ class NATSOnceStore:
             return int(await bucket.create(key, data))
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
             found = await bucket.get(key)
-            held = msgspec.json.decode(found.value, type=_Entry)
+            held = msgspec.json.decode(found.value, type=_FirstCall)
             if held.owner == entry.owner:
                 return int(found.revision)  # our own, whose confirmation was lost
             if held.outcome is None and self._watching(key).for_how_long(found.revision) > held.lease:
@@ -145,11 +152,11 @@ class NATSOnceStore:
             found = await (await self._open()).get(key)
         except KeyNotFoundError:
             return None
-        held = msgspec.json.decode(found.value, type=_Entry)
+        held = msgspec.json.decode(found.value, type=_FirstCall)
         refuse_other_input(held.digest, digest)
         return held.outcome
 
-    async def _write(self, key: str, entry: _Entry, revision: int) -> bool:
+    async def _write(self, key: str, entry: _FirstCall, revision: int) -> bool:
         from nats.js.errors import KeyWrongLastSequenceError
 
         with suppress(KeyWrongLastSequenceError):  # written already, and only the confirmation was lost
@@ -187,8 +194,8 @@ class NATSOnceStore:
             await self._transport.connect()
             stream = self._transport.client.jetstream(timeout=1)
             try:
-                self._opened = await stream.key_value(self._bucket)
+                self._opened = await stream.key_value(BUCKET)
             except NotFoundError:
-                config = KeyValueConfig(self._bucket, ttl=self._keep, replicas=self._replicas, direct=True)
+                config = KeyValueConfig(BUCKET, ttl=self._keep, replicas=self._replicas, direct=True)
                 self._opened = await stream.create_key_value(config)
         return self._opened

@@ -12,8 +12,6 @@ from enfold.calls.protocol.call_settings import CallSettings
 from enfold.calls.protocol.events import MAX_CREDITS
 from enfold.calls.protocol.transport import DisconnectedError, OverloadedError
 
-__all__ = ["Producer"]
-
 REMEMBERED: Final = 64
 
 Publish: TypeAlias = Callable[[bytes], Coroutine[Any, Any, None]]

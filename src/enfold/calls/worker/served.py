@@ -7,13 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from enfold.calls.protocol.events import Back, Requested
+from enfold.calls.protocol.events import Requested, ResultTaker
 from enfold.calls.worker.producer import Producer
 from enfold.operation import Context, Identity
 from enfold.operation.repeats import Owner
 from enfold.runtime import PreparedOperation
-
-__all__ = ["Counts", "OperationCounts", "Served", "ServedCall"]
 
 
 class Served(msgspec.Struct, frozen=True):
@@ -54,7 +52,7 @@ class ServedCall(msgspec.Struct, eq=False):
     peer: str | None
     owner: Owner  # whose slot it has
     reply: str
-    back: Back | None  # who hears the result, where that is in this process
+    back: ResultTaker | None  # who hears the result, where that is in this process
     deadline: float | None
     arrived_at: float
     spoke_at: float

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from enfold.schema.cast import kinds
-from enfold.schema.cast.check_code import dead_reference
 from enfold.schema.cast.failure import cannot_create, too_deep, too_large
-from enfold.schema.cast.javascript import clone, spread
-from enfold.schema.cast.kinds import MISSING, Kind
-from enfold.schema.cast.typebox_check import Checks, Memo
+from enfold.schema.cast.javascript import spread
+from enfold.schema.cast.kinds import Kind, KindName
+from enfold.schema.cast.typebox_check import Answers, Checks, dead_reference
+from enfold.schema.nodes.node import MISSING
+from enfold.schema.nodes.own import clone
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
 _MOST_CREATED: Final = 100_000
@@ -24,26 +24,25 @@ _ENDLESS: Final = "Cannot create recursive type as it appears possibly infinite.
 class Creator:
     """Creates values during one cast, and counts them."""
 
-    def __init__(self, document: kinds.CastSchema, checks: Checks, memo: Memo) -> None:
-        self._document = document
+    def __init__(self, checks: Checks, answers: Answers) -> None:
         self._checks = checks
-        self._memo = memo
+        self._answers = answers
         self._created = 0
         self._recursions = 0
-        self._under_way: list[kinds.Ref] = []
+        self._under_way: list[Kind] = []
 
     def create(self, node: Kind) -> Any:
         self._recursions = 0
         self._under_way.clear()
         return self.part(node)
 
-    def part(self, node: Kind) -> Any:
+    def part(self, node: Any) -> Any:
         self.spend(1)
-        if isinstance(node, kinds.Ref) and node.to_ancestor:
+        if node.to_ancestor:
             self._count_recursion()
         if node.default is not MISSING:
             return clone(node.default)
-        return _CREATORS[type(node)](self, node)
+        return _CREATORS[node.kind](self, node)
 
     def spend(self, count: float) -> None:
         self._created += int(count)
@@ -51,24 +50,18 @@ class Creator:
             raise too_large("The value")
 
     def check(self, node: Kind, value: Any) -> bool:
-        return self._checks[node.number](value, self._memo)
+        return self._checks.fits(node, value, self._answers)
 
-    def target(self, node: kinds.Ref) -> Any:
+    def target(self, node: Kind) -> Any:
         """What a reference points to, created; whoever comes by again before that is done would never come back."""
-        slots = [other.slot for other in self._under_way]
-        if node.slot in slots:
-            circle = [node, *self._under_way[slots.index(node.slot) :]]
+        targets = [other.target for other in self._under_way]
+        if node.target in targets:
+            circle = [node, *self._under_way[targets.index(node.target) :]]
             raise cannot_create(_ENDLESS) if any(other.to_ancestor for other in circle) else too_deep()
         self._under_way.append(node)
-        value = self.part(self.follow(node))
+        value = self.part(follow(node))
         self._under_way.pop()
         return value
-
-    def follow(self, node: Kind) -> Kind:
-        target = self._document.follow(node)
-        if isinstance(target, kinds.Reference):
-            raise dead_reference(target)
-        return target
 
     def _count_recursion(self) -> None:
         self._recursions += 1
@@ -76,42 +69,49 @@ class Creator:
             raise cannot_create(_ENDLESS)
 
 
-def _string(_: Creator, node: kinds.String) -> str:
+def follow(node: Kind) -> Kind:
+    """What a reference points to; a CastError where that is nothing, or itself."""
+    if node.followed.is_reference:
+        raise dead_reference(node.followed)
+    return node.followed
+
+
+def _string(_: Creator, node: Kind) -> str:
     if node.pattern is not None:
         raise cannot_create("String types with patterns must specify a default value")
-    size = int(node.minimum_length or 0)
+    size = int(node.min_length or 0)
     if size > _LONGEST_TEXT:
         raise too_large("The value")
     return " " * size
 
 
-def _number(_: Creator, node: kinds.Number) -> float:
+def _number(_: Creator, node: Kind) -> float:
     return 0 if node.minimum is None else node.minimum
 
 
-def _object(creator: Creator, node: kinds.Object) -> dict[str, Any]:
-    return {name: creator.part(part) for name, part in node.properties.items() if name in node.required}
+def _object(creator: Creator, node: Kind) -> dict[str, Any]:
+    return {name: creator.part(part) for name, part in (node.properties or {}).items() if name in node.needed}
 
 
-def _array(creator: Creator, node: kinds.Array) -> list[Any]:
+def _array(creator: Creator, node: Kind) -> list[Any]:
     if node.unique:
         raise cannot_create("Array with the uniqueItems constraint requires a default value")
     if node.contains is not None:
         raise cannot_create("Array with the contains constraint requires a default value")
-    return [creator.part(node.items) for _ in range(int(node.minimum_size or 0))]
+    return [creator.part(node.items) for _ in range(int(node.min_items or 0))]
 
 
-def _tuple(creator: Creator, node: kinds.Tuple) -> list[Any]:
-    return [creator.part(part) for part in node.items]
+def _tuple(creator: Creator, node: Kind) -> list[Any]:
+    return [creator.part(part) for part in node.prefix]
 
 
-def _union(creator: Creator, node: kinds.Union) -> Any:
-    return creator.part(node.variants[0])
+def _union(creator: Creator, node: Kind) -> Any:
+    return creator.part(node.any_of[0])
 
 
-def _intersect(creator: Creator, node: kinds.Intersect) -> Any:
+def _intersect(creator: Creator, node: Kind) -> Any:
     value: Any = {}
-    for member in node.members:
+    for member in node.all_of:
         part = creator.part(member)
         # To JavaScript null is an object, and an array too.
         value = {**spread(value), **spread(part)} if isinstance(part, dict | list | None) else part
@@ -120,30 +120,34 @@ def _intersect(creator: Creator, node: kinds.Intersect) -> Any:
     return value
 
 
-def _never(_: Creator, __: kinds.Never) -> Any:
+def _never(_: Creator, __: Kind) -> Any:
     raise cannot_create("Never types cannot be created. Consider using a default value.")
 
 
-def _not(_: Creator, __: kinds.Not) -> Any:
+def _not(_: Creator, __: Kind) -> Any:
     raise cannot_create("Not types must have a default value")
 
 
-_CREATORS: Final[dict[type[Kind], Callable[[Creator, Any], Any]]] = {
-    kinds.Unknown: lambda _, __: {},
-    kinds.Never: _never,
-    kinds.Not: _not,
-    kinds.Null: lambda _, __: None,
-    kinds.Boolean: lambda _, __: False,
-    kinds.String: _string,
-    kinds.Number: _number,
-    kinds.Literal: lambda _, node: clone(node.value),
-    kinds.Enum: lambda _, node: clone(node.values[0]),
-    kinds.Object: _object,
-    kinds.Record: lambda _, __: {},
-    kinds.Array: _array,
-    kinds.Tuple: _tuple,
-    kinds.Union: _union,
-    kinds.Intersect: _intersect,
-    kinds.Ref: Creator.target,
-    kinds.Import: lambda creator, node: creator.part(creator.follow(node)),
+def _first_value(_: Creator, node: Kind) -> Any:
+    return clone((node.enum or [None])[0])
+
+
+_CREATORS: Final[dict[KindName, Callable[[Creator, Any], Any]]] = {
+    "Unknown": lambda _, __: {},
+    "Never": _never,
+    "Not": _not,
+    "Null": lambda _, __: None,
+    "Boolean": lambda _, __: False,
+    "String": _string,
+    "Number": _number,
+    "Literal": _first_value,
+    "Enum": _first_value,
+    "Object": _object,
+    "Record": lambda _, __: {},
+    "Array": _array,
+    "Tuple": _tuple,
+    "Union": _union,
+    "Intersect": _intersect,
+    "Ref": Creator.target,
+    "Import": lambda creator, node: creator.part(follow(node)),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CastError", "bad_pattern", "cannot_cast", "cannot_create", "too_deep", "too_large", "unknown_reference"]
-
 
 class CastError(ValueError):
     """A value that cannot be cast: `kind` is the name of the error TypeBox throws, the text is its message."""

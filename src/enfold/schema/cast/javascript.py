@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, Final
 
 from enfold.schema.cast.failure import CastError, bad_pattern
-from enfold.schema.cast.kinds import MISSING
+from enfold.schema.nodes.node import MISSING
 from enfold.schema.nodes.pattern import PatternError, compile_pattern
 
 # The bytes TypeBox's hash puts before each value, by type.
@@ -28,13 +29,18 @@ def is_multiple(value: float, divisor: float) -> bool:
         return False
 
 
-def matcher(source: str) -> Callable[[Any], bool]:
-    """A function that searches a text for a pattern; a pattern that is none raises when it is first asked."""
-    try:
-        search = compile_pattern(source).search
-    except PatternError as error:
-        return _refusing(bad_pattern(source, str(error)))
-    return lambda text: type(text) is str and search(text) is True
+class JavaScriptPattern:
+    """A pattern to be searched for; one that is none raises when it is first asked."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    @cached_property
+    def search(self) -> Callable[[str], bool | None]:
+        try:
+            return compile_pattern(self.source).search
+        except PatternError as error:
+            return _refusing(bad_pattern(self.source, str(error)))
 
 
 def _refusing(error: CastError) -> Callable[[Any], bool]:
@@ -53,12 +59,6 @@ def is_unique(items: list[Any]) -> bool:
             return False
         seen.add(key)
     return True
-
-
-def among(expected: list[Any]) -> Callable[[Any], bool]:
-    """A comparison with objects and arrays, which no kind of TypeBox has: equal JSON is equal."""
-    keys = frozenset(map(_hashed, expected))
-    return lambda value: isinstance(value, dict | list) and _hashed(value) in keys
 
 
 def _hashed(value: Any) -> bytes:
@@ -132,21 +132,8 @@ def own_values(value: Any) -> Iterable[tuple[str, Any]]:
     return (as_object(value) or {}).items()
 
 
-def own_names(value: Any) -> Iterable[str]:
-    return [name for name, _ in own_values(value)]
-
-
 def spread(value: Any) -> dict[str, Any]:
     """What `{...value}` gives."""
     if isinstance(value, str | list):
         return {str(i): item for i, item in enumerate(value)}
     return dict(value) if isinstance(value, dict) else {}
-
-
-def clone(value: Any) -> Any:
-    """A copy of a JSON value that shares nothing with it that can change."""
-    if isinstance(value, dict):
-        return {key: clone(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clone(item) for item in value]
-    return value

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from enfold.schema.cast.failure import too_deep
-from enfold.schema.cast.kinds import CastSchema
-from enfold.schema.cast.mapping import read_schema
-from enfold.schema.cast.typebox_check import Checks, Memo
+from enfold.schema.cast.kinds import Kind
+from enfold.schema.cast.mapping import read_kinds
+from enfold.schema.cast.typebox_check import Checks
 from enfold.schema.cast.visit import Caster
 from enfold.schema.nodes.budget import shared_effort
 from enfold.schema.nodes.own import own_copy
@@ -30,17 +30,15 @@ def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
 
 
 def _cast(plan: _Plan, value: Any) -> Any:
-    memo: Memo = {} if plan.needs_memo else None
-    if plan.checks[plan.root](value, memo):
+    answers = plan.checks.no_answers()
+    if plan.checks.fits(plan.root, value, answers):
         return value
-    return Caster(plan.document, plan.checks, memo).cast(value)
+    return Caster(plan.checks, answers).cast(plan.root, value)
 
 
 class _Plan(msgspec.Struct, frozen=True, eq=False):
-    document: CastSchema
+    root: Kind
     checks: Checks
-    root: int
-    needs_memo: bool
 
 
 class _Plans:
@@ -79,9 +77,8 @@ def _content(schema: Any) -> bytes | None:
 
 
 def _make_plan(schema: Any) -> _Plan:
-    document = read_schema(own_copy(schema))
-    checks = Checks(document)
-    return _Plan(document, checks, document.root.number, checks.needs_memo)
+    kinds = read_kinds(own_copy(schema))
+    return _Plan(kinds[0], Checks(kinds))
 
 
-_plans: Final = _Plans(most=1_000, most_parts=500_000)
+_plans: Final = _Plans(most=1_000, most_parts=200_000)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from enfold.schema.checks.generate import CheckWriter, either
-from enfold.schema.checks.python_text import Function, Program
+from enfold.schema.checks.python_text import Answers, Function, Program
 from enfold.schema.nodes.graph import in_place
-from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
+from enfold.schema.nodes.node import MISSING, MOST_NODES, SILENT, Node
 from enfold.schema.nodes.traits import (
     accepted,
     alternatives_exclude,
@@ -24,9 +24,7 @@ from enfold.schema.nodes.traits import (
     with_all_in_place,
 )
 
-__all__ = ["CleanWriter"]
-
-Unchanged = Callable[[Node, Any], bool]
+Unchanged = Callable[[Node, Any, Answers | None], bool]
 
 
 class CleanWriter(CheckWriter):
@@ -72,8 +70,9 @@ class CleanWriter(CheckWriter):
         function.refuse_unless(self.by_repair(node, variable))
 
     def by_repair(self, node: Node, variable: str) -> str:
-        stays = self.program.constant(lambda value: self.unchanged(node, value))
-        return f"(is_plain({variable}) and {self.checks.expression(node, variable)} and {stays}({variable}))"
+        stays = self.program.constant(lambda value, answers=None: self.unchanged(node, value, answers))
+        asked = self.program.call(stays, variable)
+        return f"(is_plain({variable}) and {self.checks.expression(node, variable)} and {asked})"
 
     def choice(self, function: Function, node: Node, variable: str) -> None:
         if node.one_of and not alternatives_exclude(node.one_of):
@@ -198,5 +197,5 @@ def _is_only_shape(part: Node) -> bool:
     """Whether types, properties and required names are all that a part says."""
     bare = Node(part.index, types=part.types, properties=part.properties, required=part.required)
     bare.prefix, bare.items = part.prefix, part.items
-    ignored = ("default", "shared", "name", "all_of", "trouble", "endless", "discriminator")
+    ignored = SILENT | {"all_of", "trouble", "endless", "unmatched"}
     return all(getattr(bare, field) == getattr(part, field) for field in part.__struct_fields__ if field not in ignored)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
+from enfold.schema.checks.python_text import Answers
 from enfold.schema.nodes.node import Node
+from enfold.schema.nodes.traits import branches, dependents
 
 if TYPE_CHECKING:
     from enfold.schema.checks.generate import CheckWriter
 
-__all__ = ["fits_unevaluated"]
-
-Answers = dict[Any, bool] | None
 Fits = Callable[[Node, Any], bool]
 
 
 def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
     """A function that tells whether what a value has left over fits the node's unevaluated schemas."""
 
-    def rest_fits(value: Any, answers: Answers = None) -> bool:
+    def rest_fits(value: Any, answers: Answers | None = None) -> bool:
         def fits(part: Node, item: Any) -> bool:
             return writer.program.ask(writer.function(part), item, answers)
 
@@ -73,13 +72,5 @@ def applying(node: Node, value: Any, fits: Fits) -> Iterator[Node]:
         yield part
         waiting.extend(part.all_of)
         waiting.extend(variant for variant in part.any_of + part.one_of if fits(variant, value))
-        waiting.extend(_branches(part, value, fits))
-        if type(value) is dict:
-            waiting.extend(child for name, child in part.dependent_schemas.items() if name in value)
-
-
-def _branches(node: Node, value: Any, fits: Fits) -> list[Node]:
-    if node.if_ is None:
-        return []
-    taken = [node.if_, node.then] if fits(node.if_, value) else [node.else_]
-    return [part for part in taken if part is not None]
+        waiting.extend(branches(part, lambda tested: fits(tested, value)))
+        waiting.extend(dependents(part, value))

@@ -8,8 +8,8 @@ from operator import itemgetter
 from typing import Any, Final
 
 from enfold.schema.checks.evaluated import fits_unevaluated
-from enfold.schema.checks.python_text import Function, Program
-from enfold.schema.nodes.compare import all_differ, is_multiple, standing_for
+from enfold.schema.checks.python_text import Function, Memory, Program
+from enfold.schema.nodes.compare import all_differ, bounds_of, is_multiple, standing_for
 from enfold.schema.nodes.node import CONTAINERS, TYPES, Node
 from enfold.schema.nodes.traits import (
     accepted,
@@ -22,8 +22,6 @@ from enfold.schema.nodes.traits import (
     says_types,
 )
 from enfold.schema.plain import is_plain
-
-__all__ = ["MANY", "CheckWriter", "either", "new_program"]
 
 # Fewer properties than this are taken one by one; more than many are asked for in loops.
 FEW: Final = 4
@@ -40,7 +38,7 @@ class CheckWriter:
     """Writes statements that return False where JSON Schema says that a value is not valid."""
 
     prefix = "c"
-    at_first = True  # a node that meets itself on the same value adds no demand
+    at_first: bool | None = True  # a node that meets itself on the same value adds no demand
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -48,7 +46,7 @@ class CheckWriter:
     def function(self, node: Node) -> str:
         """The name of a function for this node."""
         name = f"{self.prefix}{node.index}"
-        self.program.declare(name, lambda function: self.write(function, node, "v"), at_first=self.at_first)
+        self.program.declare(name, lambda function: self.write(function, node, "v"), Memory(self.at_first))
         return name
 
     def place(self, function: Function, node: Node, variable: str) -> None:
@@ -62,7 +60,7 @@ class CheckWriter:
                 self.write(function, node, variable)
 
     def expression(self, node: Node, variable: str) -> str:
-        """The same as an expression."""
+        """The expression that tells whether the variable fits the node."""
         if is_leaf(node):
             return self.scalar(node, variable)
         return self.program.call(self.function(node), variable)
@@ -204,26 +202,18 @@ class CheckWriter:
         return test
 
     def text_limits(self, node: Node, variable: str) -> list[str]:
-        limits = []
-        if node.min_length:
-            limits.append(f"len({variable}) >= {self.program.literal(node.min_length)}")
-        if node.max_length is not None:
-            limits.append(f"len({variable}) <= {self.program.literal(node.max_length)}")
+        limits = self.sizes(node.min_length, node.max_length, variable)
         if node.pattern is not None:
             limits.append(f"{self.program.constant(node.pattern.search)}({variable}) is True")
         return limits
 
+    def sizes(self, fewest: int | None, most: int | None, variable: str) -> list[str]:
+        limits = [f"len({variable}) >= {self.program.literal(fewest)}"] if fewest else []
+        return limits if most is None else [*limits, f"len({variable}) <= {self.program.literal(most)}"]
+
     def number_limits(self, node: Node, variable: str) -> list[str]:
-        bounds = (
-            (">=", node.minimum),
-            ("<=", node.maximum),
-            (">", node.exclusive_minimum),
-            ("<", node.exclusive_maximum),
-        )
-        limits = [f"{variable} {sign} {self.program.literal(bound)}" for sign, bound in bounds if bound is not None]
-        if node.multiple_of is not None:
-            limits.append(f"is_multiple({variable}, {self.program.literal(node.multiple_of)})")
-        return limits
+        literal = self.program.literal
+        return [bound.source.format(v=variable, limit=literal(limit)) for bound, limit in bounds_of(node)]
 
     def member(self, values: list[Any], variable: str) -> str:
         """Whether the variable is one of the values; each kind is asked in its own way because True equals 1."""
@@ -250,10 +240,7 @@ class CheckWriter:
     # Arrays.
 
     def array(self, function: Function, node: Node, variable: str) -> None:
-        if node.min_items:
-            function.refuse_if(f"len({variable}) < {self.program.literal(node.min_items)}")
-        if node.max_items is not None:
-            function.refuse_if(f"len({variable}) > {self.program.literal(node.max_items)}")
+        self.refuse_sizes(function, node.min_items, node.max_items, variable)
         if node.unique:
             function.refuse_unless(f"all_differ({variable})")
         if node.contains is not None:
@@ -261,22 +248,31 @@ class CheckWriter:
         self.prefix_items(function, node, variable)
         self.rest_of_items(function, node, variable)
 
+    def refuse_sizes(self, function: Function, fewest: int | None, most: int | None, variable: str) -> None:
+        for limit in self.sizes(fewest, most, variable):
+            function.refuse_unless(limit)
+
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
         count, item = function.fresh(), function.fresh()
         function.line(f"{count} = 0")
         with function.block(f"for {item} in {variable}:"):
             function.line(f"if {self.expression(wanted, item)}: {count} += 1")
-        least = 1 if node.min_contains is None else node.min_contains
-        function.refuse_if(f"{count} < {self.program.literal(least)}")
+        function.refuse_if(f"{count} < {self.program.literal(self.least_contained(node))}")
         if node.max_contains is not None:
             function.refuse_if(f"{count} > {self.program.literal(node.max_contains)}")
+
+    def least_contained(self, node: Node) -> float:
+        return 1 if node.min_contains is None else node.min_contains
 
     def prefix_items(self, function: Function, node: Node, variable: str) -> None:
         for position, child in enumerate(node.prefix):
             with function.block(f"if len({variable}) > {position}:"):
-                item = function.fresh()
-                function.line(f"{item} = {variable}[{position}]")
-                self.place(function, child, item)
+                self.prefix_item(function, child, position, variable)
+
+    def prefix_item(self, function: Function, child: Node, position: int, variable: str) -> None:
+        item = function.fresh()
+        function.line(f"{item} = {variable}[{position}]")
+        self.place(function, child, item)
 
     def rest_of_items(self, function: Function, node: Node, variable: str) -> None:
         if node.items is None:
@@ -296,10 +292,7 @@ class CheckWriter:
     # Objects.
 
     def object(self, function: Function, node: Node, variable: str) -> None:
-        if node.min_properties:
-            function.refuse_if(f"len({variable}) < {self.program.literal(node.min_properties)}")
-        if node.max_properties is not None:
-            function.refuse_if(f"len({variable}) > {self.program.literal(node.max_properties)}")
+        self.refuse_sizes(function, node.min_properties, node.max_properties, variable)
         for name, needed in node.dependent_required.items():
             with function.block(f"if {name!r} in {variable}:"):
                 for other in needed:

@@ -14,8 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["Function", "Program"]
-
 # A generated function may hold so many lines before the rest moves into functions of its own.
 _LONG: Final = 3_000
 # CPython allows twenty nested blocks; one level of a value takes up to three.
@@ -31,6 +29,7 @@ class Function:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.lines: list[str] = []
+        self.parameters = ""  # beside the value
         self.ending = "return True"
         self.looks_up = False  # whether a missing key may raise inside
         self._depth = 0
@@ -85,7 +84,7 @@ class Function:
             lines = ["try:", *(f"    {line}" for line in lines), "except KeyError:", "    return False"]
         body = "\n".join(f"    {line}" for line in lines)
         defaults = "".join(f", {name}={name}" for name in self.defaults())
-        return f"def f(v{self.program.also}{defaults}):\n{body}\n"
+        return f"def f(v{self.parameters}{self.program.also}{defaults}):\n{body}\n"
 
     def defaults(self) -> dict[str, Any]:
         """What is passed by default: in a loop it pays to have the types as local names."""
@@ -95,11 +94,32 @@ class Function:
 Write = Callable[[Function], None]
 
 
+class StepsLeft(msgspec.Struct):
+    """What may still be tried."""
+
+    count: int
+
+
+class Answers(dict[tuple[str, int], tuple[bool, Any]]):
+    """Answers by function and identity of the value; each is kept with its value, so that no other takes its identity.
+
+    `steps_left` is what repairs may still try while an answer is looked for, once the first of them has begun.
+    """
+
+    steps_left: StepsLeft | None = None
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Says that the answers of a function are remembered; `at_first` is its answer while it is still being found, if it has one."""
+
+    at_first: bool | None
+
+
 class _Waiting(msgspec.Struct, frozen=True):
-    """A function that nobody has called yet; `at_first` is its answer while it is still being found."""
+    """A function that nobody has called yet."""
 
     write: Write
-    at_first: bool | None
+    memory: Memory | None
 
 
 class Program:
@@ -134,11 +154,11 @@ class Program:
             return repr(value)
         return self.constant(value)
 
-    def declare(self, name: str, write: Write, *, at_first: bool | None = None) -> None:
+    def declare(self, name: str, write: Write, memory: Memory | None = None) -> None:
         """Make a function known; it is written when it is first called."""
         if name in self.namespace:
             return
-        self._waiting[name] = _Waiting(write, at_first)
+        self._waiting[name] = _Waiting(write, memory)
 
         def compile_and_call(*arguments: Any) -> Any:
             self._compile(name)
@@ -157,9 +177,9 @@ class Program:
     def standalone(self, name: str) -> Callable[[Any], Any]:
         """A function to be called with the value alone."""
         function = self.function(name)
-        return (lambda value: function(value, {})) if self.remembers else function
+        return (lambda value: function(value, Answers())) if self.remembers else function
 
-    def ask(self, name: str, value: Any, answers: dict[Any, bool] | None) -> bool:
+    def ask(self, name: str, value: Any, answers: Answers | None) -> bool:
         """Call a function on behalf of another, with the answers so far."""
         inner = self.namespace[name]
         return inner(value) if answers is None else inner(value, answers)  # type: ignore[no-any-return]  # generated
@@ -173,8 +193,8 @@ class Program:
         # A copy of the code: the interpreter tunes code to the names around it, and those differ.
         code, defaults = _code(writing.text()).replace(co_name=name), tuple(writing.defaults().values())
         function: Callable[..., Any] = FunctionType(code, self.namespace, name, defaults)
-        if self.remembers and waiting.at_first is not None:
-            function = _remembering(function, name, at_first=waiting.at_first)
+        if self.remembers and waiting.memory is not None:
+            function = _remembering(function, name, waiting.memory.at_first)
         self.namespace[name] = function
         self._waiting.pop(name, None)
 
@@ -194,15 +214,18 @@ def _compiled(text: str) -> CodeType:
     return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
-def _remembering(function: Callable[..., bool], name: str, *, at_first: bool) -> Callable[..., bool]:
-    """The function with a memory: `at_first` is its answer while it is still being found."""
+def _remembering(function: Callable[..., bool], name: str, at_first: bool | None) -> Callable[..., bool]:
+    """The function with a memory."""
 
-    def remembering(value: Any, answers: dict[Any, bool]) -> bool:
+    def remembering(value: Any, answers: Answers) -> bool:
         key = (name, id(value))
-        answer = answers.get(key)
-        if answer is None:
-            answers[key] = at_first
-            answer = answers[key] = function(value, answers)
-        return answer
+        known = answers.get(key)
+        if known is None:
+            if at_first is not None:
+                answers[key] = at_first, value
+            answer = function(value, answers)
+            answers[key] = answer, value
+            return answer
+        return known[0]
 
     return remembering

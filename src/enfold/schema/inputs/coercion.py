@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from decimal import Decimal, InvalidOperation
+from operator import is_
 from typing import Any, Final
 
 import msgspec
 
-from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, TooMuchWorkError, ValuePlace, Walk, item_node
+from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, TooMuchWorkError, ValuePlace, Walk
 from enfold.schema.nodes.node import Node
-
-__all__ = ["Coercion"]
+from enfold.schema.nodes.traits import branches, dependents, item_node
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORDS: Final[dict[str, bool]] = {"true": True, "false": False}
 _MOST_DIGITS: Final = 4_000  # Python reads no longer ones
+_LARGEST: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
 _MOST_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
-_EXACT: Final = 2**53  # up to here a float holds every integer
 
 
 class Coercion:
@@ -70,11 +72,11 @@ class Coercion:
             item if (part := item_node(node, index)) is None else self.convert(part, item, place.inside(index))
             for index, item in enumerate(value)
         ]
-        return value if all(map(_is_same, converted, value)) else converted
+        return value if all(map(is_, converted, value)) else converted
 
     def _properties(self, node: Node, value: dict[str, Any], place: ValuePlace) -> dict[str, Any]:
         converted = {name: self._property(node, name, item, place) for name, item in value.items()}
-        return value if all(map(_is_same, converted.values(), value.values())) else converted
+        return value if all(map(is_, converted.values(), value.values())) else converted
 
     def _property(self, node: Node, name: str, item: Any, place: ValuePlace) -> Any:
         named = (node.properties or {}).get(name)
@@ -85,11 +87,8 @@ class Coercion:
     def _parts(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Node]:
         """The nodes that apply at the same place without a choice."""
         yield from node.all_of
-        if type(value) is dict:
-            yield from (part for name, part in node.dependent_schemas.items() if name in value)
-        if node.if_ is not None:
-            part = node.then if self._walk.fits(node.if_, value, place) else node.else_
-            yield from () if part is None else (part,)
+        yield from dependents(node, value)
+        yield from branches(node, lambda tested: self._walk.fits(tested, value, place))
 
     def _variant(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Any:
         if any(self._walk.fits(part, value, place) for part in variants):
@@ -99,22 +98,15 @@ class Coercion:
         for part, candidate in zip(near, converted, strict=True):
             if self._walk.fits(part, candidate, place):
                 return candidate
-        return self._meant(node, near, converted, value)
-
-    def _meant(self, node: Node, near: list[Node], converted: list[Any], value: Any) -> Any:
-        """What no variant accepts is converted for the one that was meant, so that only the rest is a fault."""
+        # What no variant accepts is converted for the one that was meant, so that only the rest is a fault.
         if len(near) == 1:
             return converted[0]
-        tag = self._walk.tag(node, near) if near and type(value) is dict else None
+        tag = self._walk.tag(node, variants) if near and type(value) is dict else None
         meant = None if tag is None else tag.meant(value.get(tag.name))
         return value if meant is None else converted[near.index(meant)]
 
 
 _ONLY_TEXT: Final = frozenset({"string"})
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other
 
 
 def _readings(text: str, types: frozenset[str]) -> Iterator[Any]:
@@ -134,11 +126,18 @@ def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
     if match[1] is None and match[2] is None:
         yield int(text)
         return
-    number = float(text)
-    if "number" in types and number - number == 0:
+    if "number" not in types:
+        yield from _whole(text)
+    elif (number := float(text)) - number == 0:
         yield number
-    elif number.is_integer() and abs(number) <= _EXACT:
-        yield int(number)
+
+
+def _whole(text: str) -> Iterator[int]:
+    """The integer that decimal text stands for, exactly, where it is one: a float would round it."""
+    with suppress(InvalidOperation):  # an exponent beyond all bounds
+        exact = Decimal(text)
+        if exact.adjusted() <= _LARGEST and exact == exact.to_integral_value():
+            yield int(exact)
 
 
 def _structures(text: str, types: frozenset[str]) -> Iterator[Any]:

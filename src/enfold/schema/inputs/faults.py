@@ -6,25 +6,21 @@ The walk is lazy: asking whether a value fits stops at the first fault.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
+from enfold.errors import Reason
 from enfold.schema import wording
 from enfold.schema.checks.evaluated import evaluated_names
-from enfold.schema.nodes.compare import all_differ, is_multiple, same
-from enfold.schema.nodes.node import TYPES, Node
-
-__all__ = ["ROOT", "Fault", "TooMuchWorkError", "ValuePlace", "Walk"]
-
-Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
+from enfold.schema.nodes.compare import all_differ, bounds_of, is_member
+from enfold.schema.nodes.node import Node
+from enfold.schema.nodes.traits import ALL_TYPES, branches, dependents, item_node, kinds_of, matching_nodes
+from enfold.schema.nodes.variants import Tag, Variants
 
 MAX_DEPTH: Final = 96
 MAX_STEPS: Final = 50_000
 _MOST_REFERENCES: Final = 8  # followed in a row, where only a description depends on it
-_ALL: Final = frozenset(TYPES)
-_NUMBERS: Final = frozenset({"number", "integer"})
 _ONLY_NULL: Final = frozenset({"null"})
 
 
@@ -35,6 +31,7 @@ class Fault(msgspec.Struct, frozen=True):
     reason: Reason
     expected: str | None
     got: str = ""  # the type or the value that was given, for the sentence only
+    said: str = ""  # the sentence after the name, where it is not that it must be what is expected
 
     def to_wire(self) -> dict[str, Any]:
         return {"argument": self.argument, "reason": self.reason, "expected": self.expected}
@@ -65,26 +62,13 @@ class ValuePlace(msgspec.Struct, frozen=True):
 ROOT: Final = ValuePlace()
 
 
-class Tag(msgspec.Struct, frozen=True):
-    """A property whose value says which variant is meant."""
-
-    name: str
-    choices: tuple[tuple[list[Any], Node], ...]
-
-    @property
-    def values(self) -> list[Any]:
-        return [value for values, _ in self.choices for value in values]
-
-    def meant(self, value: Any) -> Node | None:
-        return next((node for values, node in self.choices if _is_member(value, values)), None)
-
-
 class Walk:
-    """One walk, with the steps that are left and what is already known about the nodes."""
+    """One walk, with the steps that are left and what is known about the nodes of the schema."""
 
-    def __init__(self, steps: int = MAX_STEPS) -> None:
+    def __init__(self, variants: Variants, steps: int = MAX_STEPS) -> None:
         self._left = steps
-        self._types: dict[int, frozenset[str]] = {}
+        self._variants = variants
+        self.types = variants.types
         # Each answer is kept with its value, so that no other value can have the same identity meanwhile.
         self._answers: dict[tuple[int, int], tuple[Any, bool]] = {}
 
@@ -103,9 +87,9 @@ class Walk:
             return
         if node.never:
             yield _forbidden(place)
-        elif (types := self.types(node)) != _ALL and types.isdisjoint(types_of(value)):
+        elif (types := self.types(node)) != ALL_TYPES and types.isdisjoint(kinds_of(value)):
             yield self._wrong_type(node, value, place)
-        elif node.enum is not None and not _is_member(value, node.enum):
+        elif node.enum is not None and not is_member(value, node.enum):
             yield _broken(place, wording.one_of(node.enum), value)
         else:
             yield from self._kind_faults(node, value, place)
@@ -116,44 +100,14 @@ class Walk:
         if self._left < 0:
             raise TooMuchWorkError
 
-    def types(self, node: Node) -> frozenset[str]:
-        """The JSON types that a node allows, whatever else it asks for; `number` brings `integer` with it."""
-        known = self._types.get(node.index)
-        if known is None:
-            self._types[node.index] = _ALL  # what a loop of references says about itself
-            known = self._types[node.index] = self._allowed(node)
-        return known
-
     def describe(self, node: Node) -> str:
         """What a node wants, in a few words."""
         members = self._members(node, 0)
         return wording.types(self.types(node)) if members is None else wording.one_of(members)
 
-    def tag(self, node: Node, variants: list[Node]) -> Tag | None:
-        """The property that tells these variants of a node apart, if there is one."""
-        hinted = [] if node.discriminator is None else [node.discriminator.name]
-        for name in (*hinted, *_property_names(variants[0])):
-            self.spend()
-            tag = Tag(name, tuple((_tag_values(node, name, variant), variant) for variant in variants))
-            if all(values for values, _ in tag.choices) and all_differ(tag.values):
-                return tag
-        return None
-
-    def _allowed(self, node: Node) -> frozenset[str]:
-        self.spend()
-        if node.never:
-            return frozenset()
-        allowed = _ALL if node.types is None else node.types
-        if "number" in allowed:
-            allowed |= _NUMBERS
-        if node.enum is not None:
-            allowed &= frozenset().union(*map(types_of, node.enum))
-        for part in node.all_of:
-            allowed &= self.types(part)
-        for variants in (node.any_of, node.one_of):
-            if variants:
-                allowed &= frozenset().union(*map(self.types, variants))
-        return allowed
+    def tag(self, node: Node, variants: tuple[Node, ...]) -> Tag | None:
+        """The property that tells these variants of a node apart, if there is one whose values can be told."""
+        return next((tag for tag in self._variants.tags(node, variants) if tag.values), None)
 
     def _members(self, node: Node, depth: int) -> list[Any] | None:
         """All the values a node allows, where it lists them."""
@@ -186,10 +140,7 @@ class Walk:
                 yield from _number_faults(node, value, place)
 
     def _array_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
-        if node.min_items is not None and len(value) < node.min_items:
-            yield _broken(place, f"at least {wording.counted(node.min_items, 'item')}")
-        if node.max_items is not None and len(value) > node.max_items:
-            yield _broken(place, f"at most {wording.counted(node.max_items, 'item')}")
+        yield from _size_faults(node.min_items, node.max_items, "item", value, place)
         yield from self._item_faults(node, value, place)
         if node.unique and not all_differ(value):
             yield _broken(place, "items that all differ")
@@ -199,7 +150,7 @@ class Walk:
     def _item_faults(self, node: Node, value: list[Any], place: ValuePlace) -> Iterator[Fault]:
         first = len(node.prefix)
         if node.items is not None and node.items.never and len(value) > first:
-            yield _broken(place, f"at most {wording.counted(first, 'item')}")
+            yield _broken(place, f"at most {wording.how_many(first, 'item')}")
         for index, item in enumerate(value):
             part = item_node(node, index)
             if part is not None and not part.never:
@@ -209,9 +160,9 @@ class Walk:
         found = sum(self.fits(wanted, item, place.again()) for item in value)
         least = 1 if node.min_contains is None else node.min_contains
         if found < least:
-            yield _broken(place, f"at least {wording.counted(least, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at least {wording.how_many(least, 'item')} of {self.describe(wanted)}")
         if node.max_contains is not None and found > node.max_contains:
-            yield _broken(place, f"at most {wording.counted(node.max_contains, 'item')} of {self.describe(wanted)}")
+            yield _broken(place, f"at most {wording.how_many(node.max_contains, 'item')} of {self.describe(wanted)}")
 
     def _object_faults(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         yield from self._missing_or_wrong(node, value, place)
@@ -223,10 +174,7 @@ class Walk:
         yield from self._dependent_faults(node, value, place)
         if node.unevaluated_properties is not None:
             yield from self._leftover_faults(node, node.unevaluated_properties, value, place)
-        if node.min_properties is not None and len(value) < node.min_properties:
-            yield _broken(place, f"at least {wording.counted(node.min_properties, 'property')}")
-        if node.max_properties is not None and len(value) > node.max_properties:
-            yield _broken(place, f"at most {wording.counted(node.max_properties, 'property')}")
+        yield from _size_faults(node.min_properties, node.max_properties, "property", value, place)
 
     def _missing_or_wrong(self, node: Node, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         required = dict.fromkeys(node.required)
@@ -246,7 +194,7 @@ class Walk:
     def other_nodes(self, node: Node, name: str) -> list[Node]:
         """The nodes for a property beside the one that bears its name."""
         self.spend()
-        matching = [part for pattern, part in node.patterns if type(name) is str and pattern.search(name)]
+        matching = matching_nodes(node, name) if node.patterns else []
         if matching or node.additional is None or name in (node.properties or ()):
             return matching
         return [node.additional]
@@ -268,9 +216,8 @@ class Walk:
             for each in needed if name in value else ():
                 if each not in value:
                     yield self._missing(property_node(node, each), each, place)
-        for name, part in node.dependent_schemas.items():
-            if name in value:
-                yield from self.faults(part, value, place.again())
+        for part in dependents(node, value):
+            yield from self.faults(part, value, place.again())
 
     def _in_place(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         for part in node.all_of:
@@ -281,9 +228,8 @@ class Walk:
             yield from self._one_of_faults(node, value, place)
         if node.not_ is not None and self.fits(node.not_, value, place.again()):
             yield _broken(place, f"other than {self.describe(node.not_)}", value)
-        if node.if_ is not None:
-            branch = node.then if self.fits(node.if_, value, place.again()) else node.else_
-            yield from () if branch is None else self.faults(branch, value, place.again())
+        for part in branches(node, lambda tested: self.fits(tested, value, place.again())):
+            yield from self.faults(part, value, place.again())
 
     def _one_of_faults(self, node: Node, value: Any, place: ValuePlace) -> Iterator[Fault]:
         fitting = sum(self.fits(part, value, place.again()) for part in node.one_of)
@@ -295,7 +241,7 @@ class Walk:
     def _union_faults(self, node: Node, variants: tuple[Node, ...], value: Any, place: ValuePlace) -> Iterator[Fault]:
         """The faults of the variant that was meant, as far as that can be told."""
         near = self.near(variants, value)
-        tag = self.tag(node, near) if type(value) is dict and len(near) > 1 else None
+        tag = self.tag(node, variants) if type(value) is dict and len(near) > 1 else None
         if not near:
             yield self._wrong_type(node, value, place)
         elif tag is not None:
@@ -324,7 +270,7 @@ class Walk:
 
     def near(self, variants: tuple[Node, ...], value: Any) -> list[Node]:
         """The variants that a value of this type may be meant for."""
-        return [part for part in variants if not self.types(part).isdisjoint(types_of(value))]
+        return [part for part in variants if not self.types(part).isdisjoint(kinds_of(value))]
 
     def _tagged_faults(self, tag: Tag, value: dict[str, Any], place: ValuePlace) -> Iterator[Fault]:
         inside = place.inside(tag.name)
@@ -336,35 +282,6 @@ class Walk:
             yield from self.faults(meant, value, place.again())
 
 
-def types_of(value: Any) -> frozenset[str]:
-    """The names that JSON Schema has for the type of a value: none for what is not JSON."""
-    kind = type(value)
-    if kind is float:
-        return _float_types(value)
-    return _TYPES_OF.get(kind, frozenset())
-
-
-_TYPES_OF: Final[dict[type, frozenset[str]]] = {
-    str: frozenset({"string"}),
-    int: _NUMBERS,
-    bool: frozenset({"boolean"}),
-    type(None): frozenset({"null"}),
-    dict: frozenset({"object"}),
-    list: frozenset({"array"}),
-}
-
-
-def _float_types(value: float) -> frozenset[str]:
-    if value.is_integer():
-        return _NUMBERS
-    return frozenset({"number"}) if value - value == 0 else frozenset()
-
-
-def item_node(node: Node, index: int) -> Node | None:
-    """The node for the item at an index, as far as this node itself has one."""
-    return node.prefix[index] if index < len(node.prefix) else node.items
-
-
 def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
     """The node for a property, also where a reference leads to it."""
     if node.properties is not None and name in node.properties:
@@ -373,47 +290,28 @@ def property_node(node: Node, name: str, depth: int = 0) -> Node | None:
     return next((found for part in parts if (found := property_node(part, name, depth + 1)) is not None), None)
 
 
-def _property_names(node: Node) -> Iterator[str]:
-    for part in (node, *node.all_of):
-        yield from islice(part.properties or (), 50)
-
-
-def _tag_values(node: Node, name: str, variant: Node) -> list[Any]:
-    part = property_node(variant, name)
-    listed = None if part is None else next((each.enum for each in (part, *part.all_of) if each.enum), None)
-    if listed or node.discriminator is None or name != node.discriminator.name:
-        return listed or []
-    targets = (variant, *variant.all_of)
-    mapped = [value for value, target in node.discriminator.mapping.items() if target in targets]
-    return mapped or [target.name for target in targets if target.name][:1]
-
-
-def _is_member(value: Any, members: list[Any]) -> bool:
-    if type(value) is str:
-        return value in members
-    return any(same(value, member) for member in members)
-
-
-def _string_faults(node: Node, value: str, place: ValuePlace) -> Iterator[Fault]:
-    if node.min_length is not None and len(value) < node.min_length:
-        yield _broken(place, f"at least {wording.counted(node.min_length, 'character')}", value)
-    if node.max_length is not None and len(value) > node.max_length:
-        yield _broken(place, f"at most {wording.counted(node.max_length, 'character')}", value)
+def _string_faults(node: Node, value: str, place: ValuePlace) -> list[Fault]:
+    found = _size_faults(node.min_length, node.max_length, "character", value, place)
     if node.pattern is not None and not node.pattern.search(value):
-        yield _broken(place, wording.cut(f"text matching {node.pattern.source}"), value)
+        found.append(_broken(place, wording.cut(f"text matching {node.pattern.source}"), value))
+    return found
 
 
-def _number_faults(node: Node, value: float, place: ValuePlace) -> Iterator[Fault]:
-    if node.minimum is not None and value < node.minimum:
-        yield _broken(place, f"at least {node.minimum}", value)
-    if node.exclusive_minimum is not None and value <= node.exclusive_minimum:
-        yield _broken(place, f"more than {node.exclusive_minimum}", value)
-    if node.maximum is not None and value > node.maximum:
-        yield _broken(place, f"at most {node.maximum}", value)
-    if node.exclusive_maximum is not None and value >= node.exclusive_maximum:
-        yield _broken(place, f"less than {node.exclusive_maximum}", value)
-    if node.multiple_of is not None and types_of(value) and not is_multiple(value, node.multiple_of):
-        yield _broken(place, f"a multiple of {node.multiple_of}", value)
+def _size_faults(fewest: int | None, most: int | None, noun: str, value: Any, place: ValuePlace) -> list[Fault]:
+    found = []
+    if fewest is not None and len(value) < fewest:
+        found.append(_broken(place, f"at least {wording.how_many(fewest, noun)}", value))
+    if most is not None and len(value) > most:
+        found.append(_broken(place, f"at most {wording.how_many(most, noun)}", value))
+    return found
+
+
+def _number_faults(node: Node, value: float, place: ValuePlace) -> list[Fault]:
+    return [
+        _broken(place, f"{bound.words} {limit}", value)
+        for bound, limit in bounds_of(node)
+        if not bound.holds(value, limit)
+    ]
 
 
 def _forbidden(place: ValuePlace) -> Fault:

@@ -6,8 +6,6 @@ from _thread import _local  # `threading` itself would make a cold start slower
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["STEPS", "WORK", "PatternBudget", "left", "shared_effort", "sharing_effort"]
-
 # Steps of an automaton; these take a few tenths of a second.
 STEPS: Final = 500_000
 # As much work of `re` takes about as long.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import operator
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-__all__ = ["all_differ", "is_multiple", "json_type", "same", "standing_for"]
+import msgspec
 
-_NAMES: Final[dict[type, str]] = {
+TYPE_NAMES: Final[dict[type, str]] = {
     str: "string",
-    int: "number",
+    int: "integer",
     float: "number",
     bool: "boolean",
     type(None): "null",
@@ -20,12 +21,17 @@ _NAMES: Final[dict[type, str]] = {
 
 def json_type(value: Any) -> str:
     """The JSON type of a plain value; what JSON does not have is called by the name of its class."""
-    return _NAMES.get(type(value)) or type(value).__name__
+    return "number" if type(value) is int else TYPE_NAMES.get(type(value)) or type(value).__name__
 
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON."""
     return standing_for(one) == standing_for(other)
+
+
+def is_member(value: Any, members: list[Any]) -> bool:
+    """Whether a value is one of a list of constants."""
+    return value in members if type(value) is str else any(same(value, member) for member in members)
 
 
 def all_differ(items: list[Any]) -> bool:
@@ -51,6 +57,8 @@ def is_multiple(value: float, step: float) -> bool:
     """Whether a number is a whole multiple of another, in decimal: 19.99 is one of 0.01."""
     if type(value) is int and type(step) is int:
         return value % step == 0
+    if value - value != 0:  # infinity and NaN
+        return False
     digits, exponent = _decimal(value)
     step_digits, step_exponent = _decimal(step)
     lowest = min(exponent, step_exponent)
@@ -66,3 +74,31 @@ def _decimal(number: float) -> tuple[int, int]:
     digits, _, exponent = repr(number).partition("e")
     whole, _, fraction = digits.partition(".")
     return int(whole + fraction), int(exponent or 0) - len(fraction)
+
+
+class NumberBound(msgspec.Struct, frozen=True):
+    """One keyword that bounds numbers: the field of a node that holds its limit, its test as a function and as source, its words."""
+
+    field: str
+    holds: Callable[[float, float], bool]
+    source: str
+    words: str
+
+
+_BOUNDS: Final = (
+    NumberBound("minimum", operator.ge, "{v} >= {limit}", "at least"),
+    NumberBound("exclusive_minimum", operator.gt, "{v} > {limit}", "more than"),
+    NumberBound("maximum", operator.le, "{v} <= {limit}", "at most"),
+    NumberBound("exclusive_maximum", operator.lt, "{v} < {limit}", "less than"),
+    NumberBound("multiple_of", is_multiple, "is_multiple({v}, {limit})", "a multiple of"),
+)
+_limits: Final = operator.attrgetter(*(bound.field for bound in _BOUNDS))
+_UNLIMITED: Final = (None,) * len(_BOUNDS)
+
+
+def bounds_of(node: Any) -> list[tuple[NumberBound, float]]:
+    """What a node demands of numbers, each with its limit."""
+    limits = _limits(node)
+    if limits == _UNLIMITED:  # as nearly all are
+        return []
+    return [(bound, limit) for bound, limit in zip(_BOUNDS, limits, strict=True) if limit is not None]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from enfold.schema.nodes.node import Node
-
-__all__ = ["children", "in_place", "mark_endless", "multiplies"]
 
 _OFTEN: Final = 64
 _ROUNDS: Final = 80  # more than enough for work that doubles on its way round a loop to show
@@ -20,6 +18,17 @@ def in_place(node: Node) -> Iterator[Node]:
     yield from node.one_of
     yield from node.dependent_schemas.values()
     yield from (part for part in (node.not_, node.if_, node.then, node.else_) if part is not None)
+
+
+def reached(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """Some nodes and all that steps lead to from them, each once, the nearest first."""
+    found = dict.fromkeys(nodes)
+    waiting = list(found)
+    for node in waiting:  # grows while it is read
+        new = [part for part in dict.fromkeys(step(node)) if part not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return waiting
 
 
 def children(node: Node) -> Iterator[Node]:

@@ -8,8 +8,6 @@ import msgspec
 
 from enfold.schema.nodes.reference import SchemaDocument, SchemaPlace, Unresolved, base_of, root_base, unquote
 
-__all__ = ["MISSING", "Node", "TooLargeError", "read_nodes"]
-
 MOST_NODES: Final = 50_000
 
 TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
@@ -47,10 +45,12 @@ class Node(msgspec.Struct, eq=False):
     shared: bool = False  # a reference leads here, so it may be met again
     endless: bool = False  # it applies itself to the same value
     name: str = ""  # the last word of a reference that leads here
+    source: dict[str, Any] = {}  # as it was written
 
     types: frozenset[str] | None = None
     enum: list[Any] | None = None
     default: Any = MISSING
+    is_secret: bool = False  # a value for the other side alone: `writeOnly`, or the format `password`
 
     minimum: float | None = None
     maximum: float | None = None
@@ -74,6 +74,7 @@ class Node(msgspec.Struct, eq=False):
 
     properties: dict[str, Node] | None = None
     patterns: tuple[tuple[Any, Node], ...] = ()
+    unmatched: tuple[Node, ...] = ()  # what belongs to patterns that we cannot read
     additional: Node | None = None
     names: Node | None = None
     required: tuple[str, ...] = ()
@@ -95,13 +96,13 @@ class Node(msgspec.Struct, eq=False):
 
 def read_nodes(schema: Any) -> list[Node]:
     """All nodes a schema reaches, the root first."""
-    reader = _Reader(schema, is_dynamic=False)
+    reader = _NodeReader(schema, is_dynamic=False)
     nodes = reader.read()
     # Few schemas have dynamic references, and only they need to be read with the way that led to each node.
-    return _Reader(schema, is_dynamic=True).read() if reader.met_dynamic else nodes
+    return _NodeReader(schema, is_dynamic=True).read() if reader.met_dynamic else nodes
 
 
-class _Reader:
+class _NodeReader:
     """Reads without recursion: a node is known before its schema is read, so that references may form cycles."""
 
     def __init__(self, schema: Any, *, is_dynamic: bool) -> None:
@@ -156,9 +157,10 @@ class _Reader:
 class _Keywords:
     """The keywords of one schema, each read into its node; one of the wrong shape counts as absent."""
 
-    def __init__(self, reader: _Reader, node: Node, schema: dict[str, Any], base: str, scope: Scope) -> None:
+    def __init__(self, reader: _NodeReader, node: Node, schema: dict[str, Any], base: str, scope: Scope) -> None:
         self.reader = reader
         self.node = node
+        node.source = schema
         self.schema = schema
         self.base = base
         self.scope = scope
@@ -180,6 +182,7 @@ class _Keywords:
         if "const" in schema:
             self._const(schema["const"])
         node.default = schema.get("default", MISSING)
+        node.is_secret = schema.get("writeOnly") is True or schema.get("format") == "password"
 
     def _const(self, value: Any) -> None:
         if self.node.enum is None:
@@ -191,11 +194,11 @@ class _Keywords:
 
     def _numbers(self) -> None:
         node = self.node
-        node.minimum = self._number("minimum")
-        node.maximum = self._number("maximum")
-        node.exclusive_minimum = self._number("exclusiveMinimum")
-        node.exclusive_maximum = self._number("exclusiveMaximum")
-        multiple = self._number("multipleOf")
+        node.minimum = number_at(self.schema, "minimum")
+        node.maximum = number_at(self.schema, "maximum")
+        node.exclusive_minimum = number_at(self.schema, "exclusiveMinimum")
+        node.exclusive_maximum = number_at(self.schema, "exclusiveMaximum")
+        multiple = number_at(self.schema, "multipleOf")
         node.multiple_of = multiple if multiple is not None and multiple > 0 else None
         # In draft 4 these two are flags that change the meaning of the bound.
         if self.schema.get("exclusiveMinimum") is True:
@@ -230,11 +233,12 @@ class _Keywords:
         node, schema = self.node, self.schema
         if isinstance(schema.get("properties"), dict):
             node.properties = self._mapping("properties")
-        node.patterns = tuple(
-            (pattern, child)
-            for source, child in self._mapping("patternProperties").items()
-            if (pattern := self._pattern(source)) is not None
-        )
+        for source, child in self._mapping("patternProperties").items():
+            pattern = self._pattern(source)
+            if pattern is None:
+                node.unmatched += (child,)
+            else:
+                node.patterns += ((pattern, child),)
         node.additional = self._keyword("additionalProperties")
         node.names = self._keyword("propertyNames")
         node.required = _words(schema.get("required"))
@@ -330,12 +334,8 @@ class _Keywords:
     def _mapping(self, keyword: str) -> dict[str, Node]:
         return {name: self._child(schema) for name, schema in _items(self.schema.get(keyword))}
 
-    def _number(self, keyword: str) -> float | None:
-        value = self.schema.get(keyword)
-        return value if type(value) is int or (type(value) is float and value - value == 0) else None
-
     def _count(self, keyword: str) -> int | None:
-        value = self._number(keyword)
+        value = number_at(self.schema, keyword)
         return int(value) if value is not None and value >= 0 and value == int(value) else None
 
 
@@ -374,7 +374,15 @@ _GROUPS: Final = (
     ),
 )
 _BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
+# The fields that say nothing about which values are valid.
+SILENT: Final = frozenset({"index", "shared", "name", "source", "default", "discriminator", "is_secret"})
 _STAY_OUTSIDE: Final = frozenset({"index", "shared", "endless", "name", "default"})
+
+
+def number_at(schema: dict[str, Any], keyword: str) -> float | None:
+    """A keyword's number; anything else there limits nothing."""
+    value = schema.get(keyword)
+    return value if type(value) is int or (type(value) is float and value - value == 0) else None
 
 
 def _last_word(reference: str) -> str:

@@ -6,15 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.json_pointer import follow, names, step
+from enfold.schema.keywords import VALUES
 from enfold.schema.plain import is_plain
 
-__all__ = ["SchemaDocument", "SchemaPlace", "Unresolved", "digest"]
-
-# Below these keywords stand values, not schemas: an `$id` in there names nothing.
-_VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
-
-
 _MOST_TOKENS: Final = 200_000
+_SHORT: Final = 1_000  # bytes of a schema that is its own key
 
 
 class SchemaPlace(msgspec.Struct, frozen=True):
@@ -104,9 +101,7 @@ class SchemaDocument:
             if isinstance(place.schema, dict):
                 place = SchemaPlace(place.schema, base_of(place.schema, place.base))
                 self._note(place, resources)
-                waiting.extend(
-                    SchemaPlace(item, place.base) for key, item in place.schema.items() if key not in _VALUES
-                )
+                waiting.extend(SchemaPlace(item, place.base) for key, item in place.schema.items() if key not in VALUES)
             elif isinstance(place.schema, list):
                 waiting.extend(SchemaPlace(item, place.base) for item in place.schema)
 
@@ -159,40 +154,53 @@ def unquote(fragment: str) -> str:
 
 def _follow(resource: SchemaPlace, pointer: str) -> SchemaPlace | None:
     schema, base = resource.schema, resource.base
-    for token in pointer[1:].split("/"):
-        key = token.replace("~1", "/").replace("~0", "~")
-        if isinstance(schema, dict) and key in schema:
-            schema = schema[key]
-        elif isinstance(schema, list) and _is_index(key) and int(key) < len(schema):
-            schema = schema[int(key)]
-        else:
+    for name in names(pointer):
+        try:
+            schema = step(schema, name)
+        except LookupError:
             return None
         if isinstance(schema, dict):
             base = base_of(schema, base)
     return SchemaPlace(schema, base)
 
 
-def _is_index(token: str) -> bool:
-    return len(token) < 10 and token.isascii() and token.isdigit()
+def local_schema(root: Any, reference: Any) -> Any:
+    """What a reference names by its place in the same document; None for any other, and where there is nothing."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    try:
+        return follow(root, unquote(reference[1:]))
+    except LookupError:
+        return None
 
 
 def digest(schema: Any) -> str:
-    """The same text for equal schemas, whatever the order of their keys."""
+    """The same word for equal schemas, in whatever order their keys come."""
+    from hashlib import sha256  # slow to load, here and below
+
+    return sha256(_canonical(schema, is_ordered=False)).hexdigest()
+
+
+def ordered_key(schema: Any) -> bytes:
+    """The same few bytes for equal schemas whose keys come in the same order."""
+    text = _canonical(schema, is_ordered=True)
+    if len(text) <= _SHORT:  # as those of most programs are
+        return text
     from hashlib import sha256
 
-    return sha256(_canonical(schema)).hexdigest()
+    return sha256(text).digest()
 
 
-def _canonical(schema: Any) -> bytes:
+def _canonical(schema: Any, *, is_ordered: bool) -> bytes:
     if is_plain(schema):
         try:
-            return msgspec.json.encode(schema, order="sorted")
+            return msgspec.json.encode(schema, order=None if is_ordered else "sorted")
         except (ValueError, OverflowError):  # a lone surrogate has no UTF-8 form, a huge number no text
             pass
-    return _token_by_token(schema)
+    return _token_by_token(schema, is_ordered=is_ordered)
 
 
-def _token_by_token(schema: Any) -> bytes:
+def _token_by_token(schema: Any, *, is_ordered: bool) -> bytes:
     """A canonical form that needs no stack: each container is written as its size and then its contents."""
     tokens: list[str] = []
     waiting: list[Any] = [schema]
@@ -201,7 +209,7 @@ def _token_by_token(schema: Any) -> bytes:
             return str(id(schema)).encode()
         item = waiting.pop()
         if isinstance(item, dict):
-            keys = sorted(item, key=_token)
+            keys = list(item) if is_ordered else sorted(item, key=_token)
             tokens.append(f"{{{len(keys)}")
             tokens.extend(map(_token, keys))
             waiting.extend(item[key] for key in reversed(keys))

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from enfold.schema.nodes.graph import in_place
+from enfold.schema.nodes.graph import in_place, reached
 from enfold.schema.nodes.node import CONTAINERS, MISSING, TYPES, Node
-
-__all__ = [
-    "accepted",
-    "alternatives_exclude",
-    "choice_or_null",
-    "decides_by_value",
-    "declared_default",
-    "has_unevaluated",
-    "is_blank",
-    "is_choice",
-    "is_leaf",
-    "kinds_of",
-    "looks_at_whole",
-    "may_share_a_value",
-    "named_by",
-    "needs_branches",
-    "outer_types",
-    "says_about_arrays",
-    "says_types",
-    "solid_parts",
-    "types_of_values",
-    "with_all_in_place",
-]
 
 
 def is_blank(node: Node) -> bool:
@@ -39,8 +16,8 @@ def is_blank(node: Node) -> bool:
 
 def says_something(node: Node) -> bool:
     """Whether a node has a demand of its own, apart from what it refers to."""
-    said = node.never or node.endless or _any_said(node.trouble, node.enum, node.not_)
-    return said or says_types(node) or has_unevaluated(node) or decides_by_value(node)
+    demands = node.never or node.endless or _any_given(node.trouble, node.enum, node.not_)
+    return demands or says_types(node) or has_unevaluated(node) or decides_by_value(node)
 
 
 def decides_by_value(node: Node) -> bool:
@@ -65,31 +42,31 @@ def says_types(node: Node) -> bool:
 
 def says_about_scalars(node: Node) -> bool:
     numbers = (node.minimum, node.maximum, node.exclusive_minimum, node.exclusive_maximum, node.multiple_of)
-    return _any_said(*numbers, node.min_length, node.max_length, node.pattern)
+    return _any_given(*numbers, node.min_length, node.max_length, node.pattern)
 
 
 def says_about_arrays(node: Node) -> bool:
     several = node.prefix or node.unique
-    return bool(several) or _any_said(node.min_items, node.max_items, node.items, node.contains)
+    return bool(several) or _any_given(node.min_items, node.max_items, node.items, node.contains)
 
 
 def says_about_objects(node: Node) -> bool:
     several = node.patterns or node.required or node.dependent_required
     counts = (node.min_properties, node.max_properties)
-    return bool(several) or _any_said(*counts, node.additional, node.names, node.properties)
+    return bool(several) or _any_given(*counts, node.additional, node.names, node.properties)
 
 
 def has_unevaluated(node: Node) -> bool:
-    return _any_said(node.unevaluated_items, node.unevaluated_properties)
+    return _any_given(node.unevaluated_items, node.unevaluated_properties)
 
 
 def looks_at_whole(node: Node) -> bool:
     """Whether a change inside an array or object may break what a node demands of it as a whole."""
     counts = (node.min_properties, node.max_properties, node.names, node.enum, node.contains, node.not_)
-    return node.unique or bool(node.dependent_required) or has_unevaluated(node) or _any_said(*counts)
+    return node.unique or bool(node.dependent_required) or has_unevaluated(node) or _any_given(*counts)
 
 
-def _any_said(*keywords: Any) -> bool:
+def _any_given(*keywords: Any) -> bool:
     return any(keyword is not None for keyword in keywords)
 
 
@@ -172,26 +149,12 @@ def declared_default(node: Node) -> Any:
 
 
 def _with_all_of(node: Node) -> list[Node]:
-    found = {node: None}
-    waiting = [node]
-    for part in waiting:  # grows while it is read
-        for other in part.all_of:
-            if other not in found:
-                found[other] = None
-                waiting.append(other)
-    return waiting
+    return reached([node], lambda part: part.all_of)
 
 
 def with_all_in_place(node: Node) -> list[Node]:
     """A node and everything that may apply to the same value."""
-    found = {node: None}
-    waiting = [node]
-    for part in waiting:  # grows while it is read
-        for other in in_place(part):
-            if other not in found:
-                found[other] = None
-                waiting.append(other)
-    return waiting
+    return reached([node], in_place)
 
 
 def named_by(node: Node) -> Iterator[str]:
@@ -206,6 +169,64 @@ def named_by(node: Node) -> Iterator[str]:
         yield from (name for tested in solid_parts(node.if_) for name in tested.properties or ())
 
 
+def branches(node: Node, fits: Callable[[Node], bool]) -> list[Node]:
+    """What the `if` of a node applies to a value: itself and `then` where the value fits it, else `else`."""
+    if node.if_ is None:
+        return []
+    taken = (node.if_, node.then) if fits(node.if_) else (node.else_,)
+    return [part for part in taken if part is not None]
+
+
+def dependents(node: Node, value: Any) -> list[Node]:
+    """What a node applies to an object because of the properties that it has."""
+    if type(value) is not dict:
+        return []
+    return [part for name, part in node.dependent_schemas.items() if name in value]
+
+
+def item_node(node: Node, position: int) -> Node | None:
+    """What a node says of the item at a position, if it says anything."""
+    return node.prefix[position] if position < len(node.prefix) else node.items
+
+
+def matching_nodes(node: Node, name: Any) -> list[Node]:
+    """What the patterns of a node say of a property."""
+    return [child for pattern, child in node.patterns if type(name) is str and pattern.search(name)]
+
+
+def rest_node(node: Node, name: Any) -> Node | None:
+    """What `additionalProperties` of a node says of a property; nothing if the node knows it otherwise."""
+    is_known = (node.properties is not None and name in node.properties) or matching_nodes(node, name)
+    return None if is_known else node.additional
+
+
+class AllowedTypes:
+    """The JSON types that nodes allow, variants and references included, whatever else they ask for; worked out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, frozenset[str]] = {}
+
+    def of(self, node: Node, depth: int = 0) -> frozenset[str]:
+        known = self._known.get(node.index)
+        if known is None:
+            self._known[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
+            known = self._known[node.index] = self._work_out(node, depth)
+        return known
+
+    def _work_out(self, node: Node, depth: int) -> frozenset[str]:
+        kinds = frozenset[str]() if node.never else accepted(node)
+        if node.enum is not None:
+            kinds &= types_of_values(node.enum)
+        if depth < _DEEPEST:
+            for part in node.all_of:
+                kinds &= self.of(part, depth + 1)
+            for variants in (node.any_of, node.one_of):
+                if variants:
+                    kinds &= frozenset[str]().union(*(self.of(variant, depth + 1) for variant in variants))
+        return kinds
+
+
+_DEEPEST: Final = 40
 ALL_TYPES: Final = frozenset(TYPES)
 _INTEGER: Final = frozenset({"integer", "number"})
 _FRACTION: Final = frozenset({"number"})

@@ -51,7 +51,7 @@ def build(node: Node) -> Automaton | None:
 
 def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> tuple[bool | None, int]:
     """Whether the pattern matches somewhere in the text, None when the steps did not suffice to tell; and those left."""
-    run = _Run(text, steps)
+    run = _Search(text, steps)
     try:
         return run.finds(automaton, 0, restarts=not is_anchored), run.left
     except (_OutOfStepsError, RecursionError):
@@ -67,13 +67,13 @@ class _OutOfStepsError(Exception):
 
 
 def _build(node: Node, *, is_forward: bool, room: int) -> Automaton:
-    builder = _Builder(is_forward, room)
+    builder = _StateBuilder(is_forward, room)
     start = builder.before(_DONE, node)
     asks_around = any(isinstance(test, Around) for test in builder.tests)
     return Automaton(tuple(builder.tests), tuple(builder.targets), start, is_forward, asks_around)
 
 
-class _Builder:
+class _StateBuilder:
     """Adds states from the end of the pattern to its beginning, so that each knows where it goes on."""
 
     def __init__(self, is_forward: bool, room: int) -> None:
@@ -159,7 +159,7 @@ _MATCHED: Final = _Moment(frozenset(), None)
 _FAILED: Final = _Moment(frozenset(), None)
 
 
-class _Run:
+class _Search:
     """One search: the text, the steps that are left, and everything found out on the way."""
 
     def __init__(self, text: str, steps: int) -> None:

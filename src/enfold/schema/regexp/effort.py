@@ -216,7 +216,7 @@ def _ways_of_all_rounds(body: Effort, most: int | None) -> Growth:
 
 
 def _bounded(effort: Effort) -> Effort:
-    """The same, with the bound that holds for clear nodes where that one is the lower."""
+    """The effort, lowered to the bound that holds for clear nodes."""
     if not effort.is_clear or len(effort.first) + len(effort.further) > _MANY_RANGES:
         # Nothing made of a node that is not clear is clear: nobody asks for its characters any more.
         return msgspec.structs.replace(effort, is_clear=False, first=characters.NONE, further=characters.NONE)

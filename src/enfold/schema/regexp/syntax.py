@@ -1,12 +1,14 @@
-r"""ECMAScript regular expressions as values: the nodes, and the parser that makes them. Nothing is matched here.
+r"""ECMAScript regular expressions as values: the nodes, and the parser that makes them or rewrites them. Nothing is matched here.
 
 The meaning is that of the `u` flag. What only the older grammar allows is read as there where it can mean nothing else:
-a lone `{`, `}` or `]`, an escaped punctuation mark, a `-` beside a class such as `\w` within brackets.
+a lone `{`, `}` or `]`, an escaped punctuation mark, a `-` beside a class such as `\w` within brackets. A pattern that is
+rewritten for clients may also have words of other languages: `\A`, `\z`, `\Z`, `\U0001F600`, `(?P<name>`.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
@@ -88,17 +90,24 @@ EMPTY: Final = Sequence(())
 
 def parse(source: str) -> Node:
     """The tree of a pattern; raises PatternError."""
-    if len(source) > MAX_LENGTH:
-        raise PatternError(source, f"it is longer than {MAX_LENGTH} characters")
-    parser = _Parser(source)
-    node = parser.choice()
-    if not parser.is_done:
-        raise parser.error("a ) closes nothing")
-    return node
+    return _Parser(source).read()
+
+
+@lru_cache(maxsize=4096)
+def portable_pattern(source: str) -> str | None:
+    """A pattern of the same meaning that every client can compile by `new RegExp(pattern, "u")`; None where there is none."""
+    try:
+        parser = _Parser(source, rewrites=True)
+        parser.read()
+    except PatternError:
+        return None
+    for start, end, written in sorted(parser.changes, reverse=True):
+        source = f"{source[:start]}{written}{source[end:]}"
+    return source
 
 
 _LOOKS: Final = {"?=": (True, False), "?!": (True, True), "?<=": (False, False), "?<!": (False, True)}
-_GROUP_START: Final = re.compile(r"\?(?:[:=!]|<[=!]|<([A-Za-z_$][\w$]*)>)")
+_GROUP_START: Final = re.compile(r"\?(?:[:=!]|<[=!]|(P?)<([A-Za-z_$][\w$]*)>)")
 _QUANTIFIER: Final = re.compile(r"([*+?]|\{([0-9]+)(,?)([0-9]*)\})(\??)")
 _COUNTS: Final[dict[str, tuple[int, int | None]]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _PROPERTY: Final = re.compile(r"\{(\w+)(?:=(\w+))?\}", re.ASCII)
@@ -106,11 +115,12 @@ _LONG_CODE: Final = re.compile(r"\{0*([0-9A-Fa-f]{1,6})\}")
 _FOUR_DIGITS: Final = re.compile(r"[0-9A-Fa-f]{4}")
 _TRAILING_HALF: Final = re.compile(r"\\u([Dd][C-Fc-f][0-9A-Fa-f]{2})")
 _TWO_DIGITS: Final = re.compile(r"[0-9A-Fa-f]{2}")
+_EIGHT_DIGITS: Final = re.compile(r"00(?:0[0-9A-Fa-f]|10)[0-9A-Fa-f]{4}")
 _NAME: Final = re.compile(r"<([A-Za-z_$][\w$]*)>")
 _BACK: Final = re.compile(r"\\(?:[1-9]|k<)")
 _NUMBER: Final = re.compile(r"[1-9][0-9]*")
 # Escapes and classes are stepped over, so that only a bracket that opens a group is found.
-_GROUPS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?|\((?!\?)|\(\?<([A-Za-z_$][\w$]*)>", re.DOTALL)
+_GROUPS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?|\((?!\?)|\(\?P?<([A-Za-z_$][\w$]*)>", re.DOTALL)
 
 _CONTROLS: Final = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _CLASSES: Final[dict[str, Ranges]] = {
@@ -122,14 +132,18 @@ _CLASSES: Final[dict[str, Ranges]] = {
     "S": characters.complement(characters.SPACES),
 }
 _EDGES: Final = {"b": Edge("word"), "B": Edge("not word")}
+_FOREIGN_EDGES: Final = {"A": (Edge("start"), "^"), "z": (Edge("end"), "$"), "Z": (Edge("end"), "$")}
+_SYNTAX: Final = frozenset("^$\\.*+?()[]{}|/")  # what the `u` flag lets a backslash stand before
 _DOT: Final = Chars(characters.complement(characters.LINE_ENDS))
 
 
 class _Parser:
     """One walk over the source, from left to right."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, rewrites: bool = False) -> None:
         self.source = source
+        self.rewrites = rewrites
+        self.changes: list[tuple[int, int, str]] = []  # from where to where the `u` flag wants what else
         self.at = 0
         self.nesting = 0
         self.nodes = 0
@@ -137,8 +151,17 @@ class _Parser:
         self.opened = 0
         self.closed: set[int] = set()
         self.behinds = 0
+        self.look_end = -1
         self.names = _group_names(source)
         self.has_backs = _BACK.search(source) is not None
+
+    def read(self) -> Node:
+        if len(self.source) > MAX_LENGTH:
+            raise PatternError(self.source, f"it is longer than {MAX_LENGTH} characters")
+        node = self.choice()
+        if not self.is_done:
+            raise self.error("a ) closes nothing")
+        return node
 
     @property
     def is_done(self) -> bool:
@@ -146,6 +169,10 @@ class _Parser:
 
     def error(self, fault: str) -> PatternError:
         return PatternError(self.source, fault, self.at)
+
+    def change(self, start: int, written: str) -> None:
+        """Note that what was read since `start` is to be written otherwise."""
+        self.changes.append((start, self.at, written))
 
     def peek(self) -> str:
         return self.source[self.at : self.at + 1]
@@ -198,6 +225,8 @@ class _Parser:
         least, most = _COUNTS.get(match[1]) or _counts(match)
         if most is not None and least > most:
             raise self.error("the counts of a repeat are out of order")
+        if self.rewrites and match.start() == self.look_end:
+            raise self.error("what looks around cannot be repeated")
         if _QUANTIFIER.match(self.source, self.at):
             raise self.error("there is nothing to repeat")
         return Repeat(body, least, most, match[5] == "?")
@@ -219,13 +248,17 @@ class _Parser:
                 return self.chars(self.brackets())
             case "\\":
                 return self.escape()
+            case "{" | "}" | "]":
+                self.change(self.at - 1, f"\\{character}")
         return Chars(characters.one(ord(character)))
 
     def group(self) -> Node:
         start = self.take_match(_GROUP_START)
-        if start is None and self.peek() == "?":
+        if (start is None and self.peek() == "?") or (start is not None and start[1] and not self.rewrites):
             raise self.error("a group begins in a way that is not known")
-        if start is None or start[1]:
+        if start is not None and start[1]:
+            self.changes.append((*start.span(1), ""))
+        if start is None or start[2]:
             return self.numbered_group()
         if start[0] == "?:":
             return self.enclosed()
@@ -242,6 +275,7 @@ class _Parser:
         self.behinds += not is_ahead
         body = self.enclosed()
         self.behinds -= not is_ahead
+        self.look_end = self.at
         return Look(body, is_ahead, is_negative)
 
     def enclosed(self) -> Node:
@@ -262,6 +296,10 @@ class _Parser:
         edge = _EDGES.get(self.peek())
         if edge is not None:
             self.at += 1
+            return edge
+        if self.rewrites and self.peek() in _FOREIGN_EDGES:
+            edge, written = _FOREIGN_EDGES[self.next_character()]
+            self.change(self.at - 2, written)
             return edge
         return self.chars(self.escaped_characters())
 
@@ -301,8 +339,9 @@ class _Parser:
         if self.peek() != "-" or self.source[self.at + 1 : self.at + 2] in ("]", ""):
             return first
         self.at += 1
-        last = self.class_atom()
+        dash, last = self.at, self.class_atom()
         if not _is_single(first) or not _is_single(last):
+            self.changes.append((dash - 1, dash, "\\-"))
             return characters.union(first, characters.one(ord("-")), last)
         if first > last:
             raise self.error("a range is out of order")
@@ -314,6 +353,8 @@ class _Parser:
             return characters.one(ord(character))
         if self.take("b"):
             return characters.one(0x08)
+        if self.take("-"):
+            return characters.one(ord("-"))
         return self.escaped_characters()
 
     def escaped_characters(self) -> Ranges:
@@ -343,8 +384,14 @@ class _Parser:
             return self.control_code()
         if letter == "0" and not self.peek().isdecimal():
             return 0
+        if letter == "U" and self.rewrites:
+            code = self.hexadecimal(_EIGHT_DIGITS)
+            self.change(self.at - 10, f"\\u{{{code:x}}}")
+            return code
         if letter.isascii() and letter.isalnum():
             raise self.error(f"\\{letter} has no meaning")
+        if letter not in _SYNTAX:
+            self.change(self.at - 2, letter)
         return ord(letter)
 
     def unicode_code(self) -> int:

@@ -8,30 +8,31 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from enfold.schema.checks import python_text
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import MANY
 from enfold.schema.checks.python_text import Function
-from enfold.schema.nodes.compare import standing_for
 from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
 from enfold.schema.nodes.traits import (
     ALL_TYPES,
     accepted,
     declared_default,
+    item_node,
     looks_at_whole,
+    matching_nodes,
     named_by,
+    rest_node,
     solid_parts,
     types_of_values,
 )
-
-__all__ = ["Answers", "Bundle", "Bundles", "Pending", "Property"]
+from enfold.schema.nodes.variants import Variants
 
 Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
 Decided = frozenset[tuple[Kind, int]]
-Test = Callable[..., bool]
-Answers = dict[Any, bool] | None
+Test = Callable[..., Any]  # called with the value, and with the answers so far where they are kept
+Answers = python_text.Answers | None
 
 _MOST_BUNDLES: Final = 25_000
-_DEEPEST: Final = 40
 
 
 class Pending(msgspec.Struct, frozen=True, eq=False):
@@ -74,6 +75,10 @@ class Bundle:
             return all(test(value) for test in self._tests)
         return all(test(value, answers) for test in self._tests)
 
+    def accepts(self, value: Any) -> bool:
+        """`fits` for one value by itself: no answers are shared with other questions."""
+        return self.fits(value, self._bundles.no_answers())
+
     @cached_property
     def _tests(self) -> tuple[Test, ...]:
         return tuple(map(self._bundles.test_of, self.nodes))
@@ -109,7 +114,7 @@ class Bundle:
     def demands(self) -> tuple[tuple[Test, Node], ...]:
         """What the parts demand of the value as a whole: each as a test, and the node for the wording."""
         bare = (self._bundles.without_inside(part) for part in self.parts)
-        return tuple((self._bundles.check_of(node), node) for node in bare if node is not None)
+        return tuple((self._bundles.test_of(node), node) for node in bare if node is not None)
 
     # Objects.
 
@@ -125,10 +130,13 @@ class Bundle:
         found = {name: self.property(name) for name in names}
         return {name: member for name, member in found.items() if not member.is_refused or name in self.required}
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.members)
+
     def property(self, key: Any) -> Property:
         """What applies to a property, worked out part by part."""
-        named = [node for part in self._by_name.get(key, ()) for node in part_nodes(part, key)]
-        nodes = named + [node for part in self._by_pattern for node in matching_nodes(part, key)]
+        nodes = self._by_name.get(key, []) + [node for part in self._by_pattern for node in matching_nodes(part, key)]
         is_named = bool(nodes)
         others = [node for part in self._with_rest if (node := rest_node(part, key)) is not None]
         is_forbidden = any(node.never for node in others)
@@ -143,8 +151,8 @@ class Bundle:
     def _by_name(self) -> dict[Any, list[Node]]:
         found: dict[Any, list[Node]] = {}
         for part in self.parts:
-            for name in part.properties or ():
-                found.setdefault(name, []).append(part)
+            for name, child in (part.properties or {}).items():
+                found.setdefault(name, []).append(child)
         return found
 
     @cached_property
@@ -182,7 +190,7 @@ class Bundle:
         for name, member in self.members.items():
             defaults = (declared_default(node) for node in member.nodes)
             default = next((known for known in defaults if known is not MISSING), MISSING)
-            if default is not MISSING and self.child(name).fits(default, self._bundles.no_answers()):
+            if default is not MISSING and self.child(name).accepts(default):
                 wanted[name] = default
         return wanted
 
@@ -197,8 +205,8 @@ class Bundle:
         return self._bundles.get(nodes)
 
     @cached_property
-    def scan(self) -> Callable[[Any], tuple[list[str], int]]:
-        """A function of an object: the named properties that need a look, and how many named ones there are."""
+    def scan(self) -> Test:
+        """A function of an object, with the answers so far where they are kept: the named properties that need a look."""
         return self._bundles.scan(self)
 
     # Arrays.
@@ -230,7 +238,7 @@ class Bundle:
     @cached_property
     def is_clean(self) -> Test:
         """Whether a value needs no look at all; not known for several nodes at once."""
-        return self._bundles.clean_of(self.nodes[0]) if len(self.nodes) == 1 else _unknown
+        return self._bundles.clean_test_of(self.nodes[0]) if len(self.nodes) == 1 else _unknown
 
     # Decisions.
 
@@ -238,19 +246,32 @@ class Bundle:
         """This bundle with its pending decision made: these nodes apply too."""
         return self._bundles.get(self.nodes + nodes, self._decided | {(pending.kind, pending.node.index)})
 
+    def only(self, kind: str) -> Bundle:
+        """This bundle for values of one type."""
+        return self._bundles.get((*self.nodes, self._bundles.typed(kind)), self._decided)
+
 
 class Bundles:
     """The bundles of one schema, made when they are first needed."""
 
-    def __init__(self, clean: CleanWriter) -> None:
+    def __init__(self, clean: CleanWriter, variants: Variants) -> None:
         self.clean = clean
+        self.variants = variants
         self._known: dict[tuple[tuple[int, ...], Decided], Bundle] = {}
+        self._alone: dict[int, Bundle] = {}
         self._checks: dict[int, Test] = {}
         self._cleans: dict[int, Test] = {}
         self._bare: dict[int, Node | None] = {}
-        self._tags: dict[int, dict[str, frozenset[Any]]] = {}
-        self._types: dict[int, frozenset[str]] = {}
+        self.types_of = variants.types
         self._required: dict[int, frozenset[str]] = {}
+        self._typed: dict[str, Node] = {}
+
+    def alone(self, node: Node) -> Bundle:
+        """The bundle of one node."""
+        bundle = self._alone.get(node.index)
+        if bundle is None:
+            bundle = self._alone[node.index] = self.get((node,))
+        return bundle
 
     def get(self, nodes: tuple[Node, ...], decided: Decided = frozenset()) -> Bundle:
         nodes = tuple(dict.fromkeys(nodes))
@@ -262,9 +283,16 @@ class Bundles:
             bundle = self._known[key] = Bundle(self, nodes, decided)
         return bundle
 
+    def typed(self, kind: str) -> Node:
+        """A node that says nothing but a type."""
+        if kind not in self._typed:
+            kinds = frozenset({"number", "integer"} if kind == "number" else {kind})
+            self._typed[kind] = Node(MOST_NODES + self.clean.program.number(), types=kinds)
+        return self._typed[kind]
+
     def no_answers(self) -> Answers:
-        """Where answers are remembered, an empty memory. It must not outlive the values it was asked about."""
-        return {} if self.clean.program.remembers else None
+        """Where answers are remembered, an empty memory."""
+        return python_text.Answers() if self.clean.program.remembers else None
 
     def test_of(self, node: Node) -> Test:
         """A check to be called with the value, and with the answers so far where they are kept."""
@@ -281,30 +309,9 @@ class Bundles:
             self._cleans[node.index] = self.clean.program.standalone(self.clean.function(node))
         return self._cleans[node.index]
 
-    def tags_of(self, variant: Node) -> dict[str, frozenset[Any]]:
-        """The properties of a variant that must be one of a few constants."""
-        if variant.index not in self._tags:
-            self._tags[variant.index] = dict(_constants(variant))
-        return self._tags[variant.index]
-
-    def types_of(self, node: Node, depth: int = 0) -> frozenset[str]:
-        """The JSON types that a node may accept, variants and references included."""
-        if node.index not in self._types:
-            self._types[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
-            self._types[node.index] = self._work_out_types(node, depth)
-        return self._types[node.index]
-
-    def _work_out_types(self, node: Node, depth: int) -> frozenset[str]:
-        kinds = frozenset[str]() if node.never else accepted(node)
-        if node.enum is not None:
-            kinds &= types_of_values(node.enum)
-        if depth < _DEEPEST:
-            for part in node.all_of:
-                kinds &= self.types_of(part, depth + 1)
-            for variants in (node.any_of, node.one_of):
-                if variants:
-                    kinds &= frozenset[str]().union(*(self.types_of(variant, depth + 1) for variant in variants))
-        return kinds
+    def clean_test_of(self, node: Node) -> Test:
+        """`clean_of`, with the answers so far where they are kept."""
+        return self.clean.program.function(self.clean.function(node))
 
     def required_somewhere(self, node: Node) -> frozenset[str]:
         """The required names of an object: its own, and those of its variants if each has some."""
@@ -324,15 +331,14 @@ class Bundles:
             self._bare[part.index] = bare if has_demands else None
         return self._bare[part.index]
 
-    def scan(self, bundle: Bundle) -> Callable[[Any], tuple[list[str], int]]:
+    def scan(self, bundle: Bundle) -> Test:
         name = f"d{self.clean.program.number()}"
         self.clean.program.declare(name, lambda function: self._write_scan(function, bundle))
-        return self.clean.program.standalone(name)
+        return self.clean.program.function(name)
 
     def _write_scan(self, function: Function, bundle: Bundle) -> None:
         function.line("bad = []")
-        function.line("n = 0")
-        function.ending = "return bad, n"
+        function.ending = "return bad"
         if len(bundle.members) <= MANY:
             for name, member in bundle.members.items():
                 _write_look(function, repr(name), self._expression(member), is_wanted=name in bundle.wanted)
@@ -352,7 +358,6 @@ class Bundles:
 
 def _write_look(function: Function, word: str, expression: str, *, is_wanted: bool) -> None:
     with function.block(f"if {word} in v:"):
-        function.line("n += 1")
         function.line(f"x = v[{word}]")
         function.line(f"if not ({expression}): bad.append({word})")
     if is_wanted:
@@ -388,38 +393,8 @@ def _required_of(node: Node) -> Iterator[str]:
                 yield from (name for names in of_each for name in names)
 
 
-def _constants(variant: Node) -> Iterator[tuple[str, frozenset[Any]]]:
-    for part in solid_parts(variant):
-        for name, child in (part.properties or {}).items():
-            values = next((inner.enum for inner in solid_parts(child) if inner.enum is not None), None)
-            if values:
-                yield name, frozenset(map(standing_for, values))
+_NO_NAME: Final = object()  # a key that no schema names and no pattern matches
 
 
-class _NoName:
-    """A key that no schema names and no pattern matches."""
-
-
-_NO_NAME: Final = _NoName()
-
-
-def part_nodes(part: Node, key: Any) -> list[Node]:
-    return [] if part.properties is None else [part.properties[key]]
-
-
-def matching_nodes(part: Node, key: Any) -> list[Node]:
-    return [node for pattern, node in part.patterns if type(key) is str and pattern.search(key)]
-
-
-def rest_node(part: Node, key: Any) -> Node | None:
-    """What `additionalProperties` of a part says about a key; nothing if the part knows the key otherwise."""
-    is_known = (part.properties is not None and key in part.properties) or matching_nodes(part, key)
-    return None if is_known else part.additional
-
-
-def item_node(part: Node, position: int) -> Node | None:
-    return part.prefix[position] if position < len(part.prefix) else part.items
-
-
-def _unknown(_value: Any) -> bool:
+def _unknown(_value: Any, _answers: Answers = None) -> bool:
     return False

@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from enfold.schema.nodes.compare import standing_for
+from enfold.schema.nodes.compare import is_member
 from enfold.schema.nodes.node import Node
-from enfold.schema.nodes.traits import kinds_of, outer_types, types_of_values
+from enfold.schema.nodes.traits import kinds_of, types_of_values
+from enfold.schema.nodes.variants import Tag
 from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending
 from enfold.schema.repairs.conversions import lossless
-
-__all__ = ["Candidates", "choose", "unmapped_tag"]
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -29,62 +28,39 @@ def choose(
 ) -> Candidates:
     """The variants a value may have been meant for; `may_compare` is asked before it is held against so many."""
     variants = pending.variants
-    if type(value) is dict:
-        named = _named_by_discriminator(pending.node, variants, value)
-        if named is not None:
-            return Candidates((named,))
-        tag = _tag(bundles, variants, value)
-        if tag is not None:
-            return _by_tag(bundles, tag, variants, value)
-        tag = unmapped_tag(bundles, pending, value)
-        if tag is not None:
-            return Candidates((), unknown_tag=tag)
+    tagged = _by_tag(bundles, pending, value)
+    if tagged is not None:
+        return tagged
     if not may_compare(len(variants)):
         return Candidates((), is_too_much=True)
     return Candidates(_by_likeness(bundles, variants, value, answers))
 
 
-def unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> str | None:
-    """OpenAPI's discriminator, where its mapping has no word for what the value says there, nor any variant a constant."""
+def has_unmapped_tag(bundles: Bundles, pending: Pending, value: Any) -> bool:
+    """Whether OpenAPI's discriminator has no word for what the value says there, nor any variant a constant."""
     hint = pending.node.discriminator
-    if hint is None or not hint.words or type(value) is not dict or type(value.get(hint.name)) is not str:
-        return None
-    is_known = _named_by_discriminator(pending.node, pending.variants, value) or _tag(bundles, pending.variants, value)
-    return None if is_known else hint.name
+    tagged = _by_tag(bundles, pending, value) if hint is not None and hint.words else None
+    return tagged is not None and tagged.unknown_tag is not None
 
 
-def _named_by_discriminator(node: Node, variants: tuple[Node, ...], value: dict[Any, Any]) -> Node | None:
-    hint = node.discriminator
-    found = value.get(hint.name) if hint is not None else None
-    if hint is None or type(found) is not str:
+def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Candidates | None:
+    """What the tags of a value say: the variant, or that there is none for such a tag; None where they say nothing."""
+    if type(value) is not dict:
         return None
-    target, word = hint.mapping.get(found), hint.words.get(found, found)
-    for variant in variants:
-        if any(part is target or part.name == word for part in (variant, *variant.all_of)):
-            return variant
+    for tag in bundles.variants.tags(pending.node, pending.variants):
+        if tag.name in value:
+            meant = _meant(tag, value[tag.name])
+            if meant is not None:
+                return Candidates((meant,))
+            if tag.hint is None or (tag.hint.words and type(value[tag.name]) is str):
+                return Candidates((), unknown_tag=tag.name)
     return None
 
 
-def _tag(bundles: Bundles, variants: tuple[Node, ...], value: dict[Any, Any]) -> str | None:
-    """A property of the value that tells the variants apart: each of them names other constants for it."""
-    tables = [bundles.tags_of(variant) for variant in variants if "object" in outer_types(variant)]
-    if len(tables) < 2:
-        return None
-    for name in tables[0]:
-        if name in value and all(name in table for table in tables):
-            constants = [constant for table in tables for constant in table[name]]
-            if len(set(constants)) == len(constants):
-                return name
-    return None
-
-
-def _by_tag(bundles: Bundles, tag: str, variants: tuple[Node, ...], value: dict[Any, Any]) -> Candidates:
-    tables = {variant: bundles.tags_of(variant).get(tag, frozenset()) for variant in variants}
-    constants = frozenset[Any]().union(*tables.values())
-    possible = {standing_for(value[tag])}
-    possible.update(map(standing_for, lossless(value[tag], types_of_values(constants))))
-    meant = tuple(variant for variant in variants if possible & tables[variant])
-    return Candidates(meant) if meant else Candidates((), unknown_tag=tag)
+def _meant(tag: Tag, value: Any) -> Node | None:
+    meant = tag.meant(value)
+    converted = lossless(value, types_of_values(tag.values)) if meant is None else ()
+    return next(filter(None, map(tag.meant, converted)), meant)
 
 
 def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: Answers) -> tuple[Node, ...]:
@@ -105,14 +81,15 @@ def _score(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> tup
 def _constants_met(bundles: Bundles, variant: Node, value: Any) -> int:
     if type(value) is not dict:
         return 0
-    return sum(1 for name, values in bundles.tags_of(variant).items() if standing_for(value.get(name)) in values)
+    constants = bundles.variants.constants(variant)
+    return sum(1 for name, values in constants.items() if is_member(value.get(name), values))
 
 
 def _share(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> float:
     """How much of an array or object is valid for a variant, or for the best of its own variants."""
     if type(value) not in {dict, list}:
         return 0.0
-    bundle = bundles.get((variant,))
+    bundle = bundles.alone(variant)
     inner = bundle.pending.variants if bundle.pending is not None else ()
     candidates = [bundles.get((variant, other)) for other in inner] or [bundle]
     return max(_share_of(candidate, value, answers) for candidate in candidates)

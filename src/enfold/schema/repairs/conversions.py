@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["lossless", "number_of"]
-
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)\Z")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?\Z")
 _MOST_DIGITS: Final = 400  # Python refuses to read very long numbers, and takes its time before that

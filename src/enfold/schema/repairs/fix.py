@@ -19,25 +19,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import filterfalse
+from itertools import filterfalse, islice
+from operator import is_
 from typing import Any, Final, Literal
 
 import msgspec
 
 from enfold.envelope import ResultWarning
+from enfold.schema.checks.python_text import StepsLeft
 from enfold.schema.nodes.node import MISSING, Node
-from enfold.schema.nodes.traits import ALL_TYPES, kinds_of
-from enfold.schema.repairs.bundle import Bundle, Bundles, Pending
-from enfold.schema.repairs.choose import choose, unmapped_tag
+from enfold.schema.nodes.own import clone
+from enfold.schema.nodes.traits import ALL_TYPES, branches, dependents, kinds_of
+from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending, Test
+from enfold.schema.repairs.choose import choose, has_unmapped_tag
 from enfold.schema.repairs.conversions import lossless
-from enfold.schema.repairs.repair_report import Entry, Path, Report
+from enfold.schema.repairs.repair_report import Entry, Path, Report, may_share
 
-__all__ = ["Repaired", "misfits", "repaired", "unchanged"]
-
-# Attempts at unions may multiply with depth. After so many steps, within one outermost attempt or altogether,
-# the likeliest variant is taken unseen.
+# Attempts at unions may multiply with depth. After so many steps, within one outermost attempt or altogether (some for
+# each value inside), the likeliest variant is taken unseen.
 _STEPS: Final = 1_000
-_ALL_STEPS: Final = 100_000
+_LEAST_STEPS: Final = 1_000
+_STEPS_PER_VALUE: Final = 10
+_MOST_VALUES: Final = 10_000
 _MOST_ATTEMPTS: Final = 8
 # Defaults inside defaults may multiply with depth, and large ones with the objects that lack them.
 _MOST_NESTED_DEFAULTS: Final = 10_000
@@ -49,7 +52,9 @@ _MOST_COMPARISONS: Final = 30_000
 _HARMLESS: Final = frozenset({"strip", "default", "unrepairable"})
 _CHANGES: Final = frozenset({"convert", "null_dropped"})
 _NUMBERS: Final = frozenset({"integer", "number"})
-_ENDLESS: Final = float("inf")
+# Properties that objects in an array lose, each told of once for all of them.
+Siblings = dict[Any, Entry]
+_MOST_SHARED: Final = 50
 
 
 class Repaired(msgspec.Struct, frozen=True):
@@ -64,7 +69,7 @@ class Repaired(msgspec.Struct, frozen=True):
 
 def repaired(bundles: Bundles, root: Node, value: Any, *, strip: bool) -> Repaired:
     """The value repaired as a whole; it is never changed itself."""
-    run = _Run(bundles, strip=strip)
+    run = _RepairRun(bundles, value, strip=strip)
     try:
         return Repaired(run.whole(root, value), run.report.warnings())
     except Exception:  # noqa: BLE001  # R2: deeper than the stack, or objects that break when they are looked at
@@ -73,29 +78,48 @@ def repaired(bundles: Bundles, root: Node, value: Any, *, strip: bool) -> Repair
 
 def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ...]:
     """Where a value that is left as it is does not fit: nothing is stripped, filled or converted."""
-    run = _Run(bundles, strip=False)
+    run = _RepairRun(bundles, value, strip=False)
     run.fill = False
     try:
         run.whole(root, value)
     except Exception:  # noqa: BLE001  # as above
         return (ResultWarning("unrepairable", ""),)
     # What repair would have changed has, as it stands, the wrong type.
-    run.report.entries = [
-        ("type_mismatch" if code in _CHANGES else code, path, old, old) for code, path, old, _ in run.report.entries
-    ]
+    for entry in run.report.entries:
+        entry.code, entry.new = "type_mismatch" if entry.code in _CHANGES else entry.code, entry.old
     return run.report.warnings()
 
 
-def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool) -> bool:
-    """Whether repair would give this very value back and say nothing."""
-    run = _Run(bundles, strip=strip)
-    return run.fix(bundles.get((node,)), value, None) is value and not run.report.entries
+def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers: Answers = None) -> bool:
+    """Whether repair would give this very value back and say nothing; `answers` are those that are known already."""
+    run = _RepairRun(bundles, value, strip=strip, answers=answers)
+    return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
 
 
-class _Run:
+class _Settled(msgspec.Struct, frozen=True):
+    """What a value has become; it is kept with its bundle, so that nothing else takes their identities meanwhile."""
+
+    bundle: Bundle
+    value: Any
+    path: Path
+    result: Any
+    entries: list[Entry]
+
+
+def _budget(value: Any, answers: Answers) -> StepsLeft:
+    """The steps that are left for a repair and for all repairs that share its answers."""
+    if answers is None or answers.steps_left is None:
+        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(value, _MOST_VALUES))
+        if answers is None:
+            return left
+        answers.steps_left = left
+    return answers.steps_left
+
+
+class _RepairRun:
     """One repair: the report so far, what it may do, and how much may still be tried."""
 
-    def __init__(self, bundles: Bundles, *, strip: bool) -> None:
+    def __init__(self, bundles: Bundles, value: Any, *, strip: bool, answers: Answers = None) -> None:
         self.bundles = bundles
         self.report = Report()
         self.strip = strip
@@ -104,15 +128,14 @@ class _Run:
         self.nested_defaults = _MOST_NESTED_DEFAULTS
         self.room = _MOST_FILLED
         self.comparisons = _MOST_COMPARISONS
-        # Answers are kept by the identity of values, so these must live as long.
-        self.answers = bundles.no_answers()
-        self.asked_about: list[Any] = []
+        self.answers = bundles.no_answers() if answers is None else answers
+        self.budget = _budget(value, self.answers)
+        self.settled: dict[tuple[int, int, bool, bool], _Settled] = {}
         self.is_attempt = False
         self.steps = _STEPS
-        self.all_steps = _ALL_STEPS
 
     def whole(self, root: Node, value: Any) -> Any:
-        bundle = self.bundles.get((root,))
+        bundle = self.bundles.alone(root)
         if self.is_something_else(root, value) and not self.fits(bundle, value):
             self.report.add("root_mismatch", None, value, value)
             return value
@@ -135,7 +158,7 @@ class _Run:
         """The value repaired for one bundle, and checked where a change inside could do harm."""
         if self.is_attempt:
             self.steps -= 1
-            self.all_steps -= 1
+            self.budget.count -= 1
         if not bundle.is_fragile:
             return self.repair(bundle, value, path)
         before = len(self.report.entries)
@@ -144,25 +167,27 @@ class _Run:
             return self.still_valid(bundle, value, result, before)
         if self.fits(bundle, result):
             return result
-        return self.second_thoughts(bundle, value, path, result, before)
+        return self._retry_without_changes(bundle, value, path, result, before)
 
     def fits(self, bundle: Bundle, value: Any) -> bool:
-        if self.answers is not None:
-            self.asked_about.append(value)
         return bundle.fits(value, self.answers)
+
+    def ask(self, test: Test, value: Any) -> Any:
+        """What a generated function says of a value; what it finds out on its way is remembered for the whole repair."""
+        return test(value) if self.answers is None else test(value, self.answers)
 
     def still_valid(self, bundle: Bundle, value: Any, result: Any, before: int) -> Any:
         """A valid value is stripped and filled, nothing else, and only if it stays valid."""
-        is_harmless = all(entry[0] in _HARMLESS for entry in self.report.entries[before:])
+        is_harmless = all(entry.code in _HARMLESS for entry in self.report.entries[before:])
         if is_harmless and (result is value or self.fits(bundle, result)):
             return result
         self.report.take_back(before)
         return value
 
-    def second_thoughts(self, bundle: Bundle, value: Any, path: Path, result: Any, before: int) -> Any:
-        """The result does not fit: perhaps it would with less stripped or filled. R11: if not, it is said."""
+    def _retry_without_changes(self, bundle: Bundle, value: Any, path: Path, result: Any, before: int) -> Any:
+        """Repair again without stripping, then without filling; R11: the first result is reported if neither fits."""
         first = self.report.take_back(before)
-        codes = {entry[0] for entry in first}
+        codes = {entry.code for entry in first}
         for code, setting in (("strip", "strip"), ("default", "fill")):
             if code in codes and self.may_try:
                 better = self.without(setting, bundle, value, path)
@@ -173,14 +198,14 @@ class _Run:
         if not first:
             self.report.add("constraint", path, result, result)
         elif result is not value and bundle.is_undecided and self.may_try:
-            return self.once_more(bundle, result, path, first)
+            return self._repair_new_branches(bundle, result, path, first)
         return result
 
-    def once_more(self, bundle: Bundle, value: Any, path: Path, first: list[Entry]) -> Any:
-        """A change may have led to other conditions than those the value came with: they have their say too."""
+    def _repair_new_branches(self, bundle: Bundle, value: Any, path: Path, first: list[Entry]) -> Any:
+        """Repair the changed value by the branches of conditions that hold only since the change."""
         result, entries = self.attempt(bundle, value, path)
-        said = {(code, place) for code, place, _, _ in first}
-        self.report.entries.extend(entry for entry in entries if entry[:2] not in said)
+        reported = {(entry.code, entry.path) for entry in first}
+        self.report.entries.extend(entry for entry in entries if (entry.code, entry.path) not in reported)
         return result
 
     def repair(self, bundle: Bundle, value: Any, path: Path) -> Any:
@@ -203,13 +228,13 @@ class _Run:
     def note_broken_demands(self, bundle: Bundle, value: Any, path: Path) -> None:
         """R4 and R2: the type is right, but the value as a whole is not what is asked for."""
         for is_met, demand in bundle.demands:
-            if not is_met(value):
+            if not self.ask(is_met, value):
                 self.report.add(self.code_of(demand, value), path, value, value)
                 return
 
     def code_of(self, demand: Node, value: Any) -> Literal["constraint", "unrepairable"]:
         """What a `not` forbids, and a pattern that took too long, are beyond repair."""
-        if demand.not_ is not None and self.bundles.check_of(demand.not_)(value):
+        if demand.not_ is not None and self.ask(self.bundles.test_of(demand.not_), value):
             return "unrepairable"
         is_undecided = demand.pattern is not None and type(value) is str and demand.pattern.search(value) is None
         return "unrepairable" if is_undecided else "constraint"
@@ -249,25 +274,30 @@ class _Run:
 
     # Objects: R6, R7, R10.
 
-    def object(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
-        if self.strip and bundle.strips_extras and len(value) > len(bundle.members):
-            value = self.stripped(bundle, value, path)
+    def object(
+        self, bundle: Bundle, value: dict[Any, Any], path: Path, siblings: Siblings | None = None
+    ) -> dict[Any, Any]:
+        has_extras = not value.keys() <= bundle.names
+        if has_extras and self.strip and bundle.strips_extras:
+            value, has_extras = self.stripped(bundle, value, path, siblings), False
         changes: dict[Any, Any] = {}
-        to_look_at, named = bundle.scan(value)
-        for name in to_look_at:
+        for name in self.ask(bundle.scan, value):
             if name in value:
                 self.member(bundle, name, value[name], path, changes)
             else:
                 self.missing(bundle, name, path, changes)
-        if named != len(value):
+        if has_extras:
             self.extras(bundle, value, path, changes)
         return _with(value, changes) if changes else value
 
-    def stripped(self, bundle: Bundle, value: dict[Any, Any], path: Path) -> dict[Any, Any]:
-        """The object without what is unknown: often that is all there is to do."""
-        result, entries = value.copy(), self.report.entries
-        for key in filterfalse(bundle.members.__contains__, value):
-            entries.append(("strip", (path, key), result.pop(key), None))
+    def stripped(self, bundle: Bundle, value: dict[Any, Any], path: Path, siblings: Siblings | None) -> dict[Any, Any]:
+        """The object without what is unknown, which is looked for in its siblings too."""
+        result = value.copy()
+        for key in filterfalse(bundle.names.__contains__, value):
+            entry = Entry("strip", (path, key), result.pop(key))
+            self.report.entries.append(entry)
+            if siblings is not None and len(siblings) < _MOST_SHARED and may_share(entry.path):
+                siblings[key] = entry
         return result
 
     def member(self, bundle: Bundle, name: str, item: Any, path: Path, changes: dict[Any, Any]) -> None:
@@ -300,12 +330,12 @@ class _Run:
     def has_room_for(self, default: Any) -> bool:
         """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
         self.nested_defaults -= bool(self.filling)
-        self.room -= _size(default)
+        self.room -= _size(default, _MOST_FILLED)
         return self.room >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
         """A default with the defaults inside it, each kind only once on the way down: some would never end."""
-        value = _copied(default)
+        value = clone(default)  # one for each result, so that nobody changes the schema by changing a result
         if type(value) not in {dict, list} or bundle in self.filling:
             return value
         before = len(self.report.entries)
@@ -334,44 +364,50 @@ class _Run:
     def array(self, bundle: Bundle, value: list[Any], path: Path) -> list[Any]:
         if not bundle.says_items:
             return value
-        changes: dict[int, Any] = {}
-        ahead, rest = bundle.ahead, bundle.rest
-        is_clean, most = rest.is_clean, len(rest.members) if self.strip and rest.only_strips else _ENDLESS
+        result, ahead, rest = list(value), bundle.ahead, bundle.rest
+        for position, item in enumerate(value[:ahead]):
+            result[position] = self.fix(bundle.item(position), item, (path, position))
         # Items too many are one fault of the array, not one each.
-        for position, item in enumerate(value[:ahead] if rest.is_never else value):
-            if position < ahead:
-                result = self.fix(bundle.item(position), item, (path, position))
-            elif type(item) is dict and len(item) > most:
-                result = self.stripped(rest, item, (path, position))
-                if not is_clean(result):
-                    result = self.object(rest, result, (path, position))
-            elif is_clean(item):
+        if not rest.is_never:
+            self.items(rest, result, ahead, path)
+        return value if all(map(is_, result, value)) else result
+
+    def items(self, bundle: Bundle, items: list[Any], start: int, path: Path) -> None:
+        """Repair the items from `start` on in their list; objects often lose what those before them lost, and no more."""
+        is_clean, names, siblings = bundle.is_clean, bundle.names, Siblings()
+        strips = self.strip and bundle.only_strips
+        for position, item in enumerate(islice(items, start, None), start):
+            if self.ask(is_clean, item):
                 continue
-            else:
-                result = self.fix(rest, item, (path, position))
-            if result is not item:
-                changes[position] = result
-        return _with_items(value, changes) if changes else value
+            if not strips or type(item) is not dict:
+                items[position] = self.fix(bundle, item, (path, position))
+                continue
+            result = item
+            if siblings and not item.keys() <= names:
+                result = item.copy()
+                for key in siblings:
+                    if key in result:
+                        del result[key]
+                        siblings[key].count += 1
+            if result is item or not self.ask(is_clean, result):
+                result = self.object(bundle, result, (path, position), siblings)
+            items[position] = result
 
     # What depends on the value: R8, and conditions.
 
     def decide(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
         if pending.kind == "if":
-            return self.fix(bundle.joined(pending, self.branch(pending.node, value)), value, path)
+            taken = branches(pending.node, lambda tested: self.ask(self.bundles.test_of(tested), value))
+            return self.fix(bundle.joined(pending, tuple(taken)), value, path)
         if pending.kind == "dependentSchemas":
-            return self.fix(bundle.joined(pending, _dependents(pending.node, value)), value, path)
-        valid = tuple(variant for variant in pending.variants if self.bundles.check_of(variant)(value))
+            return self.fix(bundle.joined(pending, tuple(dependents(pending.node, value))), value, path)
+        valid = tuple(variant for variant in pending.variants if self.ask(self.bundles.test_of(variant), value))
         if not valid:
             return self.nearest(bundle, pending, value, path)
-        if unmapped_tag(self.bundles, pending, value) is None:
+        if not has_unmapped_tag(self.bundles, pending, value):
             return self.exact(bundle, pending, valid, value, path)
         with self.setting("strip", on=False):
             return self.exact(bundle, pending, valid, value, path)
-
-    def branch(self, node: Node, value: Any) -> tuple[Node, ...]:
-        holds = node.if_ is not None and self.bundles.check_of(node.if_)(value)
-        taken = (node.if_, node.then) if holds else (node.else_,)
-        return tuple(part for part in taken if part is not None)
 
     def exact(self, bundle: Bundle, pending: Pending, valid: tuple[Node, ...], value: Any, path: Path) -> Any:
         """The value is valid for some variants: one that would leave it alone wins, else they all have a say."""
@@ -409,7 +445,7 @@ class _Run:
         for variant in variants if self.may_try else ():
             guess = bundle.joined(pending, (variant,))
             result, entries = self.attempt(guess, value, path)
-            stripped = sum(1 for entry in entries if entry[0] == "strip")
+            stripped = sum(entry.count for entry in entries if entry.code == "strip")
             fewest = stripped if fewest is None else fewest
             # It must fit the guess itself: what was stripped for one variant may happen to make another fit.
             if stripped <= fewest and self.fits(guess, result):
@@ -438,7 +474,20 @@ class _Run:
     def without(self, setting: str, bundle: Bundle, value: Any, path: Path) -> Any:
         """The result if nothing was stripped, or nothing filled."""
         with self.setting(setting, on=False), self.setting("is_attempt", on=True):
-            return self.fix(bundle, value, path)
+            if self.may_try or self.filling:
+                return self.fix(bundle, value, path)
+            return self.fix_once(bundle, value, path)
+
+    def fix_once(self, bundle: Bundle, value: Any, path: Path) -> Any:
+        """`fix` where nothing is tried any more, so that the same value always becomes the same: each level above asks."""
+        key = (id(bundle), id(value), self.strip, self.fill)
+        known = self.settled.get(key)
+        if known is None or known.path != path:
+            before = len(self.report.entries)
+            result = self.fix(bundle, value, path)
+            known = self.settled[key] = _Settled(bundle, value, path, result, self.report.take_back(before))
+        self.report.entries.extend(known.entries)
+        return known.result
 
     def may_compare(self, variants: int) -> bool:
         self.comparisons -= variants
@@ -448,7 +497,7 @@ class _Run:
     def may_try(self) -> bool:
         if not self.is_attempt:
             self.steps = _STEPS
-        return self.steps > 0 and self.all_steps > 0
+        return self.steps > 0 and self.budget.count > 0
 
     @contextmanager
     def setting(self, name: str, *, on: bool) -> Iterator[None]:
@@ -456,12 +505,6 @@ class _Run:
         setattr(self, name, on)
         yield
         setattr(self, name, was)
-
-
-def _dependents(node: Node, value: Any) -> tuple[Node, ...]:
-    if type(value) is not dict:
-        return ()
-    return tuple(part for name, part in node.dependent_schemas.items() if name in value)
 
 
 def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
@@ -474,24 +517,12 @@ def _with(value: dict[Any, Any], changes: dict[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def _with_items(value: list[Any], changes: dict[int, Any]) -> list[Any]:
-    result = value.copy()
-    for position, item in changes.items():
-        result[position] = item
-    return result
-
-
-def _size(value: Any) -> int:
-    """How many values there are, those inside included."""
-    if type(value) is dict:
-        return 1 + sum(map(_size, value.values()))
-    return 1 + sum(map(_size, value)) if type(value) is list else 1
-
-
-def _copied(default: Any) -> Any:
-    """A default of its own for each result, so that nobody changes the schema by changing a result."""
-    if type(default) is dict:
-        return {key: _copied(item) for key, item in default.items()}
-    if type(default) is list:
-        return [_copied(item) for item in default]
-    return default
+def _size(value: Any, most: int) -> int:
+    """How many values there are, those inside included; no more are counted than asked for."""
+    count, waiting = 0, [value]
+    while waiting and count < most:
+        each = waiting.pop()
+        count += 1
+        if type(each) is dict or type(each) is list:
+            waiting.extend(islice(each.values() if type(each) is dict else each, most))
+    return count

@@ -7,17 +7,24 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.envelope import ResultWarning
+from enfold.json_pointer import escape
 from enfold.schema.nodes.compare import json_type
-
-__all__ = ["Entry", "Path", "Report"]
 
 # A place inside a value: the place of its container, and the key or position in it. None is the root.
 Path: TypeAlias = "tuple[Path, Any] | None"
-# Code, place, old value, new value.
-Entry: TypeAlias = tuple[str, Path, Any, Any]
 
 _MOST_ENTRIES: Final = 50
 _LONGEST: Final = 200
+
+
+class Entry(msgspec.Struct):
+    """One thing to be told of a place; of several, if it is told of the same property of objects in one array."""
+
+    code: str
+    path: Path
+    old: Any = None
+    new: Any = None
+    count: int = 1  # with those of later objects in the same array
 
 
 class Report:
@@ -29,7 +36,7 @@ class Report:
         self.entries: list[Entry] = []
 
     def add(self, code: str, path: Path, old: Any = None, new: Any = None) -> None:
-        self.entries.append((code, path, old, new))
+        self.entries.append(Entry(code, path, old, new))
 
     def take_back(self, length: int) -> list[Entry]:
         """Forget the entries after the first `length`, and give them to the caller."""
@@ -45,6 +52,15 @@ class Report:
         return (*shown, ResultWarning("more", "", count=len(groups) - len(shown)))
 
 
+def may_share(path: Path) -> bool:
+    """Whether a place in one object of an array can stand for all: a key that is `*` would read like every position."""
+    if path is None or type(path[1]) is not str:
+        return False
+    while path is not None and path[1] != "*":
+        path = path[0]
+    return path is None
+
+
 class _Position:
     """Stands where an array position was: no key is equal to it."""
 
@@ -55,33 +71,27 @@ _POSITION: Final = _Position()
 class _Group(msgspec.Struct):
     """Entries of one code whose places differ in array positions alone; the first stands for all."""
 
-    code: str
-    words: tuple[Any, ...]  # from the inside out, with a sign for each position
+    first: Entry
+    words: list[Any]  # from the inside out, with a sign for each position
     positions: list[int | None]  # from the inside out too; None where the entries differ
-    old: Any
-    new: Any
-    count: int = 1
+    count: int
 
 
 def _collapsed(entries: list[Entry]) -> list[_Group]:
     groups: dict[Any, _Group] = {}
-    group: _Group | None = None  # of the entry before, if that is of a property of an object in an array
-    code = ""
-    array: Any = None
-    key: Any = None
-    position: Any = None
+    siblings: dict[tuple[str, Any, int], _Group] = {}  # by code, key and the identity of their array's place
     for entry in entries:
-        next_code, (parent, next_key) = entry[0], entry[1] or _ROOT
-        next_array, next_position = parent or _ROOT
-        # The same property of another object in the same array: nothing has to be compared.
-        is_sibling = next_array is array and next_key == key and next_code == code and next_position != position
-        if group is not None and is_sibling:
-            group.count += 1
+        parent, key = entry.path or _ROOT
+        array, position = parent or _ROOT
+        place = (entry.code, key, id(array))
+        group = siblings.get(place) if type(position) is int else None
+        if group is None:
+            group = _grouped(groups, entry)
+            if type(position) is int and may_share(entry.path):
+                siblings[place] = group
+        elif group.count > 1 or group.positions[0] != position:  # nothing else has to be compared
+            group.count += entry.count
             group.positions[0] = None
-        else:
-            found = _grouped(groups, entry)
-            group = found if type(next_position) is int and type(next_key) is str and next_key != "*" else None
-        code, array, key, position = next_code, next_array, next_key, next_position
     return list(groups.values())
 
 
@@ -90,7 +100,7 @@ _ROOT: Final = (None, None)
 
 def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
     """The group that an entry belongs to, with the entry counted."""
-    code, path, old, new = entry
+    path = entry.path
     words: list[Any] = []
     positions: list[int | None] = []
     while path is not None:
@@ -100,42 +110,43 @@ def _grouped(groups: dict[Any, _Group], entry: Entry) -> _Group:
             words.append(_POSITION)
         else:
             words.append(step)
-    # A key that is `*` would read like the sign for every position.
-    shape = (code, *words, len(groups)) if "*" in words else (code, *words)
+    if entry.count > 1:
+        positions[0] = None
+    shape = (entry.code, *words, len(groups)) if "*" in words else (entry.code, *words)
     group = groups.get(shape)
     if group is None:
-        group = groups[shape] = _Group(code, tuple(words), positions, old, new)
+        group = groups[shape] = _Group(entry, words, positions, entry.count)
     elif group.count > 1 or group.positions != positions:  # else the same is said twice of one place
-        group.count += 1
+        group.count += entry.count
         pairs = zip(group.positions, positions, strict=True)
         group.positions = [mine if mine == other else None for mine, other in pairs]
     return group
 
 
 def _warning(group: _Group) -> ResultWarning:
-    is_absent = group.code in {"default", "missing"}
-    size = 0 if is_absent else _size(group.old)
-    old = _cut(group.old, size)
-    new = old if group.new is group.old else _cut(group.new, _size(group.new))
-    return ResultWarning(group.code, _pointer(group), old, new, json_type(group.old), size, group.count)
+    code, old, new = group.first.code, group.first.old, group.first.new
+    size = 0 if code in _ABSENT else _size(old)
+    shown = _beginning(old) if size > _LONGEST else old
+    replaced = shown if new is old else _beginning(new) if _size(new) > _LONGEST else new
+    return ResultWarning(code, _pointer(group), shown, replaced, json_type(old), size, group.count)
+
+
+# What is told of a property that was not there.
+_ABSENT: Final = frozenset({"default", "missing"})
 
 
 def _pointer(group: _Group) -> str:
     positions = iter(group.positions)
     pointer = ""
     for word in group.words:
-        pointer = f"/{_position(next(positions)) if word is _POSITION else _token(word)}{pointer}"
+        if type(word) is str:
+            pointer = f"/{escape(word)}{pointer}"
+        elif word is _POSITION:
+            position = next(positions)
+            pointer = f"/{'*' if position is None else position}{pointer}"
+        else:  # a key that JSON does not have
+            pointer = f"/{type(word).__name__}{pointer}"
     return pointer
-
-
-def _position(position: int | None) -> str:
-    return "*" if position is None else str(position)
-
-
-def _token(word: Any) -> str:
-    if type(word) is not str:
-        return type(word).__name__  # a key that JSON does not have
-    return word.replace("~", "~0").replace("/", "~1") if "~" in word or "/" in word else word
 
 
 def _size(value: Any) -> int:
@@ -143,10 +154,7 @@ def _size(value: Any) -> int:
     return 4 if value is None else len(_text(value))
 
 
-def _cut(value: Any, size: int) -> Any:
-    """A value as it is if it is short, else the beginning of its text."""
-    if size <= _LONGEST:
-        return value
+def _beginning(value: Any) -> str:
     return (value if type(value) is str else _text(value))[:_LONGEST]
 
 

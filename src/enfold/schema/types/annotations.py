@@ -1,10 +1,11 @@
-"""Python annotations read into shapes. It looks at types only; what a class with fields holds is read in `records`."""
+"""Python annotations read into shapes. It looks at types only; what a class with fields holds is read in `record_classes`."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
 import enum
+import sys
 import types
 import typing
 from collections import abc
@@ -13,15 +14,12 @@ from typing import Annotated, Any, Final, Literal, Never, TypeVar, Union, get_ar
 
 import msgspec
 
-from enfold.envelope import ContentBlock, ResponseEnvelope
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.schema.plain import to_plain
 from enfold.schema.types import shapes
 from enfold.schema.types.record_classes import is_record, names_of_module, read_record, resolve
-from enfold.schema.types.shapes import Definitions, Record, Shape
+from enfold.schema.types.shapes import Definitions, RecordShape, Shape
 from enfold.schema.types.value_limits import is_pydantic_metadata, limit, read_metadata
-
-__all__ = ["TypeReader", "spelled"]
 
 _KNOWN: Final[dict[Any, Shape]] = {
     int: shapes.Scalar("integer"),
@@ -87,9 +85,6 @@ _PLAIN_CONTAINERS: Final = (list, set, frozenset, tuple, dict)
 # pydantic would take these, and then no JSON value at all would do.
 _NOT_DATA: Final = {abc.Callable, abc.Iterator, abc.Generator, abc.Awaitable, abc.Coroutine, type}
 
-# A result that is an envelope or content goes on as it is, so its class says nothing about the data.
-_PASSED_ON: Final = (ResponseEnvelope, *get_args(ContentBlock))
-
 _QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final", "ClassVar"}
 
 
@@ -145,6 +140,8 @@ class TypeReader:
             return self._array(_ARRAYS[origin], self.read(arguments[0]))
         if origin in _OBJECTS:
             key, value = (self.read(argument) for argument in arguments)
+            if not _may_be_key(key):
+                _refuse(annotation)
             return self._object(_OBJECTS[origin], key, value)
         if origin is ResponseEnvelope:
             return self.read(arguments[0])
@@ -162,7 +159,7 @@ class TypeReader:
             return self._array(_ARRAYS[cls], shapes.Anything())
         if cls in _OBJECTS:
             return self._object(_OBJECTS[cls], shapes.Scalar("string"), shapes.Anything())
-        if issubclass(cls, _PASSED_ON):
+        if _is_passed_on(cls):
             return shapes.Anything()
         if issubclass(cls, enum.Enum):
             return _enum(cls)
@@ -227,7 +224,7 @@ class TypeReader:
             self.definitions[annotation] = self._make_record(annotation)
         return shapes.Named(annotation)
 
-    def _make_record(self, annotation: Any) -> Record:
+    def _make_record(self, annotation: Any) -> RecordShape:
         self._records_open += 1
         record = read_record(annotation, self.read, self._read_own, self._names)
         self._records_open -= 1
@@ -280,8 +277,28 @@ def spelled(annotation: Any) -> str:
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
 
 
+def _may_be_key(shape: Shape) -> bool:
+    """Whether some value of a type can be the name of a property, which is text."""
+    match shape:
+        case shapes.Items() | shapes.Row() | shapes.Table() | shapes.Scalar(type="boolean" | "null"):
+            return False
+        case shapes.Either():
+            return any(map(_may_be_key, shape.members))
+        case shapes.Noted():
+            return _may_be_key(shape.shape)
+    return True
+
+
 def _refuse(annotation: Any) -> Never:
     raise TypeError(f"{spelled(annotation)} has no form in JSON")
+
+
+def _is_passed_on(cls: type) -> bool:
+    """Whether a result of this class, an envelope or content, goes on as it is: then it says nothing about the data."""
+    content = sys.modules.get("enfold.content")  # whoever has not loaded it has no class of it
+    return issubclass(cls, ResponseEnvelope) or (
+        content is not None and issubclass(cls, get_args(content.ContentBlock))
+    )
 
 
 def _is_pydantic(annotation: Any) -> bool:
@@ -312,6 +329,8 @@ def _enum(cls: type[enum.Enum]) -> Shape:
 
 
 def _json_value(member: Any) -> Any:
+    from enfold.schema.plain import to_plain
+
     try:
         return to_plain(member)
     except CallError:

@@ -13,8 +13,6 @@ from msgspec import UNSET
 
 from enfold.schema.types.record_classes import resolve
 
-__all__ = ["Declaration", "FunctionParameter", "Kind", "read_callable"]
-
 Kind = Literal["def", "async", "stream", "generator"]
 
 _VARIABLE_POSITIONAL: Final = 0x04
@@ -110,7 +108,7 @@ def _read_code(outer: Any, function: types.FunctionType, bound: int) -> Declarat
         outer.__doc__ if isinstance(outer, types.FunctionType | types.MethodType) else function.__doc__ or outer.__doc__
     )
     return Declaration(
-        name, _kind(outer, function), parameters, returns, doc, function.__globals__, _local_names(function)
+        name, _kind(outer, function), parameters, returns, doc, function.__globals__, _local_names(function, outer)
     )
 
 
@@ -126,11 +124,16 @@ def _defaults(function: types.FunctionType, positional: tuple[str, ...]) -> dict
     return dict(zip(positional[len(positional) - len(values) :], values, strict=True)) | (function.__kwdefaults__ or {})
 
 
-def _local_names(function: types.FunctionType) -> dict[str, Any]:
-    """The names that a function made inside another function may use in its annotations."""
+def _local_names(function: types.FunctionType, outer: Any) -> dict[str, Any]:
+    """The names that annotations may use beside those of the module: type parameters, and those of functions around it."""
+    own = {each.__name__: each for each in getattr(function, "__type_params__", ())}
+    if outer is not function:
+        owner = getattr(outer, "__self__", outer)  # of a method; or an object that can be called itself
+        for cls in (owner if isinstance(owner, type) else type(owner)).__mro__:
+            own = {each.__name__: each for each in getattr(cls, "__parameters__", ())} | own
     if "<locals>" not in function.__qualname__:
-        return {}
-    return _names_of_callers(function.__globals__) | _closure(function)
+        return own
+    return _names_of_callers(function.__globals__) | _closure(function) | own
 
 
 def _closure(function: types.FunctionType) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def _read_by_inspection(function: Any) -> Declaration:
         returns,
         inspect.getdoc(_unpartial(function)),
         getattr(plain, "__globals__", {}),
-        {} if plain is None else _local_names(plain),
+        {} if plain is None else _local_names(plain, function),
     )
 
 

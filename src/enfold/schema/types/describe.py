@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
+from enfold.schema.keywords import with_references
+from enfold.schema.nodes.compare import TYPE_NAMES
 from enfold.schema.plain import to_plain
 from enfold.schema.types import shapes
-from enfold.schema.types.shapes import Definitions, Field, Record, Shape, ValueLimits
-
-__all__ = ["Mode", "describe_record", "describe_shape"]
+from enfold.schema.types.shapes import Definitions, Field, RecordShape, Shape, ValueLimits
 
 Mode = Literal["input", "output"]
 
@@ -28,10 +28,8 @@ _ARRAY_WORDS: Final = {"min_length": "minItems", "max_length": "maxItems"}
 _OBJECT_WORDS: Final = {"min_length": "minProperties", "max_length": "maxProperties"}
 _SCALAR_WORDS: Final = {"integer": _NUMBER_WORDS, "number": _NUMBER_WORDS, "string": _STRING_WORDS}
 
-_TYPE_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
-
-def describe_record(record: Record, definitions: Definitions, mode: Mode) -> dict[str, Any]:
+def describe_record(record: RecordShape, definitions: Definitions, mode: Mode) -> dict[str, Any]:
     """The schema of a record that stands for itself, such as the arguments of a function."""
     writer = _Writer(definitions, mode)
     return writer.with_definitions(writer.record(record))
@@ -92,7 +90,7 @@ class _Writer:
             case shapes.Noted():
                 return {**self.write(shape.shape), **_notes(shape.notes)}
 
-    def record(self, record: Record) -> dict[str, Any]:
+    def record(self, record: RecordShape) -> dict[str, Any]:
         shown = [field for field in record.fields if (field.is_read if self.mode == "input" else field.is_written)]
         # What is left out on purpose is not to be filled in again.
         shows_defaults = self.mode == "input" or not record.omits_defaults
@@ -172,7 +170,7 @@ class _Writer:
         tag_fields = set()
         for member in shape.members:
             record = self.definitions.get(member.key) if isinstance(member, shapes.Named) else None
-            if isinstance(record, Record) and record.tag is not None and not record.is_row:
+            if isinstance(record, RecordShape) and record.tag is not None and not record.is_row:
                 tag_fields.add(record.tag[0])
                 mapping[str(record.tag[1])] = self.write(member)["$ref"]
         if len(mapping) < 2 or len(tag_fields) > 1:
@@ -187,7 +185,7 @@ class _Writer:
             self.defs[name] = self._definition(definition)
         return {"$ref": f"#/$defs/{self.names[shape.key]}"}
 
-    def _definition(self, definition: Record | shapes.Alias) -> dict[str, Any]:
+    def _definition(self, definition: RecordShape | shapes.Alias) -> dict[str, Any]:
         if isinstance(definition, shapes.Alias):
             return self.write(definition.shape)
         head = {"title": definition.name}
@@ -218,8 +216,8 @@ class _Writer:
                 self.defs[names[name]] = {}
         references = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
         for name, body in defs.items():
-            self.defs[names[name]] = _renamed(body, references)
-        renamed: dict[str, Any] = _renamed(schema, references)
+            self.defs[names[name]] = with_references(body, lambda each: references.get(each, each))
+        renamed: dict[str, Any] = with_references(schema, lambda each: references.get(each, each))
         return renamed
 
 
@@ -237,14 +235,6 @@ class _Adopted:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Adopted) and (self.name, self.body) == (other.name, other.body)
-
-
-def _renamed(schema: Any, references: dict[str, str]) -> Any:
-    if isinstance(schema, list):
-        return [_renamed(part, references) for part in schema]
-    if isinstance(schema, dict):
-        return {key: _renamed(part, references) for key, part in schema.items()}
-    return references.get(schema, schema) if isinstance(schema, str) else schema
 
 
 def _mentions(schema: Any, reference: str) -> bool:
@@ -265,15 +255,15 @@ def _row(items: list[dict[str, Any]], fewest: int) -> dict[str, Any]:
 
 
 def _choice(values: tuple[Any, ...]) -> dict[str, Any]:
-    kinds = {_TYPE_NAMES.get(type(value)) for value in values}
+    kinds = {TYPE_NAMES.get(type(value)) for value in values}
     kind = kinds.pop() if len(kinds) == 1 else None
     head = {} if kind is None else {"type": kind}
     return {**head, "const": values[0]} if len(values) == 1 else {**head, "enum": list(values)}
 
 
 def _notes(notes: shapes.Notes) -> dict[str, Any]:
-    told = {"title": notes.title, "description": notes.description}
-    schema = {word: text for word, text in told.items() if text is not None}
+    words = {"title": notes.title, "description": notes.description}
+    schema = {word: text for word, text in words.items() if text is not None}
     examples = {} if notes.examples is None else {"examples": [to_plain(example) for example in notes.examples]}
     return {**schema, **examples, **notes.extra}
 

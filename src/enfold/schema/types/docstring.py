@@ -8,8 +8,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Docstring", "parse_docstring"]
-
 
 class Docstring(msgspec.Struct, frozen=True):
     """What a docstring says, without the sections that describe arguments, results and errors."""

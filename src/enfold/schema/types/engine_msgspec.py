@@ -13,9 +13,7 @@ from msgspec import UNSET, ValidationError
 from enfold.errors import DecodeError
 from enfold.schema.types import shapes
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
-from enfold.schema.types.shapes import NO_LIMITS, Definitions, Record, Shape, ValueLimits
-
-__all__ = ["argument_reader", "read_hook", "to_annotation", "value_reader"]
+from enfold.schema.types.shapes import NO_LIMITS, Definitions, RecordShape, Shape, ValueLimits, holds_decimals
 
 Schema = Callable[[], dict[str, Any]]
 Reader = Callable[[Any], Any]
@@ -40,7 +38,7 @@ _FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
 ]
 
 
-def argument_reader(record: Record, definitions: Definitions, schema: Schema) -> Reader:
+def argument_reader(record: RecordShape, definitions: Definitions, schema: Schema) -> Reader:
     """A function from the JSON object of a call to the keyword arguments it stands for.
 
     It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
@@ -49,7 +47,12 @@ def argument_reader(record: Record, definitions: Definitions, schema: Schema) ->
     _look_at_every_type(struct)
     if all(_is_unconverted(field.shape) and field.wire_name == field.keyword for field in record.fields):
         return _checking_reader(struct, schema)
-    return _converting_reader(struct, record, schema)
+    read = _converting_reader(struct, record, schema)
+    if not holds_decimals([field.shape for field in record.fields], definitions):
+        return read
+    from enfold.schema.types.finite_decimals import endless_decimal_of_fields  # with the first decimal, here and below
+
+    return _with_finite_decimals(read, lambda data: endless_decimal_of_fields(record, data, definitions))
 
 
 def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Reader:
@@ -60,10 +63,26 @@ def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Read
     def read(data: Any) -> Any:
         try:
             return convert(data, annotation, **_OPTIONS)
-        except ValidationError as error:
+        except _REFUSALS as error:
             raise _refused(error, data, annotation, schema) from error
 
-    return read
+    if not holds_decimals([shape], definitions):
+        return read
+    from enfold.schema.types.finite_decimals import endless_decimal
+
+    return _with_finite_decimals(read, lambda data: endless_decimal(shape, data, definitions))
+
+
+def _with_finite_decimals(read: Reader, find_endless: Callable[[Any], Path | None]) -> Reader:
+    """A reader that refuses `NaN` and `Infinity`, which msgspec takes for decimals and JSON has no number for."""
+
+    def read_finite(data: Any) -> Any:
+        value = read(data)
+        if (path := find_endless(data)) is not None:
+            raise refusal(path, "decimal")
+        return value
+
+    return read_finite
 
 
 def to_annotation(shape: Shape, definitions: Definitions) -> Any:
@@ -107,7 +126,7 @@ def read_hook(cls: Any, value: Any) -> Any:
 _OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
 
 
-def _named(definition: Record | shapes.Alias) -> Any:
+def _named(definition: RecordShape | shapes.Alias) -> Any:
     if isinstance(definition, shapes.Alias):
         raise TypeError("msgspec does not follow a type alias that refers to itself")
     return definition.annotation
@@ -131,7 +150,7 @@ def _finite(limits: ValueLimits) -> Any:
     return Annotated[float, msgspec.Meta(**given)]
 
 
-def _arguments_struct(record: Record, definitions: Definitions) -> type[msgspec.Struct]:
+def _arguments_struct(record: RecordShape, definitions: Definitions) -> type[msgspec.Struct]:
     """One struct for all arguments; its fields are numbered where the names cannot be those of fields."""
     is_legal = _has_legal_names(record)
     names = [field.keyword if is_legal else f"a{number}" for number, field in enumerate(record.fields)]
@@ -168,14 +187,14 @@ def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
         """The arguments as they came, if msgspec accepts them."""
         try:
             convert(arguments, struct)
-        except ValidationError as error:
+        except _REFUSALS as error:
             raise _refused(error, arguments, struct, schema) from error
         return arguments.copy()
 
     return read
 
 
-def _converting_reader(struct: type[msgspec.Struct], record: Record, schema: Schema) -> Reader:
+def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema: Schema) -> Reader:
     count = len(record.fields)
     take = as_dict if _has_legal_names(record) else partial(_take_numbered, [field.keyword for field in record.fields])
     needs_options = not all(_is_simple(field.shape) for field in record.fields)
@@ -184,7 +203,7 @@ def _converting_reader(struct: type[msgspec.Struct], record: Record, schema: Sch
         try:
             # Options are costly, and few signatures need them.
             given = take(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
-        except ValidationError as error:
+        except _REFUSALS as error:
             raise _refused(error, arguments, struct, schema) from error
         if len(arguments) == count:
             return given
@@ -194,7 +213,7 @@ def _converting_reader(struct: type[msgspec.Struct], record: Record, schema: Sch
     return read
 
 
-def _has_legal_names(record: Record) -> bool:
+def _has_legal_names(record: RecordShape) -> bool:
     """Whether a struct may have fields of these names: not `__y`, which Python gives a meaning of its own."""
     return not any(field.keyword.startswith("__") for field in record.fields)
 
@@ -217,7 +236,15 @@ def _is_simple(shape: Shape) -> bool:
     return isinstance(shape, shapes.Anything | shapes.Scalar | shapes.Enumeration | shapes.Flags)
 
 
-def _refused(error: ValidationError, data: Any, annotation: Any, schema: Schema) -> DecodeError:
+# Text with half a character in it is refused in another way than all else, without a place.
+_REFUSALS: Final = (ValidationError, UnicodeEncodeError)
+
+
+def _refused(error: Exception, data: Any, annotation: Any, schema: Schema) -> DecodeError:
+    if isinstance(error, UnicodeEncodeError):
+        from enfold.schema.plain import half_character  # with the first of its kind
+
+        return refusal(half_character(data) or [], "it holds half a character", "constraint")
     message, where = _apart(str(error))
     path = _exact_path(_steps(where), data, annotation)
     cause = error.__cause__

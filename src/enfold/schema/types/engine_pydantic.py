@@ -20,18 +20,17 @@ from pydantic_core import SchemaValidator, ValidationError, core_schema, to_json
 from enfold.errors import DecodeError
 from enfold.schema.check import compile_schema
 from enfold.schema.types import shapes
+from enfold.schema.types.core_unions import with_tags, work_of
 from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation
 from enfold.schema.types.foreign import with_base64, with_finite_numbers
-from enfold.schema.types.shapes import Definitions, Field, Record, Shape, ValueLimits
-
-__all__ = ["argument_reader", "value_reader"]
+from enfold.schema.types.shapes import Definitions, Field, RecordShape, Shape, ValueLimits
 
 Core = core_schema.CoreSchema
 Schema = Callable[[], dict[str, Any]]
 
 
-def argument_reader(record: Record, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
+def argument_reader(record: RecordShape, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
     """A function from the JSON object of a call to the keyword arguments it stands for; it raises DecodeError."""
     return _reader(lambda builder: builder.record(record), definitions, schema)
 
@@ -41,17 +40,45 @@ def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Call
     return _reader(lambda builder: builder.core(shape), definitions, schema)
 
 
-def _reader(build: Callable[[_Builder], Core], definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
-    validator = _make_validator(build, definitions)
+def _reader(build: Callable[[_CoreBuilder], Core], definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
+    choose_validator = _choose_validator(_make_core(build, definitions))
 
     def read(data: Any) -> Any:
         text = _json_text(data)
+        validator = choose_validator(data, len(text))
         try:
             return validator.validate_json(text, strict=True)
         except ValidationError as error:
             return _read_again(validator, text, data, schema(), error)
 
     return read
+
+
+# Looks at values, beside so many for each byte: these take a tenth of a second when each is a fault.
+_MOST_WORK: Final = 4_000
+_WORK_PER_BYTE: Final = 8
+
+
+def _choose_validator(core: Core) -> Callable[[Any, int], SchemaValidator]:
+    """A function of data and its length as text: the validator for it. What is too much work for pydantic is refused."""
+    validator, work = _validator(core), work_of(core)
+    if work is None:
+        return lambda _data, _length: validator
+    quick_core = with_tags(core, take_optional=True)
+    quick = _validator(quick_core) if work_of(quick_core) is None else None
+
+    def choose(data: Any, length: int) -> SchemaValidator:
+        if work(data) <= _MOST_WORK + _WORK_PER_BYTE * length:
+            return validator
+        if quick is None:
+            raise refusal([], "it is nested too deeply for a union without a tag", "constraint")
+        return quick
+
+    return choose
+
+
+def _validator(core: Core) -> SchemaValidator:
+    return SchemaValidator(core, _use_prebuilt=False)
 
 
 def _json_text(data: Any) -> bytes:
@@ -67,20 +94,21 @@ def _read_again(
 ) -> Any:
     """Strict reading refuses some of what a schema allows, such as 1.0 for an integer of a model: what fits may pass."""
     if not compile_schema(schema).check(data):
-        raise _refused(first, data, schema) from first
+        too_many = first.error_count() > _MOST_EXPLAINED
+        raise _refused_by_schema(data, schema) if too_many else _refused(first, data, schema) from first
     try:
         return validator.validate_json(text)
     except ValidationError as error:
         raise _refused(error, data, schema) from error
 
 
-def _make_validator(build: Callable[[_Builder], Core], definitions: Definitions) -> SchemaValidator:
+def _make_core(build: Callable[[_CoreBuilder], Core], definitions: Definitions) -> Core:
     """pydantic asks a type for its schema, and hands out what collects the definitions of its own types: so we are a type."""
 
     class Subject:
         @classmethod
         def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> Core:
-            builder = _Builder(definitions, handler)
+            builder = _CoreBuilder(definitions, handler)
             return builder.with_definitions(build(builder))
 
     try:
@@ -88,11 +116,11 @@ def _make_validator(build: Callable[[_Builder], Core], definitions: Definitions)
         adapter.rebuild(raise_errors=True)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise TypeError(str(error).splitlines()[0]) from error
-    core = with_finite_numbers(with_base64(adapter.core_schema))
-    return SchemaValidator(core, _use_prebuilt=False)
+    core: Core = with_tags(with_finite_numbers(with_base64(adapter.core_schema)))
+    return core
 
 
-class _Builder:
+class _CoreBuilder:
     """Writes shapes as schemas of pydantic-core; records and aliases are defined once and referred to."""
 
     __slots__ = ("_defined", "_definitions", "_handler")
@@ -113,6 +141,8 @@ class _Builder:
                 return _scalar(shape)
             case shapes.Text():
                 return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
+            case shapes.Enumeration() if shape.is_words:
+                return core_schema.literal_schema(list(shape.values))
             case shapes.Enumeration():
                 return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
             case shapes.Flags():
@@ -136,10 +166,10 @@ class _Builder:
             case shapes.Noted():
                 return self.core(shape.shape)
 
-    def record(self, record: Record) -> Core:
+    def record(self, record: RecordShape) -> Core:
         return self._row(record) if record.is_row else self._object(record)
 
-    def _object(self, record: Record) -> Core:
+    def _object(self, record: RecordShape) -> Core:
         fields = {
             field.wire_name: core_schema.typed_dict_field(self.core(field.shape), required=field.required)
             for field in record.read_fields
@@ -153,7 +183,7 @@ class _Builder:
             return core
         return _made_by(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
 
-    def _row(self, record: Record) -> Core:
+    def _row(self, record: RecordShape) -> Core:
         """An array may end before the fields that have a default."""
         items = [self._row_item(field) for field in record.read_fields]
         if record.tag is None:
@@ -201,7 +231,7 @@ class _Builder:
 
     def _tag(self, shape: Shape) -> tuple[str, str | int] | None:
         record = self._definitions[shape.key] if isinstance(shape, shapes.Named) else None
-        return record.tag if isinstance(record, Record) and not record.is_row else None
+        return record.tag if isinstance(record, RecordShape) and not record.is_row else None
 
     def _tagged(self, tags: dict[Shape, tuple[str, str | int]]) -> Core:
         choices = {tag: self.core(member) for member, (_, tag) in tags.items()}
@@ -233,6 +263,8 @@ def _read_text(shape: shapes.Text, value: Any) -> Any:
         found: Any = msgspec.convert(value, shape.cls, strict=True, dec_hook=read_hook)
     except msgspec.ValidationError as error:
         raise NotTextOfError(shape.format) from error
+    if shape.format == "decimal" and not found.is_finite():
+        raise NotTextOfError(shape.format)
     _check_limits(found, shape.limits)
     return found
 
@@ -310,18 +342,35 @@ def _is_scalar(shape: Shape) -> bool:
 
 
 def _precedence(shape: Shape) -> int:
-    """Text that is unmistakably a date or an id is taken as such before it is taken as text; an integer before a float."""
+    """Text that is unmistakably a date or an id is taken as such before it is taken as text; a number as an integer,
+    else as a float, before it is taken as a decimal.
+    """
     if isinstance(shape, shapes.Noted):
         return _precedence(shape.shape)
     if isinstance(shape, shapes.Enumeration) or (
         isinstance(shape, shapes.Text) and shape.format not in {"base64", "path", "decimal"}
     ):
         return 0
-    return 1 if isinstance(shape, shapes.Scalar) and shape.type == "integer" else 2
+    return _NUMBERS.get(shape.type, _LAST) if isinstance(shape, shapes.Scalar) else _LAST
+
+
+_NUMBERS: Final[dict[str, int]] = {"integer": 1, "number": 2}
+_LAST: Final = 3
+
+
+# pydantic explains all its errors or none, and has one for each member of a union on each level.
+_MOST_EXPLAINED: Final = 200
+
+
+def _refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
+    from enfold.schema.arguments import faults  # with the first value that has so many
+
+    fault = faults(schema, data)[0]
+    return DecodeError(fault.argument, fault.expected or "", fault.reason)
 
 
 def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> DecodeError:
-    fault = min(error.errors(include_url=False), key=_is_less_telling)
+    fault = min(error.errors(include_url=False, include_input=False), key=_is_less_telling)
     path = _path(fault["loc"], data)
     if fault["type"] in _FIELD_FAULTS:
         return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
@@ -335,9 +384,13 @@ def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> Decod
 _FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
 
 
-def _is_less_telling(fault: Any) -> tuple[bool, int]:
-    """A union gives an error for each member: a validator's own words come first, then what is found deepest."""
-    return _validator_error(fault) is None, -len(fault["loc"])
+def _is_less_telling(fault: Any) -> tuple[bool, bool, int]:
+    """A union gives an error for each member: a validator's own words come first, then what is found deepest.
+
+    That an argument is missing comes last: the schema tells of it.
+    """
+    is_missing = fault["type"] == "missing" and len(fault["loc"]) == 1
+    return is_missing, _validator_error(fault) is None, -len(fault["loc"])
 
 
 def _validator_error(fault: Any) -> Exception | None:

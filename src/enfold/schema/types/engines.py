@@ -12,11 +12,8 @@ from enfold.errors import DecodeError
 from enfold.schema.types import engine_msgspec
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.decoding import whole_numbers, whole_numbers_of_fields
-from enfold.schema.types.describe import describe_shape
 from enfold.schema.types.function_parameters import Arguments
 from enfold.schema.types.shapes import Shape
-
-__all__ = ["Decode", "Engine", "EngineChoice", "MakeSchema", "as_type", "choose_engine", "make_once"]
 
 Engine = Literal["msgspec", "pydantic"]
 EngineChoice = Literal["auto", "msgspec", "pydantic"]
@@ -152,6 +149,8 @@ def as_type(data: Any, annotation: type[T]) -> T:
 
 @functools.lru_cache(maxsize=1024)
 def _value_reader(annotation: Any) -> Callable[[Any], Any]:
+    from enfold.schema.types.describe import describe_shape  # operations have their own
+
     reader = TypeReader()
     shape = reader.read(annotation)
     schema = make_once(describe_shape, shape, reader.definitions, "input")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final, Literal
 
 import msgspec
@@ -11,9 +11,8 @@ from pydantic import EncodedBytes, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import SchemaSerializer, core_schema
 
+from enfold.schema.types.core_parts import with_parts
 from enfold.schema.types.decoding import NotTextOfError
-
-__all__ = ["describe_foreign", "dump", "serializer_of", "with_base64", "with_finite_numbers"]
 
 
 def describe_foreign(annotation: Any, mode: Literal["input", "output"]) -> dict[str, Any]:
@@ -32,10 +31,10 @@ def dump(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def serializer_of(annotation: Any) -> SchemaSerializer:
-    """What writes values of a type as pydantic does, but bytes as base64 text."""
+    """What writes values of a type as pydantic does, but bytes as base64 text, and no decimal that is not a number."""
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     core = adapter.core_schema
-    with_text = with_base64(core)
+    with_text = _with_finite_decimals(with_base64(core))
     return adapter.serializer if with_text is core else SchemaSerializer(with_text, _use_prebuilt=False)
 
 
@@ -84,22 +83,38 @@ _CONFIGURED: Final = {"ser_json_bytes", "val_json_bytes"}
 
 def with_base64(core: Any) -> Any:
     """The schema with bytes read from and written as base64 text; the same object where it has no bytes."""
-    if isinstance(core, list | tuple):
-        return _same_or_new(core, type(core)(map(with_base64, core)))
-    if not isinstance(core, dict) or _CONFIGURED & core.get("config", {}).keys() or _decodes_itself(core):
+    if not isinstance(core, dict):
+        return with_parts(core, with_base64)
+    if _CONFIGURED & core.get("config", {}).keys() or _decodes_itself(core):
         return core
     if core.get("type") == "bytes":
         return _base64_core(core)
-    return _with_parts(core, with_base64)
+    return with_parts(core, with_base64)
 
 
 def with_finite_numbers(core: Any) -> Any:
     """The schema with infinity refused, which JSON cannot hold; a model that wants it keeps its word."""
-    if isinstance(core, list | tuple):
-        return _same_or_new(core, type(core)(map(with_finite_numbers, core)))
-    if not isinstance(core, dict) or "allow_inf_nan" in core or "allow_inf_nan" in core.get("config", {}):
+    if not isinstance(core, dict):
+        return with_parts(core, with_finite_numbers)
+    if "allow_inf_nan" in core or "allow_inf_nan" in core.get("config", {}):
         return core
-    return {**core, "allow_inf_nan": False} if core.get("type") == "float" else _with_parts(core, with_finite_numbers)
+    return {**core, "allow_inf_nan": False} if core.get("type") == "float" else with_parts(core, with_finite_numbers)
+
+
+def _with_finite_decimals(core: Any) -> Any:
+    """The schema with decimals written only where they are numbers; a field that says itself how keeps its word."""
+    if isinstance(core, dict) and core.get("type") == "decimal" and "serialization" not in core:
+        write = core_schema.plain_serializer_function_ser_schema(_write_decimal, when_used="json")
+        return {**core, "serialization": write}
+    return with_parts(core, _with_finite_decimals)
+
+
+def _write_decimal(value: Any) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    if not value.is_finite():
+        raise ValueError(f"{value} is not a number that JSON can hold")
+    return str(value)
 
 
 def _decodes_itself(core: dict[str, Any]) -> bool:
@@ -107,26 +122,6 @@ def _decodes_itself(core: dict[str, Any]) -> bool:
     function = core.get("function")
     method = function.get("function") if isinstance(function, dict) else None
     return isinstance(getattr(method, "__self__", None), EncodedBytes)
-
-
-def _with_parts(core: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    changed: dict[str, Any] = _same_or_new(core, {key: _part(key, part, change) for key, part in core.items()})
-    return changed
-
-
-def _part(key: str, part: Any, change: Callable[[Any], Any]) -> Any:
-    if key in {"fields", "choices"} and isinstance(part, dict):  # its keys are names of the user's
-        return _same_or_new(part, {name: change(schema) for name, schema in part.items()})
-    return part if key in _NOT_SCHEMAS else change(part)
-
-
-_NOT_SCHEMAS: Final = {"metadata", "config", "default", "expected", "cls", "ref", "type"}
-
-
-def _same_or_new(old: Any, new: Any) -> Any:
-    """The old container where the new one has the same parts."""
-    parts = zip(old.values(), new.values(), strict=True) if isinstance(old, dict) else zip(old, new, strict=True)
-    return old if all(one is other for one, other in parts) else new
 
 
 def _base64_core(core: Any) -> Any:

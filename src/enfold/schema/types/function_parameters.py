@@ -13,10 +13,8 @@ from msgspec import UNSET
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, FunctionParameter
 from enfold.schema.types.docstring import Docstring
-from enfold.schema.types.shapes import Anything, Definitions, Either, Field, Noted, Record, Scalar, Shape
+from enfold.schema.types.shapes import Anything, Definitions, Either, Field, Noted, RecordShape, Scalar, Shape
 from enfold.schema.types.value_limits import field_alias, field_default, is_field, known_default
-
-__all__ = ["Arguments", "read_arguments", "read_shape"]
 
 _NULL: Final = Scalar("null")
 
@@ -24,7 +22,7 @@ _NULL: Final = Scalar("null")
 class Arguments(msgspec.Struct, frozen=True):
     """The parameters of a function as one record, and what stands beside it."""
 
-    record: Record
+    record: RecordShape
     definitions: Definitions
     context_parameter: str | None
     beyond_msgspec: tuple[str, str] | None  # the first parameter that msgspec cannot read, and what it is
@@ -49,7 +47,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
         fields.append(_argument(FunctionParameter(parameter.name, annotation, default), shape, documentation, defaults))
         if reader.beyond_msgspec is not None and beyond is None:
             beyond = (parameter.name, reader.beyond_msgspec)
-    record = Record(None, declaration.name, tuple(fields), dict, is_closed=True)
+    record = RecordShape(None, declaration.name, tuple(fields), dict, is_closed=True)
     return Arguments(record, reader.definitions, context_parameter, beyond, reader.unknown, defaults)
 
 

@@ -12,9 +12,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET
 
 from enfold.schema.types.docstring import parse_docstring
-from enfold.schema.types.shapes import Field, Record, Shape
-
-__all__ = ["is_record", "names_of_module", "read_record", "resolve", "struct_fields"]
+from enfold.schema.types.shapes import Field, RecordShape, Shape
 
 Read = Callable[[Any], Shape]
 
@@ -47,7 +45,7 @@ def is_record(cls: Any) -> bool:
     )
 
 
-def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str, Any]) -> Record:
+def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str, Any]) -> RecordShape:
     """The record of a class, or of a generic class with its arguments; `names` are those of the scope it is used in.
 
     `read_own` reads the type of a field that the class sets itself.
@@ -57,13 +55,13 @@ def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str,
     if issubclass(cls, msgspec.Struct):
         record = _read_struct(annotation, cls, hints, read)
     elif _is_typed_dict(cls):
-        record = Record(annotation, _name_of(annotation), _typed_dict_fields(cls, hints, read), dict)
+        record = RecordShape(annotation, _name_of(annotation), _typed_dict_fields(cls, hints, read), dict)
     elif _is_named_tuple(cls):
-        record = Record(annotation, _name_of(annotation), _tuple_fields(cls, hints, read), cls, is_row=True)
+        record = RecordShape(annotation, _name_of(annotation), _tuple_fields(cls, hints, read), cls, is_row=True)
     elif hasattr(cls, "__dataclass_fields__"):
-        record = Record(annotation, _name_of(annotation), _dataclass_fields(cls, hints, read, read_own), cls)
+        record = RecordShape(annotation, _name_of(annotation), _dataclass_fields(cls, hints, read, read_own), cls)
     else:
-        record = Record(annotation, _name_of(annotation), _attrs_fields(cls, hints, read, read_own), cls)
+        record = RecordShape(annotation, _name_of(annotation), _attrs_fields(cls, hints, read, read_own), cls)
     return _with_documentation(record, cls)
 
 
@@ -80,10 +78,10 @@ def names_of_module(name: str | None) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _read_struct(annotation: Any, cls: type[msgspec.Struct], hints: dict[str, Any], read: Read) -> Record:
+def _read_struct(annotation: Any, cls: type[msgspec.Struct], hints: dict[str, Any], read: Read) -> RecordShape:
     config = cls.__struct_config__
     fields = tuple(_struct_field(field, hints[field.name], read) for field in struct_fields(cls))
-    return Record(
+    return RecordShape(
         annotation,
         _name_of(annotation),
         fields,
@@ -186,7 +184,7 @@ def _known(default: Any, factory: Any) -> Any:
     return factory() if factory in _EMPTY_CONTAINERS else default
 
 
-def _with_documentation(record: Record, cls: type) -> Record:
+def _with_documentation(record: RecordShape, cls: type) -> RecordShape:
     """Descriptions of the class and its fields from its own docstring, unless Python wrote that docstring."""
     text = cls.__dict__.get("__doc__")
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
@@ -233,7 +231,8 @@ def _own_hints(base: type, cls: type, names: Mapping[str, Any]) -> dict[str, Any
     own = getattr(base, "__annotations__", {})  # the class's own: Python gives each class its own since 3.10
     globals_ = names_of_module(base.__module__)
     # A class made inside a function is not among its module's names, yet it may speak of itself.
-    locals_ = {**names, cls.__name__: cls, base.__name__: base, **vars(base)}
+    parameters = {each.__name__: each for each in getattr(base, "__parameters__", ())}
+    locals_ = {**names, **parameters, cls.__name__: cls, base.__name__: base, **vars(base)}
     return {name: resolve(hint, globals_, locals_) for name, hint in own.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -64,6 +64,12 @@ class Enumeration(msgspec.Struct, frozen=True):
     annotation: Any
     values: tuple[Any, ...]
     members: tuple[Any, ...]
+
+    @property
+    def is_words(self) -> bool:
+        """Whether each member is the text that stands for it."""
+        pairs = zip(self.values, self.members, strict=True)
+        return all(type(value) is str and value is member for value, member in pairs)
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -138,7 +144,7 @@ class Field(msgspec.Struct, frozen=True):
     is_read: bool = True  # fields that the class sets itself are written, but not read
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordShape(msgspec.Struct, frozen=True):
     """A class with fields: a JSON object, or an array of its fields in order where `is_row`."""
 
     annotation: Any
@@ -163,4 +169,32 @@ class Alias(msgspec.Struct, frozen=True):
     shape: Shape
 
 
-Definitions: TypeAlias = dict[Hashable, Record | Alias]
+Definitions: TypeAlias = dict[Hashable, RecordShape | Alias]
+
+
+def holds_decimals(parts: Iterable[Shape], definitions: Definitions) -> bool:
+    """Whether a decimal may stand anywhere in values of these shapes; all that is defined by name counts."""
+    waiting = list(parts)
+    for definition in definitions.values():
+        waiting += [definition.shape] if isinstance(definition, Alias) else [field.shape for field in definition.fields]
+    for shape in waiting:  # grows while it is read
+        if isinstance(shape, Text) and shape.format == "decimal":
+            return True
+        waiting += parts_of(shape)
+    return False
+
+
+def parts_of(shape: Shape) -> tuple[Shape, ...]:
+    """The shapes that a shape is made of; what is defined by name is not looked up."""
+    match shape:
+        case Items():
+            return (shape.item,)
+        case Row():
+            return shape.items
+        case Table():
+            return (shape.key, shape.value)
+        case Either():
+            return shape.members
+        case Noted():
+            return (shape.shape,)
+    return ()

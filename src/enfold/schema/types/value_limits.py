@@ -22,17 +22,6 @@ from enfold.schema.types.shapes import (
     ValueLimits,
 )
 
-__all__ = [
-    "Metadata",
-    "field_alias",
-    "field_default",
-    "is_field",
-    "is_pydantic_metadata",
-    "known_default",
-    "limit",
-    "read_metadata",
-]
-
 _ORDER: Final = frozenset({"ge", "gt", "le", "lt"})
 _NUMBER: Final = _ORDER | {"multiple_of"}
 _LENGTH: Final = frozenset({"min_length", "max_length"})

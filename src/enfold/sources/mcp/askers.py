@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from enfold.mcp.json_rpc import fields_of
 from enfold.sources.mcp.outgoing_call import CallListener, OutgoingCall
-
-__all__ = ["Askers"]
 
 MAX_LEFT: Final = 1000  # calls given up and not answered; with more, no question is put to anybody
 
 
 class Askers:
-    """Finds the clients that a server's message may be about when it names no call.
+    """The clients that a server's message may be about when it names no call; `inbox` asks it whom to put a question to.
 
     A call that was given up counts until the server has answered it, and so does a task until its result has come:
     until then the server may still work on it, and ask for it.
@@ -23,7 +22,7 @@ class Askers:
         self._tasks: dict[object, CallListener] = {}  # by the id that the server gave the task
         self._has_overflown = False
 
-    def left(self, call: OutgoingCall) -> None:
+    def given_up(self, call: OutgoingCall) -> None:
         """Note that a caller gave up a call which the server has not answered."""
         if len(self._left) >= MAX_LEFT:
             self._has_overflown = True
@@ -35,17 +34,17 @@ class Askers:
         self._left.pop(request_id, None)
         if call is None or call.listener is None:
             return
-        task = result.get("task")
+        task_id = fields_of(result.get("task")).get("taskId")
         if call.method in ("tasks/result", "tasks/cancel"):
             self._tasks.pop(call.params.get("taskId"), None)
-        elif "task" in call.params and isinstance(task, dict) and isinstance(task.get("taskId"), str):
+        elif "task" in call.params and isinstance(task_id, str):
             if len(self._tasks) >= MAX_LEFT:
                 self._has_overflown = True
-            self._tasks[task["taskId"]] = call.listener
+            self._tasks[task_id] = call.listener
 
     def only(self, calls: list[OutgoingCall]) -> CallListener | None:
         """The newest listener, if all calls that can have caused a message are of one client, or there is only one."""
-        listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
+        listeners = self._listeners(calls)
         if not listeners or self._has_overflown:
             return None
         if listeners[0].client is None:
@@ -55,10 +54,13 @@ class Askers:
 
     def are_all_unaskable(self, calls: list[OutgoingCall]) -> bool:
         """Whether no client at all can be meant, so that the source itself may answer."""
-        listeners = [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]
+        listeners = self._listeners(calls)
         is_open = bool(listeners) or not self._left  # a call that was given up is not answered for
         return (
             is_open
             and not self._has_overflown
             and all(client is None for client in (*(listener.client for listener in listeners), *self._left.values()))
         )
+
+    def _listeners(self, calls: list[OutgoingCall]) -> list[CallListener]:
+        return [*self._tasks.values(), *(call.listener for call in calls if call.listener is not None)]

@@ -8,13 +8,11 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import ProtocolError
+from enfold.mcp.json_rpc import ProtocolError, fields_of
 from enfold.mcp.task_extension import MAX_TASK_ID, poll_seconds
-from enfold.operation.handing_over import HandedOver, TaskQuestion
+from enfold.operation.handing_over import HandedOver, TaskQuestion, is_left, note_task
 from enfold.sources.mcp.recipients import Recipient
 from enfold.sources.mcp.upstream_failures import protocol_failure, read_rpc_error
-
-__all__ = ["cancel_quietly", "drive_task", "inquire"]
 
 MAX_MISSED: Final = 5  # polls in a row that may fail for a reason that passes
 CANCELLING: Final = 2.0  # seconds that a server may take to hear that a task is not wanted any more
@@ -33,7 +31,8 @@ async def drive_task(send: Send, name: str, begun: Mapping[str, Any], caller: Re
     except _OverError as over:
         raise over.error from None
     except BaseException:
-        await cancel_quietly(send, task_id)
+        if not is_left(caller.context):
+            await cancel_quietly(send, task_id)
         raise
 
 
@@ -96,8 +95,9 @@ class _Drive:
         self._missed = 0
 
     async def run(self, begun: Mapping[str, Any]) -> dict[str, Any]:
-        task, interval = begun, poll_seconds(begun)
+        task, interval, is_noted = begun, poll_seconds(begun), False
         while True:
+            is_noted = is_noted or await note_task(self._caller.context, self._task_id)
             self._tell_progress(task.get("statusMessage"))
             if task is not begun and (result := await self._outcome(task)) is not None:
                 return result
@@ -130,8 +130,7 @@ class _Drive:
 
     async def _answer(self, requests: Any) -> None:
         """Put each question to the caller that has not been put yet."""
-        asked = requests if isinstance(requests, Mapping) else {}
-        new = {key: request for key, request in asked.items() if key not in self._answered}
+        new = {key: request for key, request in fields_of(requests).items() if key not in self._answered}
         if not new:
             return  # the answers are on their way
         self._answered.update(new)

@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from enfold.errors import CallError
-from enfold.mcp.asking import InputRequired, Peer
 from enfold.mcp.json_rpc import INTERNAL_ERROR, ProtocolError
+from enfold.operation.asking import InputRequired, Peer
 from enfold.sources.mcp.recipients import PutQuestions, Recipient
-
-__all__ = ["Held"]
 
 HELD: Final = "enfold/held"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
 from typing import Any, Final, TypeAlias, cast
 
@@ -23,16 +22,19 @@ from enfold.mcp.json_rpc import (
     RequestId,
     RPCMessage,
     error_message,
+    fields_of,
+    notification,
     parse,
     parse_batch,
     result_message,
 )
 from enfold.sources.mcp.askers import Askers
 from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.sources.mcp.mended import read_loosely
 from enfold.sources.mcp.outgoing_call import CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
 
-__all__ = ["UNCANCELLED", "Inbox", "Notice", "OutgoingCall", "Send"]
+__all__ = ["Inbox", "Notice", "OutgoingCall", "Send"]
 
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
 Send: TypeAlias = Callable[[dict[str, Any]], Any]
@@ -40,7 +42,7 @@ Send: TypeAlias = Callable[[dict[str, Any]], Any]
 log: Final = Log("enfold.mcp")
 
 # These may not be given up by a message: a server that does not know them yet could take it amiss.
-UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
+_UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
@@ -80,33 +82,51 @@ class Inbox:
     # --- calls
 
     def open(
-        self, method: str, params: dict[str, Any], listener: CallListener | None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        listener: CallListener | None = None,
+        headers: dict[str, str] | None = None,
+        begun: asyncio.Event | None = None,
     ) -> OutgoingCall:
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        call = OutgoingCall(next(self._ids), method, params, listener, answer, headers or {})
+        call = OutgoingCall(next(self._ids), method, params, listener, answer, headers or {}, begun)
         self._waiting[call.id] = call
         return call
 
-    def close(self, call: OutgoingCall) -> None:
+    async def result(self, call: OutgoingCall, sending: Awaitable[None], cancel: Send) -> dict[str, Any]:
+        """The result of a call that is being sent; where its caller gives up, `cancel` sends the message that says so."""
+        try:
+            await sending
+            return await call.answer
+        except (CallError, ProtocolError):
+            self.withdraw(call)  # the server has refused it, perhaps without an answer
+            raise
+        except asyncio.CancelledError:
+            if call.id in self._waiting and call.method not in _UNCANCELLED:
+                params = {"requestId": call.id, "reason": "The caller has given up"}
+                cancel(notification("notifications/cancelled", params))
+            raise
+        finally:
+            self._close(call)
+
+    def _close(self, call: OutgoingCall) -> None:
         """Forget a call that nobody waits for any more; an answer that still comes is dropped."""
         is_open = self._waiting.pop(call.id, None) is not None
         if call.answer.done() and not call.answer.cancelled():
             call.answer.exception()  # retrieved, so that the loop does not complain of it
         elif is_open and call.can_ask:
-            self._askers.left(call)
+            self._askers.given_up(call)
 
     def withdraw(self, call: OutgoingCall) -> None:
         """Forget a call that the server has never seen, or has refused without an answer."""
         self._waiting.pop(call.id, None)
 
-    def is_waiting(self, call: OutgoingCall) -> bool:
-        return call.id in self._waiting
-
-    def fail_all(self, error: CallError, *, may_have_run: bool = True, words: str = "") -> None:
+    def fail_all(self, error: CallError, *, words: str = "") -> None:
         """Fail every waiting call: the connection is gone."""
         for call in list(self._waiting.values()):
             if not call.answer.done():
-                call.answer.set_exception(LostError(error, may_have_run=may_have_run, words=words))
+                call.answer.set_exception(LostError(error, may_have_run=True, words=words))
         self.on_loss(error.message)
 
     # --- tasks
@@ -182,7 +202,8 @@ class Inbox:
         elif method == "notifications/message":
             listener = self._asker() if call is None else call.listener
         elif method == "notifications/subscriptions/acknowledged":
-            listener = self._subscriber(params)
+            self._confirm(params)
+            return
         elif method == "notifications/cancelled":
             self._cancel_question(params.get("requestId"))
             return
@@ -198,10 +219,11 @@ class Inbox:
         has_token = call is not None and "progressToken" in (call.params.get("_meta") or ())
         return call.listener if call is not None and has_token and stream_of in (None, call) else None
 
-    def _subscriber(self, params: dict[str, Any]) -> CallListener | None:
-        meta = params.get("_meta")
-        call = self._waiting_for(meta.get(SUBSCRIPTION_KEY)) if isinstance(meta, dict) else None
-        return None if call is None else call.listener
+    def _confirm(self, params: dict[str, Any]) -> None:
+        """The server says that it will tell of what a subscription asks for."""
+        call = self._waiting_for(fields_of(params.get("_meta")).get(SUBSCRIPTION_KEY))
+        if call is not None and call.begun is not None:
+            call.begun.set()
 
     def _waiting_for(self, request_id: object) -> OutgoingCall | None:
         """The call that a server names by its id."""
@@ -241,7 +263,6 @@ class Inbox:
         return any(each is not None and each.client not in (None, client) for each in asked)
 
     def _cancel_question(self, request_id: object) -> None:
-        """The server withdraws its own question."""
         for task, question in list(self._questions.items()):
             if question.id == request_id:
                 task.cancel()
@@ -254,11 +275,11 @@ class Inbox:
             reply = error_message(request_id, error)
         except CallError as error:
             reply = error_message(request_id, ProtocolError(INTERNAL_ERROR, error.message))
-        await _sent(send(reply))
+        await _finish_sending(send(reply))
 
     async def _refuse_question(self, message: RPCMessage, send: Send, error: ProtocolError) -> None:
         request_id: Any = message.id
-        await _sent(send(error_message(request_id, error)))
+        await _finish_sending(send(error_message(request_id, error)))
 
     async def _answer(self, method: str, params: dict[str, Any], listener: CallListener | None) -> dict[str, Any]:
         if method == "ping":
@@ -284,11 +305,11 @@ class Inbox:
 
     def _take_junk(self, text: bytes, error: ProtocolError) -> None:
         self.warn_once("junk", f"wrote something that is no message, which is passed over: {text[:200]!r}")
-        told = CallError("DATA_LOSS", f"{self.name} sent an answer that cannot be read: {error.message}")
+        failure = CallError("DATA_LOSS", f"{self.name} sent an answer that cannot be read: {error.message}")
         if error.request_id is not None:
-            self._refuse(error.request_id, told)
+            self._refuse(error.request_id, failure)
         elif text.startswith(b"{"):
-            self.refuse_answer(text, told)
+            self.refuse_answer(text, failure)
 
     def refuse_answer(self, text: bytes, error: CallError) -> None:
         """End the call whose answer this text would have been, as far as it still tells its id."""
@@ -306,8 +327,7 @@ def _ignore_loss(why: str) -> None:
     """Nothing is to be done about a lost connection yet."""
 
 
-async def _sent(sending: Any) -> None:
-    """Wait for a transport that takes time to send."""
+async def _finish_sending(sending: Any) -> None:
     if sending is not None:
         await sending
 
@@ -324,7 +344,8 @@ def _parse(text: bytes) -> RPCMessage:
 def _parse_loosely(text: bytes, refused: ProtocolError) -> RPCMessage:
     """Read JSON with NaN and lone surrogates, which several servers write; the rest of such a result is good."""
     try:
-        found = json.loads(text.decode("utf-8", "replace"), parse_constant=lambda _: None)
-        return msgspec.convert(found, RPCMessage)
+        found = read_loosely(text)
+        message = msgspec.convert(found, RPCMessage)
+        return msgspec.structs.replace(message, result=found["result"]) if "result" in found else message
     except (ValueError, RecursionError):
         raise refused from None

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import ProtocolError, encode, notification, request
+from enfold.mcp.json_rpc import encode, notification, request
 from enfold.mcp.revisions import Revision
 from enfold.sources.mcp.inbox import Inbox, OutgoingCall
-from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.upstream_failures import LostError
 from enfold.sources.mcp.web_requests import OpenResponse, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError
-
-__all__ = ["SSEConnection", "open_event_stream"]
+from enfold.sources.web.urls import joined, same_place
 
 EVENTS: Final = "text/event-stream"
 
 
-async def open_event_stream(web: Web, inbox: Inbox, limits: MCPLimits) -> SSEConnection:
+async def open_event_stream(web: Web, inbox: Inbox) -> SSEConnection:
     """Open the stream, whose first event says where to post; an address without one is no such server."""
     reply = await web.send("GET", {"accept": EVENTS})
     if reply.status >= 400 or reply.content_type != EVENTS:
@@ -28,7 +25,7 @@ async def open_event_stream(web: Web, inbox: Inbox, limits: MCPLimits) -> SSECon
             raise await reply.failure()
         finally:
             await reply.close()
-    connection = SSEConnection(web, inbox, limits)
+    connection = SSEConnection(web, inbox)
     inbox.spawn(connection.read(reply))
     await connection.endpoint()
     return connection
@@ -37,10 +34,9 @@ async def open_event_stream(web: Web, inbox: Inbox, limits: MCPLimits) -> SSECon
 class SSEConnection:
     """The conversation over one event stream."""
 
-    def __init__(self, web: Web, inbox: Inbox, limits: MCPLimits) -> None:
+    def __init__(self, web: Web, inbox: Inbox) -> None:
         self._web = web
         self._inbox = inbox
-        self._limits = limits
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_open = True
 
@@ -52,22 +48,14 @@ class SSEConnection:
 
     async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request, which comes on the stream."""
-        try:
-            await self._post(request(call.id, call.method, call.params))
-            return await call.answer
-        except (CallError, ProtocolError):
-            self._inbox.withdraw(call)  # the server has refused it, perhaps without an answer
-            raise
-        except asyncio.CancelledError:
-            params = {"requestId": call.id, "reason": "The caller has given up"}
-            if self.is_open:
-                self._inbox.spawn(self.notify("notifications/cancelled", params))
-            raise
-        finally:
-            self._inbox.close(call)
+        return await self._inbox.result(call, self._post(request(call.id, call.method, call.params)), self._cancel)
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        await self._post(notification(method, params))
+    def _cancel(self, message: dict[str, Any]) -> None:
+        if self.is_open:
+            self._inbox.spawn(self._post(message))
+
+    async def notify(self, method: str) -> None:
+        await self._post(notification(method))
 
     async def close(self) -> None:
         self.is_open = False
@@ -76,7 +64,7 @@ class SSEConnection:
 
     async def read(self, reply: OpenResponse) -> None:
         """Take in the events of the stream until it ends; then nobody can be answered any more."""
-        decoder = EventDecoder(max_event=self._limits.message_bytes)
+        decoder = EventDecoder(max_event=self._web.limits.message_bytes)
         try:
             async for chunk in reply.chunks:
                 for event in decoder.feed(chunk):
@@ -86,20 +74,22 @@ class SSEConnection:
         finally:
             self.is_open = False
             await reply.close()
-            self._end(CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"}))
+            self._end(self._closed())
 
     def _take(self, kind: str, data: str) -> None:
-        if kind == "endpoint":
-            if not self._endpoint.done():
-                self._endpoint.set_result(self._checked(data))
-        else:
+        if kind != "endpoint":
             self._inbox.take_text(self._web.censored(data.encode("utf-8", "surrogatepass")), self._post)
+        elif not self._endpoint.done():
+            self._post_to(joined(self._web.url, data))
 
-    def _checked(self, endpoint: str) -> str:
-        url = urljoin(self._web.url, endpoint)
-        if urlsplit(url)[:2] != urlsplit(self._web.url)[:2]:
-            raise LostError(CallError("EXECUTION_ERROR", f"{self._web.name} names another server"), may_have_run=False)
-        return url
+    def _post_to(self, url: str) -> None:
+        if same_place(url, self._web.url):
+            self._endpoint.set_result(url)
+        else:
+            self._end(CallError("EXECUTION_ERROR", f"{self._web.name} names another server for its messages"))
+
+    def _closed(self) -> CallError:
+        return CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"})
 
     def _end(self, error: CallError) -> None:
         if not self._endpoint.done():
@@ -109,17 +99,11 @@ class SSEConnection:
 
     async def _post(self, message: dict[str, Any]) -> None:
         if not self.is_open:
-            error = CallError("UNAVAILABLE", f"{self._web.name} has closed its stream", {"reason": "connection"})
-            raise LostError(error, may_have_run=False)
+            raise LostError(self._closed(), may_have_run=False)
         reply = await self._web.send(
             "POST", {"content-type": "application/json"}, encode(message), await self.endpoint()
         )
-        if reply.status >= 400:
-            try:
-                raise await self._refusal(reply)
-            finally:
-                await reply.close()
-        await reply.drain()
+        await (await reply.accepted(self._refusal)).drain()
 
     async def _refusal(self, reply: OpenResponse) -> Exception:
         failure = await reply.failure()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 from enfold.errors import CallError
-from enfold.log import Log
 from enfold.sources.mcp.inbox import Notice
 from enfold.sources.mcp.outgoing_call import CallListener
 from enfold.sources.mcp.session import ServerSettings, UpstreamSession, open_session
-
-__all__ = ["Link"]
-
-log: Final = Log("enfold.mcp")
+from enfold.sources.mcp.upstream_failures import closed_connection
 
 
 class Link:
@@ -96,7 +92,6 @@ class Link:
         self._session = session
         await self._settle(session)
         if self._was_open:
-            log.info("%s is back", self._settings.name)
             await self._on_return(session)
         self._was_open = True
         self._on_state()
@@ -108,7 +103,7 @@ class Link:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise CallError("UNAVAILABLE", f"The connection to {self._settings.name} has been closed", retryable=False)
+            raise closed_connection(self._settings.name)
 
     async def _settle(self, session: UpstreamSession) -> None:
         await session.listen()

@@ -12,8 +12,9 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, mcp_envelope
 from enfold.log import Log
 from enfold.mcp.headers import ANNOTATION, Mirror, mirror_header, mirrors_of
+from enfold.mcp.json_rpc import fields_of
 from enfold.mcp.offers import kind_of
-from enfold.mcp.uri_template import match_uri, names_of
+from enfold.mcp.uri_template import expand_uri, match_uri, names_of
 from enfold.operation import (
     OPEN,
     AccessControl,
@@ -23,21 +24,18 @@ from enfold.operation import (
     OperationType,
     Origin,
     Policy,
-    legal_name,
-    legal_names,
-    with_hash,
 )
 from enfold.operation.handing_over import task_question
+from enfold.operation.names import WantedName, distinct_names, with_hash
+from enfold.schema.keywords import schema_fault
+from enfold.schema.nodes.compare import json_type
 from enfold.sources.choosing import Choice, choosing
 from enfold.sources.durability import Durability, durability
+from enfold.sources.mcp.required_tasks import needs_task, run_task
 from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
-from enfold.sources.mcp.tasks import needs_task, run_task
-from enfold.sources.mcp.templates import expand_uri
-from enfold.sources.mcp.upstream import ListedItems, Upstream
+from enfold.sources.mcp.upstream import ListedItems, ServerRequest, Upstream
 from enfold.sources.report import Problem
 from enfold.sources.shaping import Shaping, shaping
-
-__all__ = ["KINDS", "Imported", "Kind", "Options", "import_operations"]
 
 Kind: TypeAlias = Literal["tool", "resource", "prompt"]
 Listed: TypeAlias = dict[str, Any]
@@ -73,8 +71,13 @@ class Imported(msgspec.Struct, frozen=True):
 
     operations: list[Operation] = []
     skipped: list[Problem] = []
+    degraded: list[Problem] = []
     is_stateless: bool = False
     renewed: frozenset[str] = frozenset()  # the lists that the server itself said have changed
+
+    @property
+    def by_id(self) -> dict[str, Operation]:
+        return {operation.spec.id: operation for operation in self.operations}
 
     def is_renewed(self, operation: Operation) -> bool:
         return _CAPABILITIES.get(kind_of(operation.spec)) in self.renewed
@@ -82,17 +85,25 @@ class Imported(msgspec.Struct, frozen=True):
 
 async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
-    session = await upstream.session()
+    session = await upstream.link.session()
     renewed = upstream.take_changed()
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.kinds and _CAPABILITIES[kind] in session.capabilities for kind in KINDS}
     if has["tool"]:
-        await maker.add_tools(maker.items(await upstream.pages("tools/list", "tools")))
+        await maker.add_tools(maker.items("tools/list", await upstream.pages("tools/list", "tools")))
     if has["prompt"]:
-        await maker.add_prompts(maker.items(await upstream.pages("prompts/list", "prompts")))
+        await maker.add_prompts(maker.items("prompts/list", await upstream.pages("prompts/list", "prompts")))
     if has["resource"]:
-        await maker.add_resources(maker.items(await upstream.pages("resources/list", "resources")))
-        await maker.add_templates(maker.items(await upstream.pages("resources/templates/list", "resourceTemplates")))
+        await maker.add_resources(
+            maker.items("resources/list", await upstream.pages("resources/list", "resources"), "uri")
+        )
+        await maker.add_templates(
+            maker.items(
+                "resources/templates/list",
+                await upstream.pages("resources/templates/list", "resourceTemplates"),
+                "uriTemplate",
+            )
+        )
         if _can_subscribe(session.capabilities):
             maker.add_updates()
     if "completions" in session.capabilities:
@@ -110,27 +121,44 @@ class _Maker:
         self._made: dict[str, Operation] = {}
         self._completed: list[tuple[OperationSpec, Listed]] = []
         self._skipped: list[Problem] = []
+        self._degraded: list[Problem] = []
 
     def imported(self, renewed: frozenset[str]) -> Imported:
-        return Imported(list(self._made.values()), self._skipped, self._is_stateless, renewed)
+        return Imported(list(self._made.values()), self._skipped, self._degraded, self._is_stateless, renewed)
 
-    def items(self, listing: ListedItems) -> list[Listed]:
-        """The items of a list; a list that was cut is reported."""
+    def items(self, method: str, listing: ListedItems, key: str = "name") -> list[Listed]:
+        """The items of a list that have a name and a key; others, and a list that was cut, are reported."""
         if listing.problem is not None:
             self._skipped.append(listing.problem)
             log.warning("%s: %s: %s", self._upstream.name, listing.problem.where, listing.problem.why)
-        return listing.items
+        usable = []
+        for place, item in enumerate(listing.items):
+            lacking = _lacking(item, key)
+            if lacking is None:
+                usable.append(item)
+            else:
+                self._skip(f"{method}[{place}]", lacking)
+        return usable
 
     # --- tools
 
     async def add_tools(self, listed: Iterable[Listed]) -> None:
         async for tool, name in _paced(self._named(listed, "tool")):
             schema = tool.get("inputSchema")
-            mirrors = _mirrors(schema) if self._is_stateless else ()
+            self._note_schema(tool, "inputSchema")
+            self._note_schema(tool, "outputSchema")
+            mirrors = mirrors_of(schema) if self._is_stateless else ()
             if mirrors is None:
                 self._skip(tool["name"], f"its {ANNOTATION} marks are not legal")
             else:
                 self._add_tool(tool, name, schema if isinstance(schema, dict) else {"type": "object"}, mirrors)
+
+    def _note_schema(self, tool: Listed, field: str) -> None:
+        """Report a schema that is none, or that has a keyword nobody can apply."""
+        schema = tool.get(field)
+        why = schema_fault(schema) if isinstance(schema, dict) else f"a schema is an object, not {json_type(schema)}"
+        if schema is not None and why is not None:
+            self._degraded.append(Problem(f"{tool['name']}.{field}", why))
 
     def _add_tool(self, tool: Listed, name: str, schema: Listed, mirrors: tuple[Mirror, ...]) -> None:
         shape = read_shape(
@@ -141,8 +169,7 @@ class _Maker:
             self._add(spec, self._caller(tool, spec, shape, mirrors))
 
     def _tool_spec(self, tool: Listed, name: str, schema: Listed, shape: ResultShape) -> OperationSpec | None:
-        given, advertised = tool.get("annotations"), tool.get("outputSchema")
-        hints: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
+        hints, advertised = fields_of(tool.get("annotations")), tool.get("outputSchema")
         is_query = hints.get("readOnlyHint") is True
         facts: Listed = {} if self._options.advertise_output else {"advertise_output": False}
         if shape.is_wrapped and isinstance(advertised, dict):
@@ -153,7 +180,7 @@ class _Maker:
             "tool",
             facts,
             type=OperationType.QUERY if is_query else OperationType.MUTATION,
-            title=_text(tool.get("title")) or _text(hints.get("title")),
+            other_title=hints.get("title"),
             input_schema=schema,
             output_schema=shape.schema,
             idempotent=is_query or hints.get("idempotentHint") is True,
@@ -172,8 +199,8 @@ class _Maker:
             if runs_as_task:
                 return to_envelope(await run_task(upstream, params, context), shape)
             headers = _mirrored(mirrors, input) if mirrors else None
-            result = await upstream.call("tools/call", params, context, idempotent=idempotent, headers=headers)
-            return to_envelope(result, shape)
+            request = ServerRequest("tools/call", params, idempotent, headers)
+            return to_envelope(await upstream.call(request, context), shape)
 
         return call
 
@@ -184,9 +211,7 @@ class _Maker:
             arguments = [
                 each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
             ]
-            spec = self._spec(
-                prompt, name, "prompt", {}, title=_text(prompt.get("title")), input_schema=_form(arguments)
-            )
+            spec = self._spec(prompt, name, "prompt", {}, input_schema=_form(arguments))
             self._add(spec, self._prompt_handler(prompt["name"]))
             if spec is not None and arguments:
                 self._completed.append((spec, {"type": "ref/prompt", "name": prompt["name"]}))
@@ -195,7 +220,7 @@ class _Maker:
         upstream = self._upstream
 
         async def get(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            result = await upstream.call("prompts/get", {"name": original, "arguments": input}, context)
+            result = await upstream.call(ServerRequest("prompts/get", {"name": original, "arguments": input}), context)
             messages = result.get("messages")
             data = messages if isinstance(messages, list) else []
             return mcp_envelope(data, content=[each.get("content") for each in data if isinstance(each, dict)])
@@ -205,17 +230,13 @@ class _Maker:
     # --- resources
 
     async def add_resources(self, listed: Iterable[Listed]) -> None:
-        found = [each for each in listed if _text(each.get("uri"))]
-        async for resource, name in _paced(self._named(found, "resource", "uri")):
+        async for resource, name in _paced(self._named(listed, "resource", "uri")):
             facts = {"uri": resource["uri"], **_facts(resource, "name", "mimeType", "size")}
-            spec = self._spec(
-                resource, name, "resource", facts, title=_text(resource.get("title")), input_schema=_form([])
-            )
+            spec = self._spec(resource, name, "resource", facts, input_schema=_form([]))
             self._add(spec, self._reader(resource["uri"]))
 
     async def add_templates(self, listed: Iterable[Listed]) -> None:
-        found = [each for each in listed if _text(each.get("uriTemplate"))]
-        async for template, name in _paced(self._named(found, "resource", "uriTemplate")):
+        async for template, name in _paced(self._named(listed, "resource", "uriTemplate")):
             uri = template["uriTemplate"]
             try:
                 match_uri(uri, "")
@@ -224,9 +245,7 @@ class _Maker:
                 continue
             facts = {"uri": uri, **_facts(template, "name", "mimeType")}
             schema = _form([{"name": each, "required": True} for each in names_of(uri)])
-            spec = self._spec(
-                template, name, "resource", facts, title=_text(template.get("title")), input_schema=schema
-            )
+            spec = self._spec(template, name, "resource", facts, input_schema=schema)
             self._add(spec, self._reader(uri))
             if spec is not None:
                 self._completed.append((spec, {"type": "ref/resource", "uri": uri}))
@@ -235,7 +254,7 @@ class _Maker:
         upstream = self._upstream
 
         async def read(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
-            result = await upstream.call("resources/read", {"uri": expand_uri(uri, input)}, context)
+            result = await upstream.call(ServerRequest("resources/read", {"uri": expand_uri(uri, input)}), context)
             found = result.get("contents")
             contents = [each for each in (found if isinstance(found, list) else ()) if isinstance(each, dict)]
             return mcp_envelope(contents, content=[{"type": "resource", "resource": each} for each in contents])
@@ -300,9 +319,8 @@ class _Maker:
             params: Listed = {"ref": reference, "argument": argument}
             if input.get("arguments"):
                 params["context"] = {"arguments": input["arguments"]}
-            result = await upstream.call("completion/complete", params, context)
-            completion = result.get("completion")
-            values = completion.get("values") if isinstance(completion, Mapping) else None
+            result = await upstream.call(ServerRequest("completion/complete", params), context)
+            values = fields_of(result.get("completion")).get("values")
             return mcp_envelope([each for each in values or () if isinstance(each, str)])
 
         return complete
@@ -311,7 +329,7 @@ class _Maker:
 
     def _named(self, listed: Iterable[Listed], kind: Kind, key: str = "name") -> Iterator[tuple[Listed, str]]:
         """Each entry with its new name; names of resources may repeat, so their URIs tell them apart."""
-        entries = {each[key]: each for each in listed if _text(each.get(key)) and _text(each.get("name"))}
+        entries = {each[key]: each for each in listed}
         words = {own: str(entry["name"]) for own, entry in entries.items()}
         unique = _unique(words)
         taken = {spec.name for spec in self._specs(kind)}
@@ -329,7 +347,9 @@ class _Maker:
         own = self._options.namespace
         return ".".join(part for part in (own, "resources") if part) if kind == "resource" else own
 
-    def _spec(self, listed: Listed, name: str, kind: Kind, facts: Listed, **fields: Any) -> OperationSpec | None:
+    def _spec(
+        self, listed: Listed, name: str, kind: Kind, facts: Listed, other_title: Any = None, **fields: Any
+    ) -> OperationSpec | None:
         original = listed["name"]
         meta: Listed = {"mcp": {"kind": kind, "name": original, **_facts(listed, *_KEPT), **facts}}
         if original != name:
@@ -338,6 +358,7 @@ class _Maker:
             spec = OperationSpec(
                 namespace=self._namespace(kind),
                 name=name,
+                title=_text(listed.get("title")) or _text(other_title),
                 description=_text(listed.get("description")) or "",
                 access_control=self._options.access,
                 timeout=self._options.timeout,
@@ -359,7 +380,7 @@ class _Maker:
 
     def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
         options = self._options
-        return Operation(spec, handler, policy=options.policy, origin=Origin("mcp", options.namespace))
+        return Operation(spec, handler, policy=options.policy, origin=Origin("mcp", self._upstream.name))
 
     def _skip(self, where: str, why: str) -> None:
         self._skipped.append(Problem(where, why))
@@ -390,23 +411,23 @@ async def _paced(items: Iterable[T]) -> AsyncGenerator[T]:
         yield item
 
 
+def _lacking(item: Any, key: str) -> str | None:
+    """Why an entry of a list cannot be used, if it cannot."""
+    if not isinstance(item, dict):
+        return f"an entry is an object, not {json_type(item)}"
+    missing = [name for name in dict.fromkeys(("name", key)) if _text(item.get(name)) is None]
+    return f"its {' and its '.join(missing)} must be text that is not empty" if missing else None
+
+
 def _can_subscribe(capabilities: Mapping[str, Any]) -> bool:
-    resources = capabilities.get("resources")
-    return isinstance(resources, Mapping) and resources.get("subscribe") is True
+    return fields_of(capabilities.get("resources")).get("subscribe") is True
 
 
 def _unique(words: Mapping[str, str]) -> dict[str, str]:
     """A legal name for each key, from its word; keys that share a word are told apart by the key."""
-    if len(set(words.values())) == len(words):
-        legal = legal_names(words.values())
-        return {key: legal[word] for key, word in words.items()}
-    counts: dict[str, int] = {}
-    for word in words.values():
-        counts[legal_name(word)] = counts.get(legal_name(word), 0) + 1
-    return {
-        key: legal_name(word) if counts[legal_name(word)] == 1 else with_hash(legal_name(word), key)
-        for key, word in words.items()
-    }
+    differ = len(set(words.values())) == len(words)
+    wanted = [WantedName(word, word if differ else key, may_stay=differ) for key, word in words.items()]
+    return dict(zip(words, distinct_names(wanted), strict=True))
 
 
 def _fitting(name: str, original: str) -> str:
@@ -428,23 +449,6 @@ def _facts(listed: Listed, *names: str) -> Listed:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-# --- arguments that headers repeat --------------------------------------------------------------------------------
-
-
-def _mirrors(schema: Any) -> tuple[Mirror, ...] | None:
-    """The arguments to repeat in headers; None where a mark is wrong, and the tool must not be offered."""
-    if not isinstance(schema, Mapping):
-        return ()
-    found = mirrors_of(schema)
-    return None if not found and _is_marked(schema) else found
-
-
-def _is_marked(schema: Any) -> bool:
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    parts = properties.values() if isinstance(properties, Mapping) else ()
-    return any(isinstance(part, Mapping) and (ANNOTATION in part or _is_marked(part)) for part in parts)
 
 
 def _mirrored(mirrors: tuple[Mirror, ...], input: Mapping[str, Any]) -> dict[str, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["MCPLimits"]
-
 
 class MCPLimits(msgspec.Struct, frozen=True):
     """Sizes in bytes, times in seconds."""

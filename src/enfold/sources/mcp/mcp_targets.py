@@ -10,13 +10,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-__all__ = ["Address", "Command", "Server", "Target", "read_servers", "server_from_entry"]
+from enfold.editor_entries import TABLES, URL_KEYS, is_enabled
 
 Transport: TypeAlias = Literal["auto", "http", "sse"]
 
-# Every editor has its own word for the same table.
-TABLES: Final = ("mcpServers", "servers", "context_servers", "mcp_servers")
-_URL_KEYS: Final = ("url", "serverUrl", "httpUrl")
 _KINDS: Final[dict[str, Transport]] = {
     "auto": "auto",
     "http": "http",
@@ -67,7 +64,7 @@ def read_servers(target: Target) -> Server | dict[str, Server]:
 
 def server_from_entry(entry: Mapping[str, Any]) -> Server:
     """The server one entry of a configuration describes, in the words of any editor."""
-    url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), None)
+    url = next((entry[key] for key in URL_KEYS if isinstance(entry.get(key), str)), None)
     if url is not None:
         return Address(url, _texts(entry, "headers"), _transport(entry))
     command = entry.get("command")
@@ -107,10 +104,6 @@ def _from_mapping(target: Mapping[str, Any]) -> Server | dict[str, Server]:
         if isinstance(entries, Mapping):
             return {name: server_from_entry(entry) for name, entry in entries.items() if is_enabled(entry)}
     return server_from_entry(target)
-
-
-def is_enabled(entry: Mapping[str, Any]) -> bool:
-    return entry.get("disabled") is not True and entry.get("enabled") is not False
 
 
 def _transport(entry: Mapping[str, Any]) -> Transport:

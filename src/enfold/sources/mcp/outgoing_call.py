@@ -7,8 +7,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-__all__ = ["LISTEN", "CallListener", "OutgoingCall"]
-
 # A request that stays open for as long as its maker wants to be told of changes.
 LISTEN: Final = "subscriptions/listen"
 
@@ -21,9 +19,9 @@ class CallListener(Protocol):
         """The client that questions go to, the same object for all its calls; None where only the source answers."""
 
     def hear(self, method: str, params: dict[str, Any]) -> None:
-        """Take in progress, a log message, or that a subscription has begun."""
+        """Take in progress or a log message."""
 
-    def let_go(self) -> None:
+    def stream_closed(self) -> None:
         """The server has closed the connection; its answer is fetched later."""
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +37,7 @@ class OutgoingCall(msgspec.Struct, frozen=True, eq=False):
     listener: CallListener | None
     answer: asyncio.Future[dict[str, Any]]
     headers: dict[str, str] = {}
+    begun: asyncio.Event | None = None  # set when the server confirms a subscription
 
     @property
     def can_ask(self) -> bool:

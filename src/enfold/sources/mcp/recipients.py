@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.mcp.asking import MissingCapability, Peer, Question
-from enfold.mcp.json_rpc import METHOD_NOT_FOUND, ProtocolError, encode, passed_meta
+from enfold.mcp.json_rpc import METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
 from enfold.operation import Context
+from enfold.operation.asking import MissingCapability, Question, offers, peer_of
 from enfold.sources.mcp.mcp_limits import MCPLimits
-
-__all__ = ["Answers", "PutQuestions", "Recipient", "peer_of", "with_defaults"]
 
 # How the source itself answers a method, where the caller cannot: `async def answer(params, context) -> result`.
 Answers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
-
-PEER: Final = "mcp"
 
 _CAPABILITIES: Final = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
     "roots/list": "roots",
 }
-
-
-def peer_of(context: Context) -> Peer | None:
-    """The client at the other end of the caller's connection, if they came over MCP."""
-    return cast("Peer | None", (context.meta or {}).get(PEER))
 
 
 class Recipient:
@@ -80,7 +71,7 @@ class Recipient:
         else:
             self._hear_log(params)
 
-    def let_go(self) -> None:
+    def stream_closed(self) -> None:
         peer = peer_of(self.context)
         if peer is not None:
             peer.close_stream()
@@ -115,7 +106,11 @@ class Recipient:
         """The answers to several questions, by their keys."""
         questions = {key: _question(request) for key, request in requests.items()}
         peer = peer_of(self.context)
-        mine = {key: each for key, each in questions.items() if peer is None or not _offers(peer, each)}
+        mine = {
+            key: each
+            for key, each in questions.items()
+            if peer is None or not offers(peer.capabilities, each.capability)
+        }
         theirs = {key: each for key, each in questions.items() if key not in mine}
         answers = {key: await self._answer(question) for key, question in mine.items()}
         return {**answers, **(await self._ask_peer(theirs))} if theirs else answers
@@ -145,7 +140,7 @@ class PutQuestions(msgspec.Struct, frozen=True, eq=False):
 
 
 def _question(request: Any) -> Question:
-    fields = request if isinstance(request, Mapping) else {}
+    fields = fields_of(request)
     method, params = str(fields.get("method")), fields.get("params")
     if method not in _CAPABILITIES:
         raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
@@ -154,25 +149,11 @@ def _question(request: Any) -> Question:
     return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))
 
 
-def _offers(peer: Peer, question: Question) -> bool:
-    found: Any = peer.capabilities
-    for name in question.capability:
-        if not isinstance(found, Mapping) or name not in found:
-            return False
-        found = found[name]
-    return True
-
-
 def with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
     """An accepted form with the defaults of the fields that were left out."""
     if question.method != "elicitation/create" or answer.get("action") != "accept":
         return answer
-    schema = question.params.get("requestedSchema")
-    fields = schema.get("properties") if isinstance(schema, Mapping) else None
-    filled = {
-        name: field["default"]
-        for name, field in (fields.items() if isinstance(fields, Mapping) else ())
-        if isinstance(field, Mapping) and "default" in field
-    }
+    fields = fields_of(fields_of(question.params.get("requestedSchema")).get("properties"))
+    filled = {name: field["default"] for name, field in fields.items() if "default" in fields_of(field)}
     content = {**filled, **(answer.get("content") or {})}
     return {**answer, "content": content} if content else answer

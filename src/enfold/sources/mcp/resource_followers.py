@@ -13,8 +13,6 @@ from enfold.mcp.json_rpc import ProtocolError
 from enfold.sources.mcp.session import UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 
-__all__ = ["ResourceFollowers"]
-
 PARTING: Final = 2.0  # seconds in which a server may take in that nobody follows a resource any more
 
 log: Final = Log("enfold.mcp")

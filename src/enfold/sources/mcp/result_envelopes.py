@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -10,15 +10,16 @@ from msgspec import UNSET
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, mcp_envelope
 from enfold.errors import FormatError
-from enfold.mcp.json_rpc import FORMAT_KEY
+from enfold.mcp.json_rpc import FORMAT_KEY, fields_of
+from enfold.schema.nodes.compare import json_type
 from enfold.self_named import is_encoded_block, names_itself
-
-__all__ = ["PARSED_TEXT", "Reads", "ResultShape", "read_shape", "to_envelope"]
+from enfold.sources.mcp.mended import MendedResult
 
 Reads: TypeAlias = Literal["result"] | None
 Schema: TypeAlias = dict[str, Any]
 
 PARSED_TEXT: Final = "parsed_text"  # the data was JSON in a text block, and not structured content
+CONTENT_BLOCK: Final = "content_block"  # the content was no list, and is one block of it now
 FASTMCP_WRAP: Final = "x-fastmcp-wrap-result"
 
 
@@ -33,7 +34,7 @@ class ResultShape(msgspec.Struct, frozen=True):
 def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any = None) -> ResultShape:
     """The shape a tool's output schema describes; a wrapper that the schema or the tool's `_meta` names is taken off."""
     schema: Schema = advertised if isinstance(advertised, dict) else {}
-    is_ours = isinstance(meta, Mapping) and meta.get(FORMAT_KEY) == "result"
+    is_ours = fields_of(meta).get(FORMAT_KEY) == "result"
     is_marked = schema.get(FASTMCP_WRAP) is True or is_ours
     if is_marked or reads == "result":
         return ResultShape(_inner_schema(schema), is_wrapped=True, null_is_data=null_is_data)
@@ -42,8 +43,7 @@ def read_shape(advertised: Any, reads: Reads, *, null_is_data: bool, meta: Any =
 
 def _inner_schema(schema: Schema) -> Schema:
     """The schema of what a wrapper holds, one value or several, with the definitions it may refer to."""
-    found = schema.get("properties")
-    properties: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    properties = fields_of(schema.get("properties"))
     several = [properties[name] for index in range(len(properties)) if (name := f"result{index}") in properties]
     inner = properties.get("result")
     if several:
@@ -54,7 +54,7 @@ def _inner_schema(schema: Schema) -> Schema:
     return kept | inner
 
 
-class _Payload(msgspec.Struct, frozen=True):
+class _UnwrappedResult(msgspec.Struct, frozen=True):
     """The data of a result, and the warnings and the record of an inner envelope."""
 
     data: Any
@@ -64,11 +64,13 @@ class _Payload(msgspec.Struct, frozen=True):
 
 def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
     """The envelope of a tool's result; its meta keeps the result as it came."""
-    blocks, meta = result.get("content"), result.get("_meta")
-    content: list[Any] = blocks if isinstance(blocks, list) else []
+    meta = result.get("_meta")
+    content, misfits = _content(result.get("content"))
     structured = result.get("structuredContent", UNSET)
     is_error = result.get("isError") is True
     payload = _payload(content, structured, shape, is_error=is_error)
+    in_data = "/content" if payload.data is content else "/structuredContent"
+    warnings = (*misfits, *_mended(result, in_data), *payload.warnings)
     envelope = mcp_envelope(
         payload.data,
         is_error=is_error,
@@ -76,59 +78,76 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
         structured_content=structured,
         _meta=meta if isinstance(meta, dict) else UNSET,
     )
-    if not payload.warnings and payload.provenance is None:
+    if not warnings and payload.provenance is None:
         return envelope
-    return msgspec.structs.replace(envelope, warnings=payload.warnings, provenance=payload.provenance)
+    return msgspec.structs.replace(envelope, warnings=warnings, provenance=payload.provenance)
 
 
-def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_error: bool) -> _Payload:
+def _content(blocks: Any) -> tuple[list[Any], tuple[ResultWarning, ...]]:
+    """The content blocks; what stands there in place of a list is kept as a block of its own, with a warning."""
+    if isinstance(blocks, list) or blocks is None:
+        return blocks or [], ()
+    warning = ResultWarning(CONTENT_BLOCK, "", type=json_type(blocks))
+    if isinstance(blocks, dict):
+        return [blocks], (warning,)
+    text = blocks if isinstance(blocks, str) else msgspec.json.encode(blocks).decode()
+    return [{"type": "text", "text": text}], (warning,)
+
+
+def _mended(result: Mapping[str, Any], in_data: str) -> Iterator[ResultWarning]:
+    """What was mended when the result was read; of its data by the place in the data."""
+    for warning in result.mended if isinstance(result, MendedResult) else ():
+        yield msgspec.structs.replace(warning, path=warning.path.removeprefix(in_data))
+
+
+def _payload(content: list[Any], structured: Any, shape: ResultShape, *, is_error: bool) -> _UnwrappedResult:
     has_structure = structured is not UNSET and (structured is not None or shape.null_is_data)
     if is_error:
-        return _Payload(structured if has_structure else content)
+        return _UnwrappedResult(structured if has_structure else content)
     if has_structure:
         return _unwrapped(structured, shape)
-    return _block_payload(content) or _text_payload(content, shape) or _Payload(content)
+    return _block_payload(content) or _text_payload(content, shape) or _UnwrappedResult(content)
 
 
-def _text_payload(content: list[Any], shape: ResultShape) -> _Payload | None:
+def _text_payload(content: list[Any], shape: ResultShape) -> _UnwrappedResult | None:
     """The JSON of the one text block, where something says what it is: itself, or an output schema."""
     parsed = _parsed_text(content)
     if names_itself(parsed):
         return _read_envelope(parsed)
     if parsed is UNSET or not (shape.schema or shape.is_wrapped):
         return None
-    told = ResultWarning(PARSED_TEXT, "", type="string", size=len(content[0]["text"]))
-    return msgspec.structs.replace(_unwrapped(parsed, shape), warnings=(told,))
+    warning = ResultWarning(PARSED_TEXT, "", type="string", size=len(content[0]["text"]))
+    return msgspec.structs.replace(_unwrapped(parsed, shape), warnings=(warning,))
 
 
 # --- payloads in other envelopes ----------------------------------------------------------------------------------
 
 
-def _unwrapped(data: Any, shape: ResultShape) -> _Payload:
+def _unwrapped(data: Any, shape: ResultShape) -> _UnwrappedResult:
     if names_itself(data):
         return _read_envelope(data)
     if not shape.is_wrapped or not isinstance(data, Mapping) or data.keys() == {"error"}:
-        return _Payload(data)
+        return _UnwrappedResult(data)
     from enfold.formats import result
 
     try:
-        return _Payload(result.read(data).data)
+        return _UnwrappedResult(result.read(data).data)
     except FormatError:
-        return _Payload(data)
+        return _UnwrappedResult(data)
 
 
-def _read_envelope(data: Mapping[str, Any]) -> _Payload:
+def _read_envelope(data: Mapping[str, Any]) -> _UnwrappedResult:
     """The payload of an `mcp.envelope.v0.1`; its failure is raised, and one that is malformed stays as it is."""
     from enfold.formats import mcp_envelope_v0_1
 
     try:
         read = mcp_envelope_v0_1.read(data)
     except FormatError:
-        return _Payload(data)
-    return _Payload(read.data, read.warnings, read.provenance)
+        return _UnwrappedResult(data)
+    return _UnwrappedResult(read.data, read.warnings, read.provenance)
 
 
-def _block_payload(content: list[Any]) -> _Payload | None:
+def _block_payload(content: list[Any]) -> _UnwrappedResult | None:
     """The payload of a ToolEnvelope V1; of one that cannot be read the blocks, with a warning."""
     if len(content) != 2 or not is_encoded_block(_text(content[1])):
         return None
@@ -137,8 +156,8 @@ def _block_payload(content: list[Any]) -> _Payload | None:
     try:
         read = tool_envelope_v1.read({"content": content, "isError": False})
     except FormatError:  # of a version that nobody here knows
-        return _Payload(content, (ResultWarning("envelope_version", "/content/1"),))
-    return _Payload(content, read.warnings) if read.warnings else _Payload(read.data)
+        return _UnwrappedResult(content, (ResultWarning("envelope_version", "/content/1"),))
+    return _UnwrappedResult(content, read.warnings) if read.warnings else _UnwrappedResult(read.data)
 
 
 def _parsed_text(content: list[Any]) -> Any:
@@ -153,6 +172,6 @@ def _parsed_text(content: list[Any]) -> Any:
 
 
 def _text(block: Any) -> str:
-    is_text = isinstance(block, Mapping) and block.get("type") == "text"
-    text = block.get("text") if is_text else None
+    fields = fields_of(block)
+    text = fields.get("text") if fields.get("type") == "text" else None
     return text if isinstance(text, str) else ""

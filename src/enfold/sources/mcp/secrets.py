@@ -6,10 +6,27 @@ import re
 from collections.abc import Collection
 from typing import Final
 
-__all__ = ["SHORTEST", "secrets_in", "without_secrets"]
-
 SHORTEST: Final = 8  # of a token; a shorter one would be found in texts that have nothing to do with it
 HIDDEN: Final = b"[token]"
+MOST: Final = 4  # the newest token and the one before, each in two spellings
+
+
+class KnownSecrets:
+    """The tokens that a server was sent of late, to keep them out of what it says."""
+
+    def __init__(self) -> None:
+        self._newest = ""
+        self._secrets: tuple[bytes, ...] = ()
+
+    def remember(self, authorization: str) -> None:
+        """Remember the value of an `Authorization` header."""
+        if authorization != self._newest:
+            self._newest = authorization
+            self._secrets = (*secrets_in(authorization), *self._secrets)[:MOST]
+
+    def censored(self, text: bytes) -> bytes:
+        """What the server says, without our tokens, which callers of its operations must not see."""
+        return without_secrets(text, self._secrets)
 
 
 def without_secrets(text: bytes, secrets: Collection[bytes]) -> bytes:

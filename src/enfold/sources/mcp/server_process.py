@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
@@ -13,12 +14,10 @@ from enfold.errors import CallError
 from enfold.log import Log
 from enfold.mcp.json_rpc import encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import UNCANCELLED, Inbox, OutgoingCall
+from enfold.sources.mcp.inbox import Inbox, OutgoingCall
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Command
-from enfold.sources.mcp.upstream_failures import LostError
-
-__all__ = ["StdioConnection", "start_process"]
+from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 
 log: Final = Log("enfold.mcp")
 
@@ -30,6 +29,9 @@ LAST_WORDS: Final = 1000
 _OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
 _NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
 _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
+_CERTIFICATES: Final = frozenset(  # files of those that a company trusts, without which `npx` and `uvx` fetch nothing
+    {"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+)
 
 
 async def start_process(command: Command, inbox: Inbox, limits: MCPLimits) -> StdioConnection:
@@ -70,7 +72,7 @@ def _is_foreign(name: str) -> bool:
 
 
 def _is_needed(name: str) -> bool:
-    return name in _NEEDED or name.startswith("LC_") or name.lower() in _PROXIES
+    return name in _NEEDED | _CERTIFICATES or name.startswith("LC_") or name.lower() in _PROXIES
 
 
 class StdioConnection:
@@ -79,7 +81,8 @@ class StdioConnection:
     def __init__(self, inbox: Inbox, limits: MCPLimits) -> None:
         self._inbox = inbox
         self._limits = limits
-        self.process = _Process(self)
+        lines = _Lines(limits.message_bytes, self._take_line, self._refuse_line)
+        self.process = _Process(inbox.name, lines.feed, self._fail_all)
 
     @property
     def is_open(self) -> bool:
@@ -90,14 +93,7 @@ class StdioConnection:
 
     async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
-        try:
-            await self._write_call(call)
-            return await call.answer
-        except asyncio.CancelledError:
-            self._give_up(call)
-            raise
-        finally:
-            self._inbox.close(call)
+        return await self._inbox.result(call, self._write_call(call), self._send)
 
     async def _write_call(self, call: OutgoingCall) -> None:
         """Send a request when the process has read enough of what came before; a caller who leaves earlier sends none."""
@@ -107,16 +103,16 @@ class StdioConnection:
         except asyncio.CancelledError:
             self._inbox.withdraw(call)
             raise
-        await self._say(request(call.id, call.method, call.params))
+        await self._write_or_explain(request(call.id, call.method, call.params))
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        self._write(notification(method, params))
+    async def notify(self, method: str) -> None:
+        self._write(notification(method))
 
     async def close(self) -> None:
         await self._inbox.cancel_tasks()
         await self.process.end()
 
-    async def _say(self, message: dict[str, Any]) -> None:
+    async def _write_or_explain(self, message: dict[str, Any]) -> None:
         """Write to the process; where it no longer reads, wait a moment to learn how it ended."""
         try:
             self._write(message)
@@ -135,14 +131,9 @@ class StdioConnection:
         if stdin.is_closing():  # the write itself found nobody reading
             raise self._lost()
 
-    def _give_up(self, call: OutgoingCall) -> None:
-        if call.method not in UNCANCELLED and self._inbox.is_waiting(call):
-            params = {"requestId": call.id, "reason": "The caller has given up"}
-            self._send(notification("notifications/cancelled", params))
-
     # --- what the process says
 
-    def take_line(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         self._inbox.take_text(line, self._send)
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -154,60 +145,53 @@ class StdioConnection:
         with suppress(LostError):
             self._write(message)
 
-    def refuse_line(self, head: bytes, tail: bytes) -> None:
+    def _refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
-        error = CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
         self._inbox.warn_once("long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped")
-        self._inbox.refuse_answer(head + tail, error)
+        self._inbox.refuse_answer(head + tail, message_too_large(limit))
 
-    @property
-    def line_limit(self) -> int:
-        return self._limits.message_bytes
-
-    @property
-    def name(self) -> str:
-        return self._inbox.name
-
-    def lost(self) -> None:
+    def _fail_all(self) -> None:
         self._inbox.fail_all(self.process.end_error(), words=self.process.last_words)
 
 
 class _Process(asyncio.SubprocessProtocol):
     """The process as the event loop sees it: lines of its output, the tail of its stderr, and its end."""
 
-    def __init__(self, connection: StdioConnection) -> None:
-        self._connection = connection
+    def __init__(self, name: str, take_output: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        self._name = name
+        self._take_output = take_output
+        self._on_end = on_end
         self._transport: asyncio.SubprocessTransport | None = None
         self.stdin: asyncio.WriteTransport | None = None
-        self._lines = _Lines(connection)
         self._stderr = b""
         self._exit_code: int | None = None
         self.is_speaking = False  # until its output ends, or it does
+        self._has_spoken = False  # of one that never has, whoever opens it is told the last words
         self._is_silent = False  # when it has closed its output
         self.is_deaf = False  # when it has closed its input
         self.is_full: asyncio.Future[None] | None = None  # while it does not read what we write
-        self._has_ended: asyncio.Future[None] | None = None
+        self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- the loop calls these
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self.stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        self._has_ended = asyncio.get_running_loop().create_future()
         self.is_speaking = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            self._lines.feed(data)
+            self._has_spoken = True
+            self._take_output(data)
         else:
             self._stderr = (self._stderr + data)[-STDERR_TAIL:]
-            log.debug("%s: %s", self._connection.name, data.decode("utf-8", "replace").rstrip())
+            log.debug("%s: %s", self._name, data.decode("utf-8", "replace").rstrip())
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
         if fd == 0:
             self.is_deaf = True
-            self._resume()
+            self.resume_writing()
         self._is_silent = self._is_silent or fd == 1
         if fd != 2:
             self._finish_soon()
@@ -215,7 +199,7 @@ class _Process(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._kill_group()  # whatever it has started and left behind
         self._exit_code = self._transport.get_returncode() if self._transport else None
-        if self._has_ended is not None and not self._has_ended.done():
+        if not self._has_ended.done():
             self._has_ended.set_result(None)
         self._finish_soon()
 
@@ -224,9 +208,6 @@ class _Process(asyncio.SubprocessProtocol):
             self.is_full = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        self._resume()
-
-    def _resume(self) -> None:
         waiting, self.is_full = self.is_full, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
@@ -242,10 +223,10 @@ class _Process(asyncio.SubprocessProtocol):
         if not self.is_speaking:
             return
         self.is_speaking = False
-        self._resume()
-        if self.last_words:
-            log.warning("%s %s: %s", self._connection.name, self._fate(), self.last_words)
-        self._connection.lost()
+        self.resume_writing()
+        if self.last_words and self._has_spoken:
+            log.warning("%s %s: %s", self._name, self._fate(), self.last_words)
+        self._on_end()
         self._kill_group()  # a process that can no longer hear or speak is of no use
 
     # --- its end
@@ -253,7 +234,7 @@ class _Process(asyncio.SubprocessProtocol):
     def end_error(self) -> CallError:
         """How the process ended, for callers; what it printed may be of other callers or secret, and is only logged."""
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
-        return CallError("UNAVAILABLE", f"{self._connection.name} {self._fate()}", details)
+        return CallError("UNAVAILABLE", f"{self._name} {self._fate()}", details)
 
     @property
     def last_words(self) -> str:
@@ -270,7 +251,7 @@ class _Process(asyncio.SubprocessProtocol):
     async def end(self) -> None:
         """Close its input, which ends a server that behaves; then ask, then insist."""
         self.is_speaking = False
-        if self._transport is None or self._has_ended is None:
+        if self._transport is None:
             return
         if self.stdin is not None:
             self.stdin.close()
@@ -287,7 +268,6 @@ class _Process(asyncio.SubprocessProtocol):
 
     async def ends_within(self, seconds: float) -> bool:
         """Whether it has ended by then."""
-        assert self._has_ended is not None  # noqa: S101  # made with the connection, and told to the type checker
         await asyncio.wait({self._has_ended}, timeout=seconds)
         return self._has_ended.done()
 
@@ -306,8 +286,10 @@ class _Lines:
 
     EDGE: Final = 4096
 
-    def __init__(self, connection: StdioConnection) -> None:
-        self._connection = connection
+    def __init__(self, limit: int, take: Callable[[bytes], None], refuse: Callable[[bytes, bytes], None]) -> None:
+        self._limit = limit
+        self._take = take
+        self._refuse = refuse
         self._parts: list[bytes] = []
         self._size = 0
 
@@ -323,13 +305,13 @@ class _Lines:
             return
         self._size += len(part)
         self._parts.append(part)
-        if self._size > self._connection.line_limit and len(self._parts) > 2:
+        if self._size > self._limit and len(self._parts) > 2:
             self._parts = [self._parts[0], (b"".join(self._parts[-2:]))[-self.EDGE :]]
 
     def _end_line(self) -> None:
         parts, size = self._parts, self._size
         self._parts, self._size = [], 0
-        if size > self._connection.line_limit:
-            self._connection.refuse_line(parts[0][: self.EDGE], parts[-1][-self.EDGE :])
+        if size > self._limit:
+            self._refuse(parts[0][: self.EDGE], parts[-1][-self.EDGE :])
         elif parts:
-            self._connection.take_line(parts[0] if len(parts) == 1 else b"".join(parts))
+            self._take(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
@@ -16,6 +15,7 @@ from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Polic
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
 from enfold.sources.durability import DurableChoice, durability
+from enfold.sources.kept_registries import KeptRegistries
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
@@ -23,15 +23,15 @@ from enfold.sources.mcp.recipients import Answers
 from enfold.sources.mcp.result_envelopes import Reads
 from enfold.sources.mcp.session import Dialect, ServerSettings
 from enfold.sources.mcp.upstream import Upstream
-from enfold.sources.mcp.web_requests import GivenHeaders, given_headers
+from enfold.sources.mcp.web_requests import GivenHeaders
 from enfold.sources.report import ImportReport, Problem
 from enfold.sources.shaping import Describe, shaping
+from enfold.sources.web.supplied import Supplied, current
+from enfold.sources.web.urls import basic_authorization
 
 if TYPE_CHECKING:
     from enfold.sources.mcp.oauth import Auth
     from enfold.sources.mcp.oauth.login import OAuthLogin
-
-__all__ = ["MCPOperations", "from_mcp"]
 
 # A bearer token, a user and their password, or a function that gives the value of `Authorization`.
 Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[str]]
@@ -138,7 +138,9 @@ class MCPOperations:
     def report(self) -> ImportReport:
         """The ids that are there now, and what was left out and why."""
         skipped = [problem for source in self._sources for problem in source.imported.skipped]
-        return ImportReport([operation.spec.id for operation in self], [*self._failed, *skipped], _clashes(self))
+        degraded = [problem for source in self._sources for problem in source.imported.degraded]
+        imported = [operation.spec.id for operation in self]
+        return ImportReport(imported, [*self._failed, *skipped], [*degraded, *_clashes(self)])
 
     @property
     def is_up(self) -> bool:
@@ -192,13 +194,11 @@ class _Server:
     def __init__(
         self, settings: ServerSettings, login: OAuthLogin | None, answers: Answers, log_level: str, options: Options
     ) -> None:
-        self._upstream = Upstream(settings, answers, log_level, self._changed, self._tell)
+        self._registries = KeptRegistries(self, "mcp")
+        self._upstream = Upstream(settings, answers, log_level, self._changed, self._registries.tell)
         self._login = login
         self._options = options
         self.imported = Imported()
-        self._registries: list[OperationRegistry] = []
-        self._watchers: list[Callable[[], None]] = []
-        self._entries: dict[int, Callable[[], None]] = {}  # by registry, what ends the entry in its table of sources
         self._refreshing: asyncio.Task[None] | None = None
         self._is_stale = False
         self._is_open = False
@@ -209,11 +209,15 @@ class _Server:
 
     @property
     def is_up(self) -> bool:
-        return self._upstream.is_up
+        return self._upstream.link.is_up
 
     @property
     def why(self) -> str:
-        return self._upstream.why
+        return self._upstream.link.why
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._is_open
 
     @property
     def is_busy(self) -> bool:
@@ -228,11 +232,7 @@ class _Server:
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back when the server was lost or is back, or its operations are others."""
-        self._watchers.append(callback)
-
-    def _tell(self) -> None:
-        for callback in self._watchers:
-            callback()
+        self._registries.watch(callback)
 
     async def open(self) -> None:
         self.imported = await (self._list() if self._login is None else self._login.let_in(self._list))
@@ -242,7 +242,7 @@ class _Server:
         return import_operations(self._upstream, self._options)
 
     async def wake(self) -> None:
-        await self._upstream.session()
+        await self._upstream.link.session()
 
     async def close(self) -> None:
         self._is_open = False
@@ -252,18 +252,13 @@ class _Server:
         if self._login is not None:
             await self._login.close()
         await self._upstream.close()
-        self._tell()
-        for leave in self._entries.values():
-            leave()
-        self._watchers.clear()
+        self._registries.close()
 
     def follow(self, registry: OperationRegistry) -> None:
-        self._registries.append(registry)
-        self._entries[id(registry)] = registry.sources.follow(self.name, "mcp", self)
+        self._registries.add(registry, self.name)
 
     def unfollow(self, registry: OperationRegistry) -> None:
-        self._registries = [each for each in self._registries if each is not registry]
-        self._entries.pop(id(registry), _nothing)()
+        self._registries.remove(registry)
 
     # --- changes
 
@@ -285,13 +280,7 @@ class _Server:
                 log.warning("%s cannot be listed again: %s", self.name, error.message)
                 return
             before, self.imported = self.imported, _merged(self.imported, imported)
-            for registry in self._registries:
-                _update(registry, before.operations, self.imported.operations)
-            self._tell()
-
-
-def _nothing() -> None:
-    """Do nothing: there is no entry to end."""
+            self._registries.update(before.by_id, self.imported.by_id)
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:
@@ -310,7 +299,7 @@ def _merged(before: Imported, after: Imported) -> Imported:
     """
     if before.is_stateless != after.is_stateless:
         return after
-    old = {operation.spec.id: operation for operation in before.operations}
+    old = before.by_id
     operations = [
         known
         if (known := old.get(made.spec.id)) is not None and known.spec == made.spec and not after.is_renewed(made)
@@ -318,20 +307,6 @@ def _merged(before: Imported, after: Imported) -> Imported:
         for made in after.operations
     ]
     return msgspec.structs.replace(after, operations=operations)
-
-
-def _update(registry: OperationRegistry, before: list[Operation], after: list[Operation]) -> None:
-    """Bring a registry from one list of operations to another; what stays as it was is not touched."""
-    old = {operation.spec.id: operation for operation in before}
-    new = {operation.spec.id: operation for operation in after}
-    ours = {own_id for own_id, known in old.items() if own_id in registry and registry.get(own_id) is known}
-    for own_id in ours - new.keys():
-        registry.unregister(own_id)
-    for own_id, operation in new.items():
-        if own_id not in registry:
-            registry.register(operation)
-        elif own_id in ours and operation is not old[own_id]:
-            registry.replace(operation)
 
 
 # --- what the user gives ------------------------------------------------------------------------------------------
@@ -349,27 +324,16 @@ def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) 
 def _with_credentials(headers: GivenHeaders, credentials: Credentials | None) -> GivenHeaders:
     if credentials is None:
         return headers
-    if callable(credentials):
-        return _made_headers(headers, credentials)
-    return (
-        _made_headers(headers, lambda: _authorization(credentials))
-        if callable(headers)
-        else {
-            **headers,
-            "authorization": _authorization(credentials),
-        }
-    )
+    if isinstance(headers, Mapping) and not callable(credentials):
+        return {**headers, "authorization": _authorization(credentials)}
+
+    value: Supplied[str] = credentials if callable(credentials) else _authorization(credentials)
+
+    async def with_authorization() -> Mapping[str, str]:
+        return {**await current(headers), "authorization": await current(value)}
+
+    return with_authorization
 
 
 def _authorization(credentials: str | tuple[str, str]) -> str:
-    if isinstance(credentials, str):
-        return f"Bearer {credentials}"
-    return f"Basic {b64encode(':'.join(credentials).encode()).decode()}"
-
-
-def _made_headers(headers: GivenHeaders, credentials: Callable[[], str | Awaitable[str]]) -> GivenHeaders:
-    async def made() -> Mapping[str, str]:
-        value = credentials()
-        return {**await given_headers(headers), "authorization": value if isinstance(value, str) else await value}
-
-    return made
+    return f"Bearer {credentials}" if isinstance(credentials, str) else basic_authorization(":".join(credentials))

@@ -20,8 +20,9 @@ from enfold.mcp.json_rpc import (
     UNSUPPORTED_VERSION,
     VERSION_KEY,
     ProtocolError,
+    fields_of,
 )
-from enfold.mcp.levels import place_of
+from enfold.mcp.levels import urgency_of
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
 from enfold.sources.mcp.inbox import Inbox, Notice
 from enfold.sources.mcp.mcp_limits import MCPLimits
@@ -29,8 +30,6 @@ from enfold.sources.mcp.mcp_targets import Address, Command, Server
 from enfold.sources.mcp.outgoing_call import LISTEN, CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 from enfold.sources.mcp.web_requests import Headers, Web
-
-__all__ = ["Dialect", "ServerConnection", "ServerSettings", "UpstreamSession", "open_session"]
 
 log: Final = Log("enfold.mcp")
 
@@ -61,44 +60,35 @@ class ServerConnection(Protocol):
     async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+    async def notify(self, method: str) -> None:
         """Tell the server something."""
 
     async def close(self) -> None:
         """End the conversation, and all that belongs to it."""
 
 
-class ServerSettings:
+class ServerSettings(msgspec.Struct, frozen=True):
     """How a server is reached: its values as the user gave them."""
 
-    __slots__ = ("client", "headers", "limits", "name", "protocol", "server")
-
-    def __init__(
-        self, server: Server, name: str, limits: MCPLimits, protocol: Dialect, headers: Headers, client: Any
-    ) -> None:
-        self.server = server
-        self.name = name
-        self.limits = limits
-        self.protocol = protocol
-        self.headers = headers
-        self.client = client
-
-    def speaking(self, protocol: Dialect) -> ServerSettings:
-        """The same settings with one revision."""
-        return ServerSettings(self.server, self.name, self.limits, protocol, self.headers, self.client)
+    server: Server
+    name: str
+    limits: MCPLimits
+    protocol: Dialect
+    headers: Headers
+    client: Any
 
 
 class UpstreamSession:
     """One open conversation, in an agreed revision."""
 
-    def __init__(self, connection: ServerConnection, inbox: Inbox, revision: Revision, told: Mapping[str, Any]) -> None:
+    def __init__(
+        self, connection: ServerConnection, inbox: Inbox, revision: Revision, answer: Mapping[str, Any]
+    ) -> None:
         self.connection = connection
         self.revision = revision
         self._inbox = inbox
         inbox.is_stateless = revision.is_stateless
-        self.capabilities = _mapping(told.get("capabilities"))
-        self.instructions = told.get("instructions")
-        self.server_info = _mapping(told.get("serverInfo"))
+        self.capabilities = fields_of(answer.get("capabilities"))
         self._log_level: str | None = None  # that an older server has been told
         self._followed: dict[str, asyncio.Task[Any]] = {}
 
@@ -124,11 +114,12 @@ class UpstreamSession:
         wants_progress: bool = False,
         log_level: str | None = None,
         headers: dict[str, str] | None = None,
+        begun: asyncio.Event | None = None,
     ) -> dict[str, Any]:
         """The result of a request, of whose progress the server is asked to tell, and of what it logs."""
         if log_level is not None:
             await self.hear_logs(log_level)
-        call = self._inbox.open(method, params, listener, headers)
+        call = self._inbox.open(method, params, listener, headers, begun)
         meta: dict[str, Any] = {}
         if self.revision.is_stateless:
             meta = _stateless_meta(self.revision, capabilities or {})
@@ -145,7 +136,7 @@ class UpstreamSession:
 
     async def hear_logs(self, level: str) -> None:
         """Set the log level of an older server; in the newest revision each request names it."""
-        is_enough = self._log_level is not None and place_of(self._log_level) <= place_of(level)
+        is_enough = self._log_level is not None and urgency_of(self._log_level) <= urgency_of(level)
         if self.revision.is_stateless or "logging" not in self.capabilities or is_enough:
             return
         self._log_level = level
@@ -172,7 +163,7 @@ class UpstreamSession:
         if not self.revision.is_stateless:
             await self.request("resources/subscribe", {"uri": uri})
             return
-        begun = _Begun()
+        begun = asyncio.Event()
         self._followed[uri] = self._inbox.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
         with suppress(TimeoutError):  # a server that does not say that it has begun may well have
             async with asyncio.timeout(SETTLING):
@@ -187,11 +178,11 @@ class UpstreamSession:
             following.cancel()
             await asyncio.wait({following})
 
-    async def _keep_listening(self, wanted: dict[str, Any], begun: _Begun | None = None) -> None:
+    async def _keep_listening(self, wanted: dict[str, Any], begun: asyncio.Event | None = None) -> None:
         wait = 1.0
         while self.is_open:
             try:
-                await self.request(LISTEN, {"notifications": wanted}, begun)
+                await self.request(LISTEN, {"notifications": wanted}, begun=begun)
             except (ProtocolError, CallError) as error:
                 log.debug("%s does not tell of changes: %s", self._inbox.name, error)
                 break
@@ -199,7 +190,7 @@ class UpstreamSession:
                 wait = min(wait * 2, 60.0)
             await asyncio.sleep(wait)
         if begun is not None:
-            begun.wait_no_more()
+            begun.set()  # nobody is to wait any more
 
     async def close(self) -> None:
         await self.connection.close()
@@ -213,35 +204,6 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
         raise CallError("EXECUTION_ERROR", message, {"reason": "protocol"})
 
 
-class _Begun:
-    """Waits until a server confirms that it will tell of changes."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    @property
-    def client(self) -> None:
-        """There is nobody to ask."""
-        return
-
-    async def wait(self) -> None:
-        await self._event.wait()
-
-    def wait_no_more(self) -> None:
-        self._event.set()
-
-    def hear(self, method: str, params: dict[str, Any]) -> None:
-        del method, params
-        self._event.set()
-
-    def let_go(self) -> None:
-        """There is no answer to come back for."""
-
-    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        del params
-        raise ProtocolError(METHOD_NOT_FOUND, f"Nobody here answers {method}")
-
-
 async def open_session(
     settings: ServerSettings, notice: Notice, source: CallListener, *, tells_output: bool = False
 ) -> UpstreamSession:
@@ -251,16 +213,16 @@ async def open_session(
     """
     try:
         async with asyncio.timeout(settings.limits.connect):
-            if isinstance(settings.server, Command):
-                return await _open_process(settings, settings.server, notice, source)
-            return await _open_address(settings, settings.server, notice, source)
+            return await _Opening(settings, notice, source).open()
     except TimeoutError:
         message = f"{settings.name} did not answer within {settings.limits.connect:g} seconds"
         raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
     except LostError as lost:
-        told = lost.for_caller(idempotent=True)
+        failure = lost.for_caller(idempotent=True)
         words = f": {lost.words}" if tells_output and lost.words else ""
-        raise CallError(told.code, f"{told.message}{words}", told.details, told.retryable) from None
+        if lost.words and not tells_output:
+            log.warning("%s: %s", failure.message, lost.words)
+        raise CallError(failure.code, f"{failure.message}{words}", failure.details, failure.retryable) from None
     except ProtocolError as error:
         failure = protocol_failure(error)
         raise CallError("UNAVAILABLE", f"{settings.name} refuses to begin: {error.message}", failure.details) from None
@@ -269,69 +231,78 @@ async def open_session(
 # --- transports ---------------------------------------------------------------------------------------------------
 
 
-async def _open_process(
-    settings: ServerSettings, command: Command, notice: Notice, source: CallListener
-) -> UpstreamSession:
-    try:
-        return await _begin_process(settings, command, notice, source, settings.protocol)
-    except LostError:
-        if settings.protocol != "auto":
+class _Opening(msgspec.Struct, frozen=True):
+    """What every attempt to begin a session needs: how the server is reached, and who hears what it says."""
+
+    settings: ServerSettings
+    notice: Notice
+    source: CallListener
+
+    async def open(self) -> UpstreamSession:
+        server = self.settings.server
+        return await (self._start(server) if isinstance(server, Command) else self._reach(server))
+
+    async def _start(self, command: Command) -> UpstreamSession:
+        try:
+            return await self._over_pipes(command, self.settings.protocol)
+        except LostError:
+            if self.settings.protocol != "auto":
+                raise
+        # Some servers end when the first message is none they know.
+        return await self._over_pipes(command, LATEST_HANDSHAKE.name)
+
+    async def _over_pipes(self, command: Command, protocol: Dialect) -> UpstreamSession:
+        from enfold.sources.mcp.server_process import start_process
+
+        inbox = self._inbox()
+        connection = await start_process(command, inbox, self.settings.limits)
+        return await self._begin(connection, inbox, protocol)
+
+    async def _reach(self, address: Address) -> UpstreamSession:
+        if address.transport == "sse":
+            return await self._over_event_stream(address)
+        try:
+            return await self._over_http(address)
+        except (CallError, ProtocolError) as error:
+            if address.transport == "http" or self.settings.protocol == LATEST.name or not _may_be_older(error):
+                raise
+            refused = error
+        try:
+            return await self._over_event_stream(address)
+        except (CallError, LostError):
+            raise refused from None
+
+    async def _over_http(self, address: Address) -> UpstreamSession:
+        from enfold.sources.mcp.streamable_http import HTTPConnection
+
+        inbox = self._inbox()
+        return await self._begin(HTTPConnection(self._web(address), inbox), inbox, self.settings.protocol)
+
+    async def _over_event_stream(self, address: Address) -> UpstreamSession:
+        from enfold.sources.mcp.legacy_sse import open_event_stream
+
+        inbox, web = self._inbox(), self._web(address)
+        try:
+            connection = await open_event_stream(web, inbox)
+        except BaseException:
+            await inbox.cancel_tasks()
+            await web.close()
             raise
-    # Some servers end when the first message is none they know.
-    return await _begin_process(settings, command, notice, source, LATEST_HANDSHAKE.name)
+        return await self._begin(connection, inbox, LATEST_HANDSHAKE.name)
 
+    def _inbox(self) -> Inbox:
+        return Inbox(self.settings.name, self.notice, self.source, self.settings.limits)
 
-async def _begin_process(
-    settings: ServerSettings, command: Command, notice: Notice, source: CallListener, protocol: Dialect
-) -> UpstreamSession:
-    from enfold.sources.mcp.server_process import start_process
+    def _web(self, address: Address) -> Web:
+        settings = self.settings
+        return Web(address, settings.name, settings.limits, settings.headers, settings.client)
 
-    inbox = Inbox(settings.name, notice, source, settings.limits)
-    connection = await start_process(command, inbox, settings.limits)
-    return await _begin(connection, inbox, settings, protocol)
-
-
-async def _open_address(
-    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
-) -> UpstreamSession:
-    if address.transport == "sse":
-        return await _begin_event_stream(settings, address, notice, source)
-    try:
-        return await _begin_http(settings, address, notice, source)
-    except (CallError, ProtocolError) as error:
-        if address.transport == "http" or settings.protocol == LATEST.name or not _may_be_older(error):
+    async def _begin(self, connection: ServerConnection, inbox: Inbox, protocol: Dialect) -> UpstreamSession:
+        try:
+            return await _negotiate(connection, inbox, self.settings.limits, protocol)
+        except BaseException:
+            await connection.close()
             raise
-        refused = error
-    try:
-        return await _begin_event_stream(settings, address, notice, source)
-    except (CallError, LostError):
-        raise refused from None
-
-
-async def _begin_http(
-    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
-) -> UpstreamSession:
-    from enfold.sources.mcp.streamable_http import HTTPConnection
-
-    inbox = Inbox(settings.name, notice, source, settings.limits)
-    web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
-    return await _begin(HTTPConnection(web, inbox, settings.limits), inbox, settings, settings.protocol)
-
-
-async def _begin_event_stream(
-    settings: ServerSettings, address: Address, notice: Notice, source: CallListener
-) -> UpstreamSession:
-    from enfold.sources.mcp.legacy_sse import open_event_stream
-
-    inbox = Inbox(settings.name, notice, source, settings.limits)
-    web = Web(address, settings.name, settings.limits, settings.headers, settings.client)
-    try:
-        connection = await open_event_stream(web, inbox, settings.limits)
-    except BaseException:
-        await inbox.cancel_tasks()
-        await web.close()
-        raise
-    return await _begin(connection, inbox, settings, LATEST_HANDSHAKE.name)
 
 
 def _may_be_older(error: Exception) -> bool:
@@ -341,16 +312,6 @@ def _may_be_older(error: Exception) -> bool:
 
 
 # --- revisions ----------------------------------------------------------------------------------------------------
-
-
-async def _begin(
-    connection: ServerConnection, inbox: Inbox, settings: ServerSettings, protocol: Dialect
-) -> UpstreamSession:
-    try:
-        return await _negotiate(connection, inbox, settings.limits, protocol)
-    except BaseException:
-        await connection.close()
-        raise
 
 
 async def _negotiate(
@@ -382,34 +343,34 @@ async def _negotiate(
 async def _discover(connection: ServerConnection, inbox: Inbox) -> UpstreamSession:
     connection.agree(LATEST)
     try:
-        told = await _ask_for_versions(connection, inbox)
+        answer = await _ask_for_versions(connection, inbox)
     except ProtocolError as error:
-        supported = error.data.get("supported") if isinstance(error.data, Mapping) else None
+        supported = fields_of(error.data).get("supported")
         if error.code != UNSUPPORTED_VERSION or not isinstance(supported, list) or LATEST.name not in supported:
             raise
-        told = await _ask_for_versions(connection, inbox)  # it knows the revision after all
-    versions = told.get("supportedVersions")
+        answer = await _ask_for_versions(connection, inbox)  # it knows the revision after all
+    versions = answer.get("supportedVersions")
     if not isinstance(versions, list) or LATEST.name not in versions:
         raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
-    return UpstreamSession(connection, inbox, LATEST, told)
+    return UpstreamSession(connection, inbox, LATEST, answer)
 
 
 async def _ask_for_versions(connection: ServerConnection, inbox: Inbox) -> dict[str, Any]:
     params = {"_meta": _stateless_meta(LATEST, {})}
-    return await connection.request(inbox.open("server/discover", params, None))
+    return await connection.request(inbox.open("server/discover", params))
 
 
 async def _shake_hands(connection: ServerConnection, inbox: Inbox, revision: Revision) -> UpstreamSession:
     connection.agree(None)
     params = {"protocolVersion": revision.name, "capabilities": ALL_CAPABILITIES, "clientInfo": _client_info()}
-    told = await connection.request(inbox.open("initialize", params, None))
-    agreed = told.get("protocolVersion")
+    answer = await connection.request(inbox.open("initialize", params))
+    agreed = answer.get("protocolVersion")
     if not isinstance(agreed, str):
         raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
     found = _revision(agreed)
     connection.agree(found)
     await connection.notify("notifications/initialized")
-    return UpstreamSession(connection, inbox, found, told)
+    return UpstreamSession(connection, inbox, found, answer)
 
 
 def _revision(name: str) -> Revision:
@@ -430,7 +391,3 @@ def _client_info() -> dict[str, str]:
         return {"name": "enfold", "version": version("enfold")}
     except PackageNotFoundError:
         return {"name": "enfold", "version": "0"}
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -10,15 +10,12 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.headers import NAMED_BY, write_value
-from enfold.mcp.json_rpc import ProtocolError, encode, notification, parse, request
+from enfold.mcp.json_rpc import ProtocolError, encode, notification, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import UNCANCELLED, Inbox, OutgoingCall
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
-from enfold.sources.mcp.web_requests import DRAIN, OpenResponse, Web, too_large
+from enfold.sources.mcp.inbox import Inbox, OutgoingCall
+from enfold.sources.mcp.upstream_failures import LostError, closed_connection, message_too_large, read_rpc_error
+from enfold.sources.mcp.web_requests import DRAIN, OpenResponse, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
-
-__all__ = ["HTTPConnection"]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -29,10 +26,10 @@ RETRY: Final = 1.0  # seconds before a broken stream is taken up again, where th
 class HTTPConnection:
     """The conversation with one address."""
 
-    def __init__(self, web: Web, inbox: Inbox, limits: MCPLimits) -> None:
+    def __init__(self, web: Web, inbox: Inbox) -> None:
         self._web = web
         self._inbox = inbox
-        self._limits = limits
+        self._limits = web.limits
         self._revision: Revision | None = None
         self._session_id: str | None = None
         self.is_open = True
@@ -43,21 +40,14 @@ class HTTPConnection:
 
     async def request(self, call: OutgoingCall) -> dict[str, Any]:
         """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
-        try:
-            reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
-            await self._take(reply, call)
-            return await call.answer
-        except (CallError, ProtocolError):
-            self._inbox.withdraw(call)  # the server has refused it, perhaps without an answer
-            raise
-        except asyncio.CancelledError:
-            self._give_up(call)
-            raise
-        finally:
-            self._inbox.close(call)
+        return await self._inbox.result(call, self._exchange(call), self._cancel)
 
-    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        await self._send(notification(method, params))
+    async def _exchange(self, call: OutgoingCall) -> None:
+        reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
+        await self._take(reply, call)
+
+    async def notify(self, method: str) -> None:
+        await self._send(notification(method))
 
     async def listen(self) -> None:
         """Open the stream on which a server with sessions speaks unasked, and keep it open."""
@@ -98,7 +88,7 @@ class HTTPConnection:
     async def _post(self, message: dict[str, Any], headers: dict[str, str]) -> OpenResponse:
         reply = await self._reach("POST", headers, encode(message))
         self._session_id = reply.header("mcp-session-id") or self._session_id
-        return await self._accepted(reply)
+        return await reply.accepted(self._refusal)
 
     async def _send(self, message: dict[str, Any]) -> None:
         await (await self._post(message, self._common())).drain()
@@ -113,14 +103,6 @@ class HTTPConnection:
                 self.is_open = False
                 self._inbox.on_loss(lost.error.message)
             raise
-
-    async def _accepted(self, reply: OpenResponse) -> OpenResponse:
-        if reply.status < 400:
-            return reply
-        try:
-            raise await self._refusal(reply)
-        finally:
-            await reply.close()
 
     async def _refusal(self, reply: OpenResponse) -> Exception:
         """What an error status means: a session that is over, an error of the protocol, or of HTTP."""
@@ -137,12 +119,11 @@ class HTTPConnection:
         self._inbox.on_loss(error.message)
         return LostError(error, may_have_run=False)
 
-    def _give_up(self, call: OutgoingCall) -> None:
-        """Cancel a call at the server: by closing the response in the newest revision, by a message in older ones."""
+    def _cancel(self, message: dict[str, Any]) -> None:
+        """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
         is_stateless = self._revision is not None and self._revision.is_stateless
-        if self.is_open and not is_stateless and call.method not in UNCANCELLED:
-            params = {"requestId": call.id, "reason": "The caller has given up"}
-            self._inbox.spawn(self.notify("notifications/cancelled", params))
+        if self.is_open and not is_stateless:
+            self._inbox.spawn(self._send(message))
 
     # --- receiving
 
@@ -157,8 +138,7 @@ class HTTPConnection:
             await reply.close()
         self._inbox.take_text(self._web.censored(body), self._send, call)
         if not call.answer.done() and not self.is_open:
-            closed = CallError("UNAVAILABLE", f"The connection to {self._web.name} has been closed", retryable=False)
-            raise LostError(closed, may_have_run=True)
+            raise LostError(closed_connection(self._web.name), may_have_run=True)
         if not call.answer.done():
             details = {"status": reply.status, "content_type": reply.content_type}
             raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
@@ -177,7 +157,7 @@ class HTTPConnection:
                 )
                 raise LostError(broken, may_have_run=True)
             if call.listener is not None:
-                call.listener.let_go()
+                call.listener.stream_closed()
             reply = await self._resume(decoder)
 
     async def _read_events(self, reply: OpenResponse, decoder: EventDecoder, call: OutgoingCall | None) -> bool:
@@ -193,7 +173,7 @@ class HTTPConnection:
                     return True
         except EventTooLargeError:
             await reply.close()
-            raise too_large(self._limits.message_bytes) from None
+            raise message_too_large(self._limits.message_bytes) from None
         except LostError:
             pass  # broken off, which is told by who waits for an answer
         except BaseException:
@@ -204,8 +184,8 @@ class HTTPConnection:
 
     def _take_event(self, event: ServerSentEvent, call: OutgoingCall | None) -> None:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
-            told = {"status": 405, "reason": "transport"}
-            raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", told)
+            details = {"status": 405, "reason": "transport"}
+            raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", details)
         text = self._web.censored(event.data.encode("utf-8", "surrogatepass"))
         self._inbox.take_text(text, self._send, call)
 
@@ -214,7 +194,7 @@ class HTTPConnection:
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:
             headers["last-event-id"] = decoder.last_event_id
-        return await self._accepted(await self._reach("GET", headers, waits=True))
+        return await (await self._reach("GET", headers, waits=True)).accepted(self._refusal)
 
     async def _listen(self, is_open: asyncio.Event) -> None:
         decoder = EventDecoder(max_event=self._limits.message_bytes)
@@ -230,15 +210,7 @@ class HTTPConnection:
 
 
 def _rpc_error(body: str) -> ProtocolError | None:
-    try:
-        error = parse(body.encode()).error
-    except ProtocolError:
-        return _error_without_id(body)
-    return read_rpc_error(error) if isinstance(error, dict) else None
-
-
-def _error_without_id(body: str) -> ProtocolError | None:
-    """An error that answers no request in particular has the id null."""
+    """The error of the protocol that a body holds; its id may be null, where it answers no request in particular."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):

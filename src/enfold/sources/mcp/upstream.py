@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.asking import Peer
 from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
 from enfold.mcp.revisions import LATEST_HANDSHAKE
-from enfold.mcp.task_extension import TASK_METHODS, with_tasks, without_tasks
+from enfold.mcp.task_extension import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observing import outgoing
 from enfold.operation import Context
-from enfold.operation.handing_over import TaskQuestion, hand_over
+from enfold.operation.asking import EVERY_QUESTION, Peer, peer_of
+from enfold.operation.handing_over import TaskQuestion, hand_over, noted_task, taker
 from enfold.sources.mcp.driving import drive_task, inquire
 from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.mcp_targets import Command
-from enfold.sources.mcp.recipients import Answers, Recipient, peer_of
+from enfold.sources.mcp.recipients import Answers, Recipient
 from enfold.sources.mcp.resource_followers import ResourceFollowers
 from enfold.sources.mcp.session import ServerSettings, UpstreamSession
-from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
+from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
 from enfold.sources.report import Problem
-
-__all__ = ["ListedItems", "Upstream"]
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
 
@@ -35,8 +33,17 @@ _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in (
 class ListedItems(msgspec.Struct, frozen=True):
     """The items of a list, and what was left out of them."""
 
-    items: list[dict[str, Any]]
+    items: list[Any]  # objects, if the server keeps to the protocol
     problem: Problem | None = None
+
+
+class ServerRequest(msgspec.Struct, frozen=True):
+    """A request made for a caller; `idempotent` says that it may be made twice, `headers` are further ones for HTTP."""
+
+    method: str
+    params: dict[str, Any]
+    idempotent: bool = True
+    headers: dict[str, str] | None = None
 
 
 class Upstream:
@@ -57,8 +64,8 @@ class Upstream:
         self._on_state = on_state
         self._changed: set[str] = set()
         self._held = Held(settings.limits.held)
-        self._link = self._new_link(settings, self._returned, is_first=True)
-        self._following = ResourceFollowers(self._link.session)
+        self.link = self._new_link(settings, self._returned, is_first=True)
+        self._following = ResourceFollowers(self.link.session)
         self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
         self._is_only_newest = False
         self._asides = 0
@@ -79,23 +86,10 @@ class Upstream:
     def name(self) -> str:
         return self._settings.name
 
-    @property
-    def is_up(self) -> bool:
-        return self._link.is_up
-
-    @property
-    def why(self) -> str:
-        """Why it is not up, as far as that is known."""
-        return self._link.why
-
-    async def session(self) -> UpstreamSession:
-        return await self._link.session()
-
     async def close(self) -> None:
         self._held.close()
-        closed = CallError("UNAVAILABLE", f"The connection to {self.name} has been closed", retryable=False)
-        self._following.close(closed)
-        await self._link.close()
+        self._following.close(closed_connection(self.name))
+        await self.link.close()
         if self._older_link is not None:
             await self._older_link.close()
 
@@ -128,19 +122,13 @@ class Upstream:
 
     # --- calls
 
-    async def call(
-        self,
-        method: str,
-        params: dict[str, Any],
-        context: Context,
-        *,
-        idempotent: bool = True,
-        headers: dict[str, str] | None = None,
-        start: Callable[[Recipient], Any] | None = None,
-    ) -> dict[str, Any]:
+    async def call(self, request: ServerRequest, context: Context) -> dict[str, Any]:
         """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
+        return await self.run(lambda caller: self.converse(request, caller), context)
+
+    async def run(self, begin: Callable[[Recipient], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
+        """The result of a conversation with the server, which may take several requests."""
         caller = Recipient(context, self._answers, self._settings.limits)
-        begin = start or (lambda caller: self.converse(method, params, caller, idempotent=idempotent, headers=headers))
         peer = peer_of(context)
         self.running += 1
         try:
@@ -149,17 +137,10 @@ class Upstream:
             self.running -= 1
         return result
 
-    async def converse(
-        self,
-        method: str,
-        params: dict[str, Any],
-        caller: Recipient,
-        *,
-        idempotent: bool = True,
-        headers: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
+    async def converse(self, request: ServerRequest, caller: Recipient) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
-        result = await self._send(method, params, caller, idempotent=idempotent, headers=headers)
+        begun = noted_task(caller.context) if request.method == "tools/call" else None
+        result = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
         for _ in range(self._settings.limits.rounds):
             kind = result.get("resultType")
             if kind == "task":
@@ -168,8 +149,8 @@ class Upstream:
                 return await drive_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result
-            again = {**params, **await self._answered(result, caller)}
-            result = await self._send(method, again, caller, idempotent=idempotent, headers=headers)
+            again = {**request.params, **await self._answered(result, caller)}
+            result = await self._send(msgspec.structs.replace(request, params=again), caller)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
     async def inquire(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
@@ -178,7 +159,7 @@ class Upstream:
         return await inquire(partial(self._send_about_task, caller), self.name, question)
 
     async def _send_about_task(self, caller: Recipient, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        return await self._send(method, params, caller, idempotent=True, headers=None)
+        return await self._send(ServerRequest(method, params), caller)
 
     async def _answered(self, result: dict[str, Any], caller: Recipient) -> dict[str, Any]:
         """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
@@ -195,30 +176,25 @@ class Upstream:
             answers["requestState"] = result["requestState"]
         return answers
 
-    async def _send(
-        self,
-        method: str,
-        params: dict[str, Any],
-        caller: Recipient,
-        *,
-        idempotent: bool,
-        headers: dict[str, str] | None,
-    ) -> dict[str, Any]:
+    async def _send(self, request: ServerRequest, caller: Recipient) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
         meta = caller.meta if outgoing.inject is None else _traced(caller.meta, outgoing.inject())
-        params = {**params, "_meta": meta} if meta else params
-        speaks_of_tasks = method == "tools/call" or method in TASK_METHODS
-        capabilities = (with_tasks if speaks_of_tasks else without_tasks)(caller.capabilities)
+        params = {**request.params, "_meta": meta} if meta else request.params
+        speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
+        # Who takes a task and has no client beside it is shown its questions as it is.
+        answers_later = peer_of(caller.context) is None and not self._answers and taker(caller.context) is not None
 
-        def request(session: UpstreamSession) -> Awaitable[dict[str, Any]]:
+        def send(session: UpstreamSession) -> Awaitable[dict[str, Any]]:
+            is_shown_all = answers_later and declares_tasks(session.capabilities)
+            offered = EVERY_QUESTION if is_shown_all else caller.capabilities
             return session.request(
-                method,
+                request.method,
                 dict(params),
                 caller,
-                capabilities=capabilities,
+                capabilities=(with_tasks if speaks_of_tasks else without_tasks)(offered),
                 wants_progress=caller.is_heard,
                 log_level=self._level_for(caller),
-                headers=headers,
+                headers=request.headers,
             )
 
         for is_last in (False, True):
@@ -226,10 +202,10 @@ class Upstream:
             session = await link.session()
             goes_aside = self._goes_aside(session, params, caller)
             try:
-                return await (self._aside(link, request) if goes_aside else request(session))
+                return await (self._aside(link, send) if goes_aside else send(session))
             except LostError as lost:
                 if is_last or lost.may_have_run:
-                    raise lost.for_caller(idempotent=idempotent) from None
+                    raise lost.for_caller(idempotent=request.idempotent) from None
             except ProtocolError as error:
                 if is_last or error.code != UNSUPPORTED_VERSION:
                     raise protocol_failure(error) from None
@@ -248,14 +224,12 @@ class Upstream:
         has_room = self._asides < self._settings.limits.side_sessions
         return is_askable and has_room and session.waits_for_another(caller.client)
 
-    async def _aside(
-        self, link: Link, request: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
+    async def _aside(self, link: Link, send: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         self._asides += 1
         try:
             session = await link.open_aside()
             try:
-                return await request(session)
+                return await send(session)
             finally:
                 await session.close()
         finally:
@@ -270,7 +244,7 @@ class Upstream:
 
     async def _link_for(self, caller: Recipient) -> Link:
         """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
-        is_newest = (await self._link.session()).revision.is_stateless
+        is_newest = (await self.link.session()).revision.is_stateless
         peer = peer_of(caller.context)
         if (
             not is_newest
@@ -278,22 +252,23 @@ class Upstream:
             or self._settings.protocol != "auto"
             or not _can_be_asked_at_once(peer)
         ):
-            return self._link
+            return self.link
         if self._older_link is None:
-            self._older_link = self._new_link(self._settings.speaking(LATEST_HANDSHAKE.name), self._list_again)
+            older = msgspec.structs.replace(self._settings, protocol=LATEST_HANDSHAKE.name)
+            self._older_link = self._new_link(older, self._list_again)
         try:
             await self._older_link.session()
         except CallError as error:
             self._is_only_newest = "rpc_code" in error.details  # it was there, and did not know the handshake
-            return self._link
+            return self.link
         return self._older_link
 
     # --- lists
 
     async def pages(self, method: str, field: str) -> ListedItems:
         """The items of a paged list, as many as the limits allow; a server that has no such list has none of them."""
-        session, limits = await self.session(), self._settings.limits
-        items: list[dict[str, Any]] = []
+        session, limits = await self.link.session(), self._settings.limits
+        items: list[Any] = []
         size, cursor = 0, None
         for _ in range(limits.pages):
             try:
@@ -306,7 +281,7 @@ class Upstream:
             if size > limits.list_bytes:
                 return ListedItems(items, _over(method, "list_bytes", limits.list_bytes))
             found = page.get(field)
-            items += [item for item in (found if isinstance(found, list) else ()) if isinstance(item, dict)]
+            items += found if isinstance(found, list) else []
             if len(items) > limits.list_items:
                 return ListedItems(items[: limits.list_items], _over(method, "list_items", limits.list_items))
             following = page.get("nextCursor")

@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from enfold.errors import CallError
-from enfold.mcp.asking import MissingCapability
 from enfold.mcp.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
     ProtocolError,
+    fields_of,
 )
-
-__all__ = ["LostError", "http_failure", "protocol_failure", "read_rpc_error"]
-
-MAX_BODY: Final = 2000
+from enfold.operation.asking import MissingCapability
 
 _UNKNOWN: Final = ("unknown tool", "unknown prompt", "unknown resource", "not found", "no such")
 
@@ -36,8 +33,17 @@ class LostError(Exception):
 
     def for_caller(self, *, idempotent: bool) -> CallError:
         """The error for the caller: trying again is safe if nothing ran, or if running twice does no harm."""
-        told = self.error
-        return CallError(told.code, told.message, told.details, idempotent or not self.may_have_run)
+        error = self.error
+        return CallError(error.code, error.message, error.details, idempotent or not self.may_have_run)
+
+
+def closed_connection(name: str) -> CallError:
+    """The error of a call to a server whose source has been closed."""
+    return CallError("UNAVAILABLE", f"The connection to {name} has been closed", retryable=False)
+
+
+def message_too_large(limit: int) -> CallError:
+    return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})
 
 
 def read_rpc_error(error: Mapping[str, Any]) -> ProtocolError:
@@ -61,17 +67,6 @@ def protocol_failure(error: ProtocolError) -> CallError:
     return CallError(_code(error), error.message, details)
 
 
-def http_failure(status: int, reason: str, content_type: str, body: bytes, retry_after: str | None) -> CallError:
-    """The CallError that tells of an HTTP error status."""
-    details: dict[str, Any] = {"status": status, "reason": reason, "content_type": content_type}
-    if body:
-        details["body"] = body[:MAX_BODY].decode("utf-8", "replace")
-    if retry_after is not None and retry_after.isdecimal():
-        details["retry_after"] = int(retry_after)
-    code = {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}.get(status, "EXECUTION_ERROR")
-    return CallError(code, f"HTTP {status}: {reason}", details)
-
-
 def _code(error: ProtocolError) -> str:
     if error.code in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND):
         return "OPERATION_NOT_FOUND"
@@ -84,7 +79,7 @@ def _code(error: ProtocolError) -> str:
 
 def _required(data: Any) -> tuple[str, ...]:
     """The path of the first capability that a server asks of its client."""
-    found = data.get("requiredCapabilities") if isinstance(data, Mapping) else None
+    found = fields_of(data).get("requiredCapabilities")
     path: list[str] = []
     while isinstance(found, Mapping) and found:
         name = next(iter(found))

@@ -12,19 +12,19 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address
-from enfold.sources.mcp.secrets import secrets_in, without_secrets
-from enfold.sources.mcp.upstream_failures import LostError, http_failure
+from enfold.sources.mcp.secrets import KnownSecrets
+from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.redirects import next_url
+from enfold.sources.web.redirects import follow
+from enfold.sources.web.status_errors import status_error
+from enfold.sources.web.supplied import Supplied, current
 from enfold.sources.web.urls import same_place, split_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
 
-__all__ = ["GivenHeaders", "Headers", "OpenResponse", "Refusal", "Web", "given_headers", "too_large"]
-
 # Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
-GivenHeaders: TypeAlias = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+GivenHeaders: TypeAlias = Supplied[Mapping[str, str]]
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -44,18 +44,18 @@ class Refusal(msgspec.Struct, frozen=True):
 class Login(Protocol):
     """A login at a server: gives the headers of requests, and answers refusals."""
 
+    secrets: KnownSecrets
+
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         """The headers of a request."""
 
     async def answer(self, refusal: Refusal, *, waits: bool) -> bool:
         """Whether the request is worth sending again, with new headers."""
 
-    def censored(self, text: bytes) -> bytes:
-        """What the server says without what is secret."""
-
 
 Headers: TypeAlias = GivenHeaders | Login
 
+MAX_ERROR_BODY: Final = 2000
 REDIRECTS: Final = 3
 LOGINS: Final = 3  # for one request
 DRAIN: Final = 1.0  # seconds for the end of a stream to come, so that its connection can be used again
@@ -75,8 +75,8 @@ class Web:
         self._headers = cast("GivenHeaders", headers) if is_given else {}
         # Headers that never change are put together once.
         self._static = _lower({**self._fixed, **headers}) if isinstance(headers, Mapping) else None
-        self._sent = ""
-        self._secrets: tuple[bytes, ...] = ()
+        self._secrets = KnownSecrets() if self._login is None else self._login.secrets
+        self.censored = self._secrets.censored
         self._given = client
         self._client: AnyClient | None = None
 
@@ -128,45 +128,34 @@ class Web:
 
     async def _follow(self, method: str, headers: Mapping[str, str], content: bytes | None, url: str) -> OpenResponse:
         """Send, and follow redirects that stay on the server: our headers are for no other."""
-        target = url or self.url
+        sent = ""
+
+        async def send(request: Request) -> Response:
+            nonlocal sent
+            own = self._static if self._static is not None else await self._own_headers(method, request.url)
+            sent = own.get("authorization", "")
+            self._secrets.remember(sent)
+            client = self._client or self._open()
+            return await client.send(msgspec.structs.replace(request, headers=_merged(own, headers)))
+
         try:
-            for _ in range(REDIRECTS + 1):
-                reply = await self._exchange(method, target, headers, content)
-                if reply.status not in _FOLLOWED:
-                    return reply
-                target = self._checked(target, await next_url(reply.response), reply.status)
-                self.url = self.url if url else target
+            request = Request(method, *split_url(url or self.url), [], content)
+            response = await follow(send, request, self._is_own, REDIRECTS, _FOLLOWED)
         except WebError as error:
             raise self.lost(error) from error
-        raise CallError("EXECUTION_ERROR", f"{self.name} redirects again and again", {"reason": "redirects"})
+        if not url and response.url != request.url:
+            self.url = response.url
+        return OpenResponse(self, response, sent)
 
-    async def _exchange(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> OpenResponse:
-        client = self._client or self._open()
-        own = self._static if self._static is not None else await self._own_headers(method, url)
-        self._remember(own.get("authorization", ""))
-        origin, target = split_url(url)
-        response = await client.send(Request(method, origin, target, _merged(own, headers), content))
-        return OpenResponse(self, response, own.get("authorization", ""))
-
-    def _remember(self, authorization: str) -> None:
-        """Remember the newest token and the one before, to keep them out of what the server says."""
-        if authorization != self._sent:
-            self._sent = authorization
-            self._secrets = (*secrets_in(authorization), *self._secrets)[:4]
-
-    def _checked(self, url: str, moved: str, status: int) -> str:
-        if not same_place(url, moved):
+    def _is_own(self, moved: str, status: int) -> bool:
+        if not same_place(self.url, moved):
             details = {"reason": "redirect", "status": status}
             raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)
-        return moved
+        return True
 
     async def _own_headers(self, method: str, url: str) -> dict[str, str]:
-        own = given_headers(self._headers) if self._login is None else self._login.headers(method, url)
+        own = current(self._headers) if self._login is None else self._login.headers(method, url)
         return _lower({**self._fixed, **await own})
-
-    def censored(self, text: bytes) -> bytes:
-        """What the server says, without our token, which callers of its operations must not see."""
-        return without_secrets(text, self._secrets) if self._login is None else self._login.censored(text)
 
     def _open(self) -> AnyClient:
         self._client = open_client(self._given)
@@ -181,10 +170,10 @@ class Web:
         if error.kind == "unsendable":
             return CallError("VALIDATION_ERROR", f"The request to {self.name} cannot be sent: {error.sentence}")
         if error.kind == "too_large":
-            return too_large(self.limits.message_bytes)
+            return message_too_large(self.limits.message_bytes)
         fate = "broke off" if error.was_sent else "cannot be reached"
-        told = CallError("UNAVAILABLE", f"{self.name} {fate}: {error.sentence}", {"reason": "connection"})
-        return LostError(told, may_have_run=error.was_sent)
+        failure = CallError("UNAVAILABLE", f"{self.name} {fate}: {error.sentence}", {"reason": "connection"})
+        return LostError(failure, may_have_run=error.was_sent)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -212,7 +201,7 @@ class OpenResponse:
         return self._chunks()
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """The same; a broken connection is a LostError."""
+        """What `chunks` gives; a broken connection is a LostError."""
         try:
             async for chunk in self.response.chunks():
                 yield chunk
@@ -232,11 +221,27 @@ class OpenResponse:
         nonce = self.header("dpop-nonce") or ""
         return Refusal(self.status, challenges, self._sent, before, nonce, self.response.peer)
 
+    async def accepted(self, refusal: Callable[[OpenResponse], Awaitable[Exception]]) -> OpenResponse:
+        """The response itself; for an error status, what `refusal` makes of it is raised, and the response closed."""
+        if self.status < 400:
+            return self
+        try:
+            raise await refusal(self)
+        finally:
+            await self.close()
+
     async def failure(self) -> CallError:
         """The error that an error status means."""
         body = self._web.censored(await self.body())
         reason = self._censored(self.response.reason or "error")
-        return http_failure(self.status, reason, self.content_type, body, self.header("retry-after"))
+        return status_error(
+            self.status,
+            reason,
+            reason=reason,
+            content_type=self.content_type,
+            body=body[:MAX_ERROR_BODY].decode("utf-8", "replace") or None,
+            retry_after=self.header("retry-after"),
+        )
 
     def _censored(self, text: str) -> str:
         return self._web.censored(text.encode()).decode()
@@ -256,12 +261,6 @@ class OpenResponse:
         await self.response.close()
 
 
-async def given_headers(headers: GivenHeaders) -> Mapping[str, str]:
-    """What a user gave, or what their function gives now."""
-    given = headers() if callable(headers) else headers
-    return given if isinstance(given, Mapping) else await given
-
-
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
@@ -269,7 +268,3 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
 def _merged(own: Mapping[str, str], headers: Mapping[str, str]) -> list[tuple[str, str]]:
     """Headers by their names; those of the protocol come before what a user gave under the same name."""
     return list({**own, **headers}.items())
-
-
-def too_large(limit: int) -> CallError:
-    return CallError("PAYLOAD_TOO_LARGE", f"The answer is over the limit of {limit} bytes", {"limit": limit})

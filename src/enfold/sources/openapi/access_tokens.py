@@ -54,9 +54,8 @@ class TokenStore:
             try:
                 return await self._ask(url, grant, "client_secret_basic")
             except GrantRefusedError as refused:
-                if refused.status not in (400, 401):
+                if not refused.may_be_unseen:
                     raise
-            # Some servers read the client's credentials only from the body.
             return await self._ask(url, grant, "client_secret_post")
         except GrantRefusedError as refused:
             details = {"status": refused.status, "reason": "token"}

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.errors import CallError
+from enfold.errors import CallError, invalid_argument
 from enfold.sources.openapi import media, styles
-from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
-from enfold.sources.openapi.operations import Found
-from enfold.sources.openapi.parameters import MalformedOperationError, collection_style
+from enfold.sources.openapi.document import DocumentPlace, Library
+from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
+from enfold.sources.openapi.parameters import MalformedOperationError, collection_style, declared_parameters
 
 # A file is base64 text, or an object that also names it. In this process it may as well be bytes or a path, which no
 # JSON type describes: hence the last branch, and the check when the file is read.
@@ -60,23 +60,20 @@ class Body(msgspec.Struct, frozen=True):
     media: tuple[Media, ...]
 
 
-def read_body(library: Library, version: str, found: Found) -> Body | None:
+def read_body(library: Library, version: str, found: FoundOperation) -> Body | None:
     """The body an operation declares, or None."""
-    if version == "2.0":
-        return _read_old(library, found)
     declared = found.place.child("requestBody")
-    if declared.node is None:
-        return _read_old(library, found) if _parameters(found) else None
+    if version == "2.0" or declared.node is None:
+        return _read_old(library, found)
     place = library.follow_described(declared)
     if not isinstance(place.node, dict):
         raise MalformedOperationError(declared, "a request body is an object")
-    listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
-    kinds = tuple(_media(library, name, listed[name]) for name in media.json_first(listed))
+    kinds = tuple(_media(library, name, each) for name, each in declared_content(library, place).items())
     return Body(place, place.node.get("required") is True, kinds)
 
 
 def _media(library: Library, name: str, place: DocumentPlace) -> Media:
-    if isinstance(place.node, dict) and "itemSchema" in place.node and "schema" not in place.node:
+    if "itemSchema" in place.fields and "schema" not in place.fields:
         return Media(name, place.child("itemSchema"), place.child("itemEncoding"), is_sequence=True)
     encoding = place.child("encoding")
     headers = _part_headers(library, encoding) if media.is_multipart(name) else {}
@@ -98,13 +95,8 @@ def _part_headers(library: Library, encoding: DocumentPlace) -> dict[str, dict[s
 
 def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
     """The only or the usual value of a header; None where the caller has to give it."""
-    try:
-        header = library.follow(place)
-        node = library.follow(header.child("schema")).node
-    except BrokenReferenceError:
-        return None
-    if not isinstance(node, dict):
-        return None
+    schema = library.follow_if_possible(place).child("schema")
+    node = library.follow_if_possible(schema).fields
     listed = node.get("enum")
     only = listed[0] if isinstance(listed, list) and len(listed) == 1 else node.get("default")
     value = node.get("const", only)
@@ -114,21 +106,12 @@ def _fixed_header(library: Library, place: DocumentPlace) -> str | None:
 # --- 2.0 ----------------------------------------------------------------------------------------------------------
 
 
-def _parameters(found: Found) -> list[DocumentPlace]:
-    return [
-        each
-        for owner in (found.item, found.place)
-        for each in owner.child("parameters").elements()
-        if isinstance(each.node, dict)
-    ]
-
-
-def _read_old(library: Library, found: Found) -> Body | None:
+def _read_old(library: Library, found: FoundOperation) -> Body | None:
     """The body of 2.0: a parameter in `body`, or all those in `formData` together."""
     fields: dict[str, DocumentPlace] = {}
-    for place in map(library.follow, _parameters(found)):
+    for place in map(library.follow, declared_parameters(found)):
         if place.node.get("in") == "body":
-            kinds = media.json_first(_consumed(library, found)) or [_JSON]
+            kinds = media.json_first(listed_types(library, found, "consumes")) or [_JSON]
             schema, nothing = place.child("schema"), place.child("encoding")
             return Body(
                 place, place.node.get("required") is True, tuple(Media(each, schema, nothing) for each in kinds)
@@ -138,15 +121,7 @@ def _read_old(library: Library, found: Found) -> Body | None:
     return _form_body(library, found, fields) if fields else None
 
 
-def _consumed(library: Library, found: Found) -> list[str]:
-    for owner in (found.place, library.place()):
-        said = owner.node.get("consumes")
-        if isinstance(said, list) and said:
-            return [each for each in said if isinstance(each, str)]
-    return []
-
-
-def _form_body(library: Library, found: Found, fields: dict[str, DocumentPlace]) -> Body:
+def _form_body(library: Library, found: FoundOperation, fields: dict[str, DocumentPlace]) -> Body:
     has_file = any(each.node.get("type") == "file" for each in fields.values())
     required = [name for name, each in fields.items() if each.node.get("required") is True]
     schema = {
@@ -155,7 +130,8 @@ def _form_body(library: Library, found: Found, fields: dict[str, DocumentPlace])
         **({"required": required} if required else {}),
     }
     encoding = {name: _old_encoding(each.node) for name, each in fields.items() if each.node.get("type") == "array"}
-    kinds = [each for each in _consumed(library, found) if media.is_form(each) or media.is_multipart(each)]
+    listed = listed_types(library, found, "consumes")
+    kinds = [each for each in listed if media.is_form(each) or media.is_multipart(each)]
     if has_file:
         kinds = [each for each in kinds if media.is_multipart(each)]
     kind = kinds[0] if kinds else _MULTIPART if has_file else _URLENCODED
@@ -187,15 +163,12 @@ def is_binary_range(kind: Media, library: Library) -> bool:
     """Whether a media range takes files: of images and the like, or where its schema is that of bytes."""
     if not media.is_range(kind.type):
         return False
-    try:
-        node = library.follow(kind.schema).node
-    except BrokenReferenceError:
-        node = None
-    if not isinstance(node, dict) or not node:
+    node = library.follow_if_possible(kind.schema).fields
+    if not node:
         return media.bare(kind.type) not in ("*/*", "text/*")
-    said = node.get("type")
-    is_text = said in (None, "string", "file") or (isinstance(said, list) and "string" in said)
-    is_bytes = node.get("format") in ("binary", "byte") or said == "file" or "contentMediaType" in node
+    declared = node.get("type")
+    is_text = declared in (None, "string", "file") or (isinstance(declared, list) and "string" in declared)
+    is_bytes = node.get("format") in ("binary", "byte") or declared == "file" or "contentMediaType" in node
     return is_text and (is_bytes or media.is_bytes(kind.type))
 
 
@@ -254,10 +227,8 @@ def is_described_file(value: Any) -> bool:
 
 
 def _takes_base64(kind: Media) -> bool:
-    """Whether text under a media range is the base64 of bytes."""
-    node = kind.schema.node
-    said = node if isinstance(node, dict) else {}
-    return said.get("format") == "binary" or said.get("type") == "file" or media.is_bytes(kind.type)
+    declared = kind.schema.fields
+    return declared.get("format") == "binary" or declared.get("type") == "file" or media.is_bytes(kind.type)
 
 
 def _type_of_file(part: FilePart, declared: str) -> str:
@@ -277,8 +248,8 @@ def _raw(kind: str, value: Any) -> bytes:
     return read_file(value).data
 
 
-def read_file(value: Any) -> FilePart:
-    """A file from what a caller may give: bytes, a path, base64 text, other text, or an object that says more."""
+def read_file(value: Any, argument: str = "body") -> FilePart:
+    """A file from what a caller may give as an argument: bytes, a path, base64 text, or an object that says more."""
     if isinstance(value, FilePart):
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -286,14 +257,14 @@ def read_file(value: Any) -> FilePart:
     if isinstance(value, os.PathLike):
         return _file_at(value)
     if isinstance(value, dict) and "data" in value:
-        inner = read_file(value["data"])
-        said = value.get("headers")
-        headers = said.items() if isinstance(said, dict) else ()
+        inner = read_file(value["data"], argument)
+        declared = value.get("headers")
+        headers = declared.items() if isinstance(declared, dict) else ()
         given = tuple((str(name), styles.scalar_text(each)) for name, each in headers)
         return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"), given)
     if isinstance(value, str):
-        return FilePart(_decoded(value))
-    raise CallError("VALIDATION_ERROR", f"A file is base64 text, bytes or an object with `data`, not {value!r:.50}")
+        return FilePart(_decoded(value, argument))
+    raise invalid_argument(argument, "type", "a file: base64 text, or an object with `data`")
 
 
 def _file_at(path: os.PathLike[str]) -> FilePart:
@@ -302,11 +273,11 @@ def _file_at(path: os.PathLike[str]) -> FilePart:
     return FilePart(file.read_bytes(), file.name)
 
 
-def _decoded(text: str) -> bytes:
+def _decoded(text: str, argument: str) -> bytes:
     try:
-        return b64decode(text, validate=True)
+        return b64decode("".join(text.split()), validate=True)
     except ValueError:
-        return text.encode()
+        raise invalid_argument(argument, "constraint", "base64 text") from None
 
 
 # --- forms --------------------------------------------------------------------------------------------------------
@@ -315,8 +286,7 @@ def _decoded(text: str) -> bytes:
 def _form(kind: Media, value: dict[str, Any]) -> str:
     pairs: list[tuple[str, str]] = []
     for name, each in value.items():
-        said = kind.encoding.child(name).node
-        pairs.extend(_form_pairs(name, each, said if isinstance(said, dict) else {}))
+        pairs.extend(_form_pairs(name, each, kind.encoding.child(name).fields))
     return styles.join_pairs(pairs)
 
 
@@ -325,7 +295,7 @@ def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[s
         return styles.form_pairs(name, value)
     style = encoding.get("style", "form")
     explode = encoding.get("explode", style == "form")
-    put = styles.encode_reserved_in_query if encoding.get("allowReserved") is True else styles.encode_form
+    put = styles.ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else styles.encode_form
     return styles.expand_query(name, value, style, explode, put)
 
 
@@ -339,8 +309,7 @@ def _multipart(kind: Media, value: Any, is_file: frozenset[str]) -> tuple[bytes,
 
 def _named_parts(kind: Media, value: dict[str, Any], is_file: frozenset[str]) -> Iterator[tuple[str, FilePart]]:
     for name, each in value.items():
-        said = kind.encoding.child(name).node
-        encoding = said if isinstance(said, dict) else {}
+        encoding = kind.encoding.child(name).fields
         if each is None:
             continue
         for item in each if isinstance(each, list) and not _is_one_part(encoding) else [each]:
@@ -361,32 +330,32 @@ def _is_one_part(encoding: dict[str, Any]) -> bool:
 
 
 def _field(name: str, value: Any, encoding: dict[str, Any], is_file: bool) -> Iterator[tuple[str, FilePart]]:
-    said = _first_type(encoding)
+    declared = _first_type(encoding)
     if is_file or isinstance(value, (bytes, bytearray, os.PathLike, FilePart)):
-        yield name, _as_file(read_file(value), name, encoding)
-    elif {"style", "explode"} & set(encoding) and said is None:
+        yield name, _as_file(read_file(value, name), name, encoding)
+    elif {"style", "explode"} & set(encoding) and declared is None:
         style = encoding.get("style", "form")
         explode, raw = encoding.get("explode", style == "form"), styles.as_it_is
         for key, text in styles.expand_query(name, value, style, explode, raw, raw):
             yield key, FilePart(text.encode())
-    elif isinstance(value, (dict, list)) or media.is_json(said or ""):
-        yield name, FilePart(_json(value), content_type=said or _JSON)
+    elif isinstance(value, (dict, list)) or media.is_json(declared or ""):
+        yield name, FilePart(_json(value), content_type=declared or _JSON)
     else:
-        yield name, FilePart(styles.scalar_text(value).encode(), content_type=said)
+        yield name, FilePart(styles.scalar_text(value).encode(), content_type=declared)
 
 
 def _first_type(encoding: dict[str, Any]) -> str | None:
-    said = encoding.get("contentType")
-    if not isinstance(said, str):
+    declared = encoding.get("contentType")
+    if not isinstance(declared, str):
         return None
-    listed = [each.strip() for each in said.split(",")]
+    listed = [each.strip() for each in declared.split(",")]
     return next((each for each in listed if each and not media.is_range(each)), None)
 
 
 def _as_file(part: FilePart, name: str, encoding: dict[str, Any]) -> FilePart:
     named = msgspec.structs.replace(part, filename=part.filename or name)
-    said = encoding.get("contentType")
-    kind = part.content_type or (_type_of_file(named, said) if isinstance(said, str) else None)
+    declared = encoding.get("contentType")
+    kind = part.content_type or (_type_of_file(named, declared) if isinstance(declared, str) else None)
     return msgspec.structs.replace(named, content_type=kind or _guessed(part.filename or name))
 
 

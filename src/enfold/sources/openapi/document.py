@@ -9,6 +9,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 import msgspec
 
 from enfold.errors import FormatError
+from enfold.json_pointer import escape, unescape
 from enfold.sources.openapi.yaml12 import read_yaml
 
 Load: TypeAlias = Callable[[str], bytes]
@@ -60,9 +61,23 @@ class DocumentPlace(msgspec.Struct, frozen=True):
                 yield DocumentPlace(node, self.resource, (*self.pointer, str(index)))
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The node, if it is an object; what is none has no fields."""
+        return self.node if isinstance(self.node, dict) else {}
+
+    def text(self, key: str) -> str:
+        """The text in a field; empty where there is none."""
+        value = self.fields.get(key)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, key: str) -> list[str]:
+        """The texts of the list in a field."""
+        return [each.node for each in self.child(key).elements() if isinstance(each.node, str)]
+
+    @property
     def where(self) -> str:
         """The place for people: the file, where it is not the first, and the pointer."""
-        pointer = "/".join(key.replace("~", "~0").replace("/", "~1") for key in self.pointer)
+        pointer = "/".join(map(escape, self.pointer))
         return f"{'' if self.resource.is_root else self.resource.uri}#/{pointer}"
 
 
@@ -104,8 +119,15 @@ class Library:
             place = self.resolve(ref, place.resource)
         raise BrokenReferenceError(f"{place.where} refers to itself")
 
+    def follow_if_possible(self, place: DocumentPlace) -> DocumentPlace:
+        """`follow`, or a place without a node where the reference is broken."""
+        try:
+            return self.follow(place)
+        except BrokenReferenceError:
+            return DocumentPlace(None, place.resource, place.pointer)
+
     def follow_described(self, place: DocumentPlace) -> DocumentPlace:
-        """The same; since 3.1 a reference may have a summary and a description of its own, which then count."""
+        """`follow`; since 3.1 a reference may have a summary and a description of its own, which then count."""
         target = self.follow(place)
         if target is place or not self._has_ids or not isinstance(target.node, dict):
             return target
@@ -228,7 +250,7 @@ class Library:
 
 
 def _unescape(key: str) -> str:
-    return unquote(key).replace("~1", "/").replace("~0", "~")
+    return unescape(unquote(key))
 
 
 def read_version(root: Any) -> str:
@@ -237,12 +259,12 @@ def read_version(root: Any) -> str:
         raise FormatError("An OpenAPI document is an object")
     if "swagger" in root and "openapi" not in root:
         return "2.0"
-    said = str(root.get("openapi", ""))
-    if said.startswith(("3.0", "3.1")):
-        return said[:3]
-    if said == "3":
+    declared = str(root.get("openapi", ""))
+    if declared.startswith(("3.0", "3.1")):
+        return declared[:3]
+    if declared == "3":
         return "3.0"
-    if said:
+    if declared:
         return "3.2"
     if not any(key in root for key in ("paths", "components", "webhooks", "info")):
         raise FormatError("This is no OpenAPI document: it has neither `openapi` nor `swagger`")

@@ -17,7 +17,7 @@ from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.operation_input import Inputs, is_stream_field, plan_inputs
-from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.openapi.outputs import DeclaredResponse
 from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
@@ -30,38 +30,27 @@ from enfold.sources.openapi.streams import ResponseStream
 from enfold.sources.report import Problem
 
 
-class SharedByEndpoints:
+class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
     """What all operations of a document share."""
 
-    def __init__(
-        self,
-        library: Library,
-        version: str,
-        servers: Servers,
-        client: ServiceClient,
-        security: Security,
-        tokens: TokenStore,
-        private_headers: tuple[str, ...],
-        extras: Literal["strip", "keep"],
-    ) -> None:
-        self.library = library
-        self.version = version
-        self.servers = servers
-        self.client = client
-        self.security = security
-        self.tokens = tokens
-        self.private_headers = private_headers
-        self.extras = extras
-        self.problems: list[Problem] = []
-        self.inputs = Schemas(library, version, "input")
-        self.outputs = Schemas(library, version, "output")
-        self.error_bodies: dict[int, Schema] = {}
+    library: Library
+    version: str
+    servers: Servers
+    client: ServiceClient
+    security: Security
+    tokens: TokenStore
+    inputs: Schemas
+    outputs: Schemas
+    private_headers: tuple[str, ...]
+    extras: Literal["strip", "keep"]
+    problems: list[Problem]
+    error_bodies: dict[int, Schema] = msgspec.field(default_factory=dict)
 
 
 class Blueprint(msgspec.Struct, frozen=True):
     """One operation as read from the document, with no schema looked into yet."""
 
-    found: Found
+    found: FoundOperation
     parameters: list[Parameter]
     body: Body | None
     responses: tuple[DeclaredResponse, ...]
@@ -78,7 +67,7 @@ class Blueprint(msgspec.Struct, frozen=True):
         return not self.gives_stream or any(each.plain_types for each in outputs.successes(self.responses))
 
 
-def read_blueprint(shared: SharedByEndpoints, found: Found) -> Blueprint:
+def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprint:
     """Read an operation; a MalformedOperationError or BrokenReferenceError says why it cannot be called."""
     library, version = shared.library, shared.version
     return Blueprint(
@@ -142,11 +131,11 @@ class ServiceEndpoint:
             return envelope
         if not compile_schema(schema).check(envelope.data):
             return envelope  # the pipeline will say so
-        told = ResultWarning("root_mismatch", "", type="string", size=len(envelope.data))
-        return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, told))
+        warning = ResultWarning("root_mismatch", "", type="string", size=len(envelope.data))
+        return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, warning))
 
     async def answer_by_kind(self, arguments: Mapping[str, Any], context: Context) -> ResponseEnvelope[Any]:
-        """The same, repaired by the schema of the status and the media type that came."""
+        """`answer`, repaired by the schema of the status and the media type that came."""
         envelope = await self.answer(arguments, context)
         response = outputs.response_for(self._successes, getattr(envelope.meta, "status_code", 0))
         if response is None:
@@ -254,11 +243,11 @@ def accept(responses: tuple[DeclaredResponse, ...], *, streams: bool) -> str:
     """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
     good = outputs.successes(responses)
     wanted = [kind for each in good for kind in (each.stream_types if streams else each.plain_types)]
-    told = [kind for each in outputs.errors(responses) for kind in each.plain_types]
+    for_errors = [kind for each in outputs.errors(responses) for kind in each.plain_types]
     listed = list(dict.fromkeys(media.json_first(wanted)))
     if not listed:
         return "application/json, */*;q=0.8"
     rest = [f"{kind};q=0.9" for kind in listed[1:]] + [
-        f"{kind};q=0.8" for kind in dict.fromkeys(told) if kind not in listed
+        f"{kind};q=0.8" for kind in dict.fromkeys(for_errors) if kind not in listed
     ]
     return ", ".join([listed[0], *rest])

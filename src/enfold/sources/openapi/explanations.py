@@ -61,47 +61,47 @@ def _line(text: str) -> str:
     return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
 
 
-def _words(said: Any, depth: int) -> str:
+def _words(value: Any, depth: int) -> str:
     """The explanation in a JSON value, wherever common servers put it."""
-    if isinstance(said, str):
-        return said
+    if isinstance(value, str):
+        return value
     if depth >= _MOST_DEEP:
         return ""
-    if isinstance(said, list):
-        return _joined(_item(each, depth) for each in said[:_MOST_ERRORS])
-    return _of_object({str(key).lower(): each for key, each in said.items()}, depth) if isinstance(said, dict) else ""
+    if isinstance(value, list):
+        return _joined(_item(each, depth) for each in value[:_MOST_ERRORS])
+    return _of_object({str(key).lower(): each for key, each in value.items()}, depth) if isinstance(value, dict) else ""
 
 
-def _of_object(said: Mapping[str, Any], depth: int) -> str:
-    main = _named(said, _WORDS, depth)
-    each = _errors(said.get("errors"), depth)
+def _of_object(value: Mapping[str, Any], depth: int) -> str:
+    main = _named(value, _WORDS, depth)
+    each = _errors(value.get("errors"), depth)
     if main and each:
         return main if each in main else f"{main.rstrip('.:')}: {each}"
-    if main and " " not in main and isinstance(said.get("error_description"), str):
-        return f"{main}: {said['error_description']}"  # OAuth: a code, and what it means
-    return main or each or _named(said, _OTHER_WORDS, depth)
+    if main and " " not in main and isinstance(value.get("error_description"), str):
+        return f"{main}: {value['error_description']}"  # OAuth: a code, and what it means
+    return main or each or _named(value, _OTHER_WORDS, depth)
 
 
-def _named(said: Mapping[str, Any], words: Iterable[str], depth: int) -> str:
-    return next((text for word in words if (text := _words(said.get(word), depth + 1).strip())), "")
+def _named(value: Mapping[str, Any], words: Iterable[str], depth: int) -> str:
+    return next((text for word in words if (text := _words(value.get(word), depth + 1).strip())), "")
 
 
-def _errors(said: Any, depth: int) -> str:
+def _errors(value: Any, depth: int) -> str:
     """A list of errors, or errors by the name of what is wrong."""
-    if isinstance(said, dict) and not any(isinstance(said.get(word), str) for word in _WORDS):
-        named = list(said.items())[:_MOST_ERRORS]
+    if isinstance(value, dict) and not any(isinstance(value.get(word), str) for word in _WORDS):
+        named = list(value.items())[:_MOST_ERRORS]
         return _joined(f"{name}: {text}" for name, each in named if (text := _words(each, depth + 1)))
-    return _words(said, depth + 1)
+    return _words(value, depth + 1)
 
 
-def _item(said: Any, depth: int) -> str:
+def _item(value: Any, depth: int) -> str:
     """One of several errors, with the name of what is wrong where it has one."""
-    text = _words(said, depth + 1)
-    if not isinstance(said, dict):
+    text = _words(value, depth + 1)
+    if not isinstance(value, dict):
         return text
-    where = next((said[key] for key in ("loc", "field", "path", "property", "param", "name") if said.get(key)), "")
+    where = next((value[key] for key in ("loc", "field", "path", "property", "param", "name") if value.get(key)), "")
     place = ".".join(map(str, where)) if isinstance(where, list) else str(where)
-    text = text or str(said.get("code") or said.get("type") or "")
+    text = text or str(value.get("code") or value.get("type") or "")
     return f"{place}: {text}" if place and text and place not in text else text
 
 

@@ -56,12 +56,12 @@ class Families:
                     self._extending.setdefault(id(target.node), []).append(child)
 
     def _target(self, part: DocumentPlace) -> DocumentPlace | None:
-        ref = part.node.get("$ref") if isinstance(part.node, dict) else None
+        ref = part.fields.get("$ref")
         return self._resolved(ref, part.resource) if isinstance(ref, str) else None
 
     def _mapped(self, base: DocumentPlace) -> Iterator[DocumentPlace]:
         """What the discriminator maps to, as far as it cannot lead back to the base."""
-        for ref in _mapping(base.node).values():
+        for ref in base.child("discriminator", "mapping").fields.values():
             if isinstance(ref, str):
                 target = self._resolved(ref, base.resource) or self._resolved(
                     f"#/components/schemas/{ref}", base.resource
@@ -80,14 +80,8 @@ def _is_base(node: Any) -> bool:
     """Whether a schema has a discriminator, and leaves it to others to say which schemas it tells apart."""
     if not isinstance(node, dict) or node.get("oneOf") or node.get("anyOf"):
         return False
-    said = node.get("discriminator")
-    return isinstance(said, str) or (isinstance(said, dict) and isinstance(said.get("propertyName"), str))
-
-
-def _mapping(node: dict[str, Any]) -> dict[str, Any]:
-    said = node.get("discriminator")
-    mapping = said.get("mapping") if isinstance(said, dict) else None
-    return mapping if isinstance(mapping, dict) else {}
+    declared = node.get("discriminator")
+    return isinstance(declared, str) or (isinstance(declared, dict) and isinstance(declared.get("propertyName"), str))
 
 
 def _named_schemas(root: DocumentPlace) -> Iterator[DocumentPlace]:

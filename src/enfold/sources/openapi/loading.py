@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from base64 import b64encode
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.sources.openapi.document import BrokenReferenceError, read_document
-from enfold.sources.openapi.files import Folders, referred_file
+from enfold.sources.openapi.referred_files import Folders, referred_file
 from enfold.sources.openapi.security import Credential
-from enfold.sources.openapi.server_urls import Reach, origin
+from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
-from enfold.sources.web.urls import shown, split_url
+from enfold.sources.web.supplied import current
+from enfold.sources.web.urls import basic_authorization, place_of, shown, split_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
@@ -62,7 +63,7 @@ class Loader:
         """
         self._login = login or DocumentLogin()
         self._base_url = base_url
-        base = origin(base_url or "")
+        base = place_of(base_url or "")
         self._allow_hosts = (*allow_hosts, *([f"{base[0]}://{base[1]}:{base[2]}"] if base else []))
         self._allow_files = allow_files
         self._max_bytes = max_bytes
@@ -74,7 +75,7 @@ class Loader:
             return Loaded(source if isinstance(source, dict) else dict(source), "")
         if isinstance(source, bytes):
             return Loaded(read_document(source), "")
-        if isinstance(source, str) and origin(source):
+        if isinstance(source, str) and place_of(source):
             self._home = source
             return Loaded(read_document(self._fetch(source)), source)
         if isinstance(source, str) and _is_text(source):
@@ -162,20 +163,15 @@ class Loader:
 async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[dict[str, str]]:
     """The credentials of the API as its document's server may take them; its schemes are in the document."""
     for credential in credentials:
-        given: Any = credential() if callable(credential) else credential
-        given = await given if hasattr(given, "__await__") else given
+        given: Any = await current(credential)
         if isinstance(given, Mapping):
             pair = (given.get("username", ""), given.get("password", ""))
             given = given.get("token") or given.get("value") or given.get("access_token") or (pair if any(pair) else "")
         if isinstance(given, tuple | list):
-            yield _basic(":".join(map(str, given)))
+            yield {"Authorization": basic_authorization(":".join(map(str, given)))}
         elif isinstance(given, str) and given:
             is_pair = ":" in given and "basic" in challenge.lower()
-            yield _basic(given) if is_pair else {"Authorization": f"Bearer {given}"}
-
-
-def _basic(pair: str) -> dict[str, str]:
-    return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+            yield {"Authorization": basic_authorization(given) if is_pair else f"Bearer {given}"}
 
 
 def _advice(status: int) -> str:
@@ -184,21 +180,16 @@ def _advice(status: int) -> str:
 
 def _in_a_loop_of_its_own(work: Coroutine[Any, Any, bytes]) -> bytes:
     """Wait for some work in a thread: documents are read before there is a loop, or while it stands still."""
-    found: list[bytes] = []
-    failed: list[BaseException] = []
+    done: Future[bytes] = Future()
 
     def run() -> None:
         try:
-            found.append(asyncio.run(work))
+            done.set_result(asyncio.run(work))
         except BaseException as error:  # noqa: BLE001  # raised again where it is waited for
-            failed.append(error)
+            done.set_exception(error)
 
-    thread = threading.Thread(target=run, name="enfold-document", daemon=True)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return found[0]
+    threading.Thread(target=run, name="enfold-document", daemon=True).start()
+    return done.result()
 
 
 def _is_text(source: str) -> bool:

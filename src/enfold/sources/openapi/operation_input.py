@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -132,8 +132,8 @@ def is_stream_field(argument: Argument) -> bool:
     schema = argument.shape.schema
     if argument.location != "body" or argument.name != "stream" or not isinstance(schema, dict):
         return False
-    said = [schema.get("type"), *(each.get("type") for each in schema.get("anyOf", []) if isinstance(each, dict))]
-    return any(each == "boolean" or (isinstance(each, list) and "boolean" in each) for each in said)
+    declared = [schema.get("type"), *(each.get("type") for each in schema.get("anyOf", []) if isinstance(each, dict))]
+    return any(each == "boolean" or (isinstance(each, list) and "boolean" in each) for each in declared)
 
 
 # --- parameters ---------------------------------------------------------------------------------------------------
@@ -266,16 +266,10 @@ def _family_fields(place: DocumentPlace, schemas: Schemas) -> Fields | None:
     if len(children) > MAX_CHILDREN:
         return msgspec.structs.replace(own, extra=own.extra or ConvertedSchema(ANYTHING))
     read = [_plain_object(each, schemas, 0) for each in children]
-    shapes = {name: [shape] for name, shape in own.properties.items()}
-    for each in read:
-        if each is None:
-            return None
-        for name, shape in each.properties.items():
-            shapes.setdefault(name, []).append(shape)
-    properties = {name: any_of(distinct(each)) for name, each in shapes.items()}
-    hidden = own.hidden.union(*(each.hidden for each in read if each is not None))
-    extra = next((each.extra for each in (own, *read) if each is not None and each.extra is not None), None)
-    return Fields(properties, own.required, hidden - set(properties), extra=extra)
+    whole = _combined([own, *read], lambda shapes: any_of(distinct(shapes)))
+    if whole is None:
+        return None
+    return msgspec.structs.replace(whole, required=own.required, hidden=whole.hidden - set(whole.properties))
 
 
 def _plain_object(place: DocumentPlace, schemas: Schemas, depth: int) -> Fields | None:
@@ -291,12 +285,12 @@ def _plain_object(place: DocumentPlace, schemas: Schemas, depth: int) -> Fields 
             return None
     read = [_plain_object(each, schemas, depth + 1) for each in parts]
     own = _own_fields(place, schemas)
-    return own if not read else _merged([*read, own])
+    return own if not read else _combined([*read, own], _all_of)
 
 
 def _is_plain(node: dict[str, Any]) -> bool:
-    said = node.get("type")
-    if said is not None and said != "object" and not (isinstance(said, list) and "object" in said):
+    declared = node.get("type")
+    if declared is not None and declared != "object" and not (isinstance(declared, list) and "object" in declared):
         return False
     choices = [*(node.get("oneOf") or []), *(node.get("anyOf") or [])]
     # Branches that only say which fields go together leave it a list of fields; the server will tell.
@@ -310,27 +304,30 @@ def _own_fields(place: DocumentPlace, schemas: Schemas) -> Fields:
         name: schemas.shape(each) for name, each in place.child("properties").items() if not schemas.is_hidden(each)
     }
     hidden = frozenset(name for name, _ in place.child("properties").items() if name not in properties)
-    said = place.node.get("required")
-    required = frozenset(each for each in said if isinstance(each, str)) if isinstance(said, list) else frozenset()
+    declared = place.node.get("required")
+    required = (
+        frozenset(each for each in declared if isinstance(each, str)) if isinstance(declared, list) else frozenset()
+    )
     extra = place.child("additionalProperties")
     allowed = extra.node is True or isinstance(extra.node, dict)
     return Fields(properties, required, hidden, extra=schemas.shape(extra) if allowed else None)
 
 
-def _merged(parts: list[Fields | None]) -> Fields | None:
-    properties: dict[str, list[ConvertedSchema]] = {}
-    required: frozenset[str] = frozenset()
-    hidden: frozenset[str] = frozenset()
-    extra: ConvertedSchema | None = None
-    for part in parts:
-        if part is None:
-            return None
+def _combined(parts: list[Fields | None], combine: Callable[[list[ConvertedSchema]], ConvertedSchema]) -> Fields | None:
+    """The fields of all parts, those of one name combined; None where a part is more than a list of fields."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    shapes: dict[str, list[ConvertedSchema]] = {}
+    for part in known:
         for name, shape in part.properties.items():
-            properties.setdefault(name, []).append(shape)
-        required |= part.required
-        hidden |= part.hidden
-        extra = extra or part.extra
-    return Fields({name: _all_of(each) for name, each in properties.items()}, required, hidden, extra=extra)
+            shapes.setdefault(name, []).append(shape)
+    return Fields(
+        {name: combine(each) for name, each in shapes.items()},
+        frozenset().union(*(part.required for part in known)),
+        frozenset().union(*(part.hidden for part in known)),
+        extra=next((part.extra for part in known if part.extra is not None), None),
+    )
 
 
 def _with_undeclared(fields: Fields) -> Fields:
@@ -349,7 +346,6 @@ def _all_of(shapes: list[ConvertedSchema]) -> ConvertedSchema:
 
 
 def _with_files(fields: Fields, kind: Media, schemas: Schemas) -> Fields:
-    """The fields of a form with its files described as files."""
     files = {name: shape for name, shape in fields.properties.items() if _is_file(shape, name, kind, schemas)}
     described = {name: _file_shape(shape) for name, shape in files.items()}
     return msgspec.structs.replace(fields, properties={**fields.properties, **described}, files=frozenset(files))
@@ -378,8 +374,10 @@ def _target(schema: Any, schemas: Schemas) -> Schema:
 
 def _file_shape(shape: ConvertedSchema) -> ConvertedSchema:
     schema = shape.schema if isinstance(shape.schema, dict) else {}
-    said = schema.get("description")
-    described = {**FILE_SCHEMA, "description": f"{said} ({FILE_SCHEMA['description']})"} if said else FILE_SCHEMA
+    declared = schema.get("description")
+    described = (
+        {**FILE_SCHEMA, "description": f"{declared} ({FILE_SCHEMA['description']})"} if declared else FILE_SCHEMA
+    )
     if schema.get("type") != "array":
         return ConvertedSchema(described)
     kept = {key: value for key, value in schema.items() if key not in ("items", "description")}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final, Literal
 
 import msgspec
 
-from enfold.operation import legal_name, with_hash
+from enfold.operation.names import WantedName
+from enfold.sources.openapi import media
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.report import Problem
 
@@ -18,7 +19,7 @@ STREAM_SUFFIX: Final = "_stream"
 _NOT_A_WORD: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundOperation(msgspec.Struct, frozen=True):
     """One operation as the document has it; (method, path) is its identity."""
 
     method: str
@@ -33,13 +34,13 @@ class Found(msgspec.Struct, frozen=True):
     @property
     def original(self) -> str | None:
         """The operationId, where there is one."""
-        said = self.place.node.get("operationId")
-        return str(said) if said not in (None, "") else None
+        declared = self.place.node.get("operationId")
+        return str(declared) if declared not in (None, "") else None
 
 
-def find_operations(library: Library, problems: list[Problem]) -> list[Found]:
+def find_operations(library: Library, problems: list[Problem]) -> list[FoundOperation]:
     """Every operation under `paths`; what cannot be read is added to the problems."""
-    found: list[Found] = []
+    found: list[FoundOperation] = []
     for path, item in _path_items(library, problems):
         for method, place in _methods(item):
             operation = _read(library, method, path, item, place, problems)
@@ -97,71 +98,47 @@ def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
 
 def _read(
     library: Library, method: str, path: str, item: DocumentPlace, place: DocumentPlace, problems: list[Problem]
-) -> Found | None:
+) -> FoundOperation | None:
     target = _followed(library, place, problems)
     if target is None:
         return None
     if not isinstance(target.node, dict):
         problems.append(Problem(f"{method} {path}", "an operation is an object"))
         return None
-    return Found(method, path, item, target)
+    return FoundOperation(method, path, item, target)
+
+
+def declared_content(library: Library, place: DocumentPlace) -> dict[str, DocumentPlace]:
+    """The media types of a body or a response, the one we like best first."""
+    listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
+    return {name: listed[name] for name in media.json_first(listed)}
+
+
+def listed_types(library: Library, found: FoundOperation, key: Literal["consumes", "produces"]) -> list[str]:
+    """The media types that an operation of 2.0, or else its document, lists under a key."""
+    return found.place.texts(key) or library.place().texts(key)
 
 
 # --- names --------------------------------------------------------------------------------------------------------
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """A name to be given: the original, what it is hashed from, and whether the original is the document's own."""
-
-    original: str
-    hashed: str
-    is_declared: bool
-
-
-def wanted_name(operation: Found, *, is_stream_twin: bool = False) -> Wanted:
+def wanted_name(operation: FoundOperation, *, is_stream_twin: bool = False) -> WantedName:
     """What an operation would like to be called: its operationId, else its method and path."""
     declared = operation.original
     name = declared or generated_name(operation)
     if is_stream_twin:
-        return Wanted(f"{name}{STREAM_SUFFIX}", f"{operation.title}{STREAM_SUFFIX}", declared is not None)
-    return Wanted(name, operation.title, declared is not None)
+        return WantedName(f"{name}{STREAM_SUFFIX}", f"{operation.title}{STREAM_SUFFIX}", declared is not None)
+    return WantedName(name, operation.title, declared is not None)
 
 
-def generated_name(operation: Found) -> str:
+def generated_name(operation: FoundOperation) -> str:
     words = _NOT_A_WORD.sub("_", operation.path.partition("?")[0]).strip("_")
     return f"{operation.method.lower()}_{words}" if words else operation.method.lower()
 
 
-def give_names(wanted: Iterable[Wanted]) -> list[str]:
-    """A legal name for each: in a clash, and only there, each that had to change gets its hash."""
-    listed = list(wanted)
-    legal = [legal_name(each.original) for each in listed]
-    kept = _kept(listed, legal)
-    holders: dict[str, int] = {}
-    for name in legal:
-        holders[name] = holders.get(name, 0) + 1
-    return [
-        name if holders[name] == 1 or index in kept else with_hash(name, each.hashed)
-        for index, (each, name) in enumerate(zip(listed, legal, strict=True))
-    ]
-
-
-def _kept(listed: list[Wanted], legal: list[str]) -> set[int]:
-    """Those that keep their name in a clash: declared, legal as it is, and the only one declared so."""
-    unchanged: dict[str, list[int]] = {}
-    for index, (each, name) in enumerate(zip(listed, legal, strict=True)):
-        if each.is_declared and each.original == name:
-            unchanged.setdefault(name, []).append(index)
-    return {indexes[0] for indexes in unchanged.values() if len(indexes) == 1}
-
-
-def described(operation: Found) -> str:
+def described(operation: FoundOperation) -> str:
     """What the operation does, in the document's words: summary and description, each once."""
-    summary, description = (_text(operation.place.node.get(key)) for key in ("summary", "description"))
+    summary, description = (operation.place.text(key).strip() for key in ("summary", "description"))
     if not summary or description.startswith(summary.rstrip(".")):
-        return description or _text(operation.item.node.get("summary"))
+        return description or operation.item.text("summary").strip()
     return f"{summary}\n\n{description}".strip()
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""

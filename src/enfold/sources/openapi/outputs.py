@@ -10,14 +10,14 @@ import msgspec
 from enfold.operation import ErrorSchema
 from enfold.sources.openapi import media
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
-from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
 from enfold.sources.openapi.schemas import ANYTHING, ConvertedSchema, Schema, Schemas
 from enfold.sources.report import Problem
+from enfold.sources.web.status_errors import code_of
 
 _NOTHING: Final = ConvertedSchema({"type": "null"})
 _TEXT: Final = ConvertedSchema({"type": "string"})
 _BYTES: Final = ConvertedSchema({"type": "string", "contentEncoding": "base64"})
-_ERROR_CODES: Final = {"429": "RESOURCE_EXHAUSTED", "503": "UNAVAILABLE"}
 
 
 class DeclaredResponse(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class DeclaredResponse(msgspec.Struct, frozen=True):
 
 
 def read_responses(
-    library: Library, version: str, found: Found, problems: list[Problem]
+    library: Library, version: str, found: FoundOperation, problems: list[Problem]
 ) -> tuple[DeclaredResponse, ...]:
     """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
     read: list[DeclaredResponse] = []
@@ -52,22 +52,12 @@ def read_responses(
     return tuple(read)
 
 
-def _media(library: Library, version: str, found: Found, place: DocumentPlace) -> dict[str, DocumentPlace]:
-    content = place.child("content")
-    if isinstance(content.node, dict):
-        listed = {name: library.follow(each) for name, each in content.items() if not name.startswith("x-")}
-        return {name: listed[name] for name in media.json_first(listed)}
-    if version == "2.0" and isinstance(place.node, dict) and "schema" in place.node:
-        return dict.fromkeys(media.json_first(_produced(library, found)) or ["application/json"], place)
+def _media(library: Library, version: str, found: FoundOperation, place: DocumentPlace) -> dict[str, DocumentPlace]:
+    if isinstance(place.child("content").node, dict):
+        return declared_content(library, place)
+    if version == "2.0" and "schema" in place.fields:
+        return dict.fromkeys(media.json_first(listed_types(library, found, "produces")) or ["application/json"], place)
     return {}
-
-
-def _produced(library: Library, found: Found) -> list[str]:
-    for owner in (found.place, library.place()):
-        said = owner.node.get("produces")
-        if isinstance(said, list) and said:
-            return [each for each in said if isinstance(each, str)]
-    return []
 
 
 def successes(responses: Iterable[DeclaredResponse]) -> tuple[DeclaredResponse, ...]:
@@ -158,8 +148,8 @@ def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedS
     if media.bare(kind) == media.EVENT_STREAM:
         return _event_shape(item if item.node is not None else whole, schemas)
     if item.node is None:
-        target = _followed(whole, schemas)
-        if isinstance(target.node, dict) and target.node.get("type") == "array" and "items" in target.node:
+        target = schemas.library.follow_if_possible(whole)
+        if target.fields.get("type") == "array" and "items" in target.fields:
             item = target.child("items")
     chosen = whole if item.node is None else item
     return ConvertedSchema(ANYTHING) if chosen.node is None else schemas.shape(chosen)
@@ -167,7 +157,7 @@ def _item_shape(kind: str, place: DocumentPlace, schemas: Schemas) -> ConvertedS
 
 def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
     """The data of a server-sent event: where the schema describes the event, the schema of its `data`."""
-    target = _followed(place, schemas)
+    target = schemas.library.follow_if_possible(place)
     node = target.node
     if not isinstance(node, dict):
         return ConvertedSchema(ANYTHING)
@@ -184,7 +174,7 @@ def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
 
 
 def _describes_events(variants: DocumentPlace, schemas: Schemas) -> bool:
-    return all(_is_event(_followed(each, schemas)) for each in variants.elements())
+    return all(_is_event(schemas.library.follow_if_possible(each)) for each in variants.elements())
 
 
 def _is_event(place: DocumentPlace) -> bool:
@@ -195,13 +185,6 @@ def _is_event(place: DocumentPlace) -> bool:
     return set(properties) <= {"data", "event", "id", "retry", "comment"}
 
 
-def _followed(place: DocumentPlace, schemas: Schemas) -> DocumentPlace:
-    try:
-        return schemas.library.follow(place)
-    except BrokenReferenceError:
-        return DocumentPlace(None, place.resource, place.pointer)
-
-
 def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache: dict[int, Any]) -> list[ErrorSchema]:
     """The declared failures; responses shared by many operations are described once."""
     described: list[ErrorSchema] = []
@@ -209,15 +192,8 @@ def error_schemas(responses: Iterable[DeclaredResponse], schemas: Schemas, cache
         key = id(response.place.node)
         if key not in cache:
             cache[key] = _error_body(response, schemas)
-        description = response.place.node.get("description") if isinstance(response.place.node, dict) else None
-        described.append(
-            ErrorSchema(
-                _ERROR_CODES.get(response.status, "EXECUTION_ERROR"),
-                description if isinstance(description, str) else "",
-                cache[key],
-                int(response.status) if response.status.isdecimal() else None,
-            )
-        )
+        status = int(response.status) if response.status.isdecimal() else None
+        described.append(ErrorSchema(code_of(status or 0), response.place.text("description"), cache[key], status))
     return described
 
 

@@ -11,7 +11,7 @@ import msgspec
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.media import is_json
-from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.operations import FoundOperation
 
 LOCATIONS: Final = ("path", "query", "querystring", "header", "cookie")
 
@@ -32,7 +32,7 @@ RESERVED_HEADERS: Final = frozenset(
     }
 )
 
-_PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
+PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
 _COLLECTION_STYLES: Final = {"ssv": "spaceDelimited", "pipes": "pipeDelimited", "tsv": "tabDelimited"}
 
 
@@ -65,10 +65,10 @@ class Parameter(msgspec.Struct, frozen=True):
         return self.location, self.name.lower() if self.location == "header" else self.name
 
 
-def read_parameters(library: Library, version: str, found: Found) -> list[Parameter]:
+def read_parameters(library: Library, version: str, found: FoundOperation) -> list[Parameter]:
     """The parameters of an operation, those of its path item included, and one for each placeholder nobody declared."""
     read: dict[tuple[str, str], Parameter] = {}
-    for place in _declared(found):
+    for place in declared_parameters(found):
         parameter = _read(library.follow_described(place), version)
         if parameter is not None:
             read[parameter.key] = parameter
@@ -79,7 +79,7 @@ def read_parameters(library: Library, version: str, found: Found) -> list[Parame
 
 def placeholder_names(path: str) -> Iterator[str]:
     """The names in a path template; the operators of `{+name}` and `{name*}` are no part of them."""
-    for text in _PLACEHOLDER.findall(path.partition("#")[0]):
+    for text in PLACEHOLDER.findall(path.partition("#")[0]):
         yield placeholder_name(text)
 
 
@@ -87,7 +87,8 @@ def placeholder_name(text: str) -> str:
     return text.lstrip("+#./;?&").rstrip("*") or text
 
 
-def _declared(found: Found) -> Iterator[DocumentPlace]:
+def declared_parameters(found: FoundOperation) -> Iterator[DocumentPlace]:
+    """What an operation and its path item list; in 2.0 the parts of its body are among them."""
     for owner in (found.item, found.place):
         listed = owner.child("parameters")
         if listed.node is not None and not isinstance(listed.node, list):
@@ -167,7 +168,7 @@ def _content(place: DocumentPlace) -> tuple[str | None, DocumentPlace]:
     return ("application/x-www-form-urlencoded" if place.node["in"] == "querystring" else None), place.child("schema")
 
 
-def _undeclared(found: Found, placeholders: list[str], declared: list[Parameter]) -> Iterator[Parameter]:
+def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[Parameter]) -> Iterator[Parameter]:
     """A required scalar for each placeholder without a parameter; in the query part of a path, queries are declared."""
     path, _, query = found.path.partition("#")[0].partition("?")
     known = {each.name for each in declared if each.location == "path"}
@@ -184,9 +185,7 @@ def _undeclared(found: Found, placeholders: list[str], declared: list[Parameter]
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
     """The text a path parameter puts in the place of its placeholder."""
-    put = styles.encode_reserved_in_path if parameter.allow_reserved else styles.encode
-    if keeps_slashes:
-        put = styles.encode_path_rest
+    put = styles.ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
     if parameter.content_type is not None:
         return put(content_text(parameter.content_type, value))
     return styles.expand_path(parameter.name, value, parameter.style, parameter.explode, put)
@@ -194,7 +193,7 @@ def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """The encoded pairs a query parameter adds to the query string."""
-    put = styles.encode_reserved_in_query if parameter.allow_reserved else styles.encode
+    put = _encoder(parameter)
     if parameter.content_type is not None:
         return [(styles.encode(parameter.name), put(content_text(parameter.content_type, value)))]
     pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, put)
@@ -219,9 +218,13 @@ def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
     """The cookies, `name=value` each."""
     if parameter.content_type is not None:
         return [f"{parameter.name}={styles.encode(content_text(parameter.content_type, value))}"]
-    put = styles.encode_reserved_in_cookie if parameter.allow_reserved else styles.encode
+    put = _encoder(parameter)
     return styles.expand_cookie(parameter.name, value, parameter.style, parameter.explode, put)
 
 
+def _encoder(parameter: Parameter) -> styles.Encode:
+    return styles.ENCODE_RESERVED[parameter.location] if parameter.allow_reserved else styles.encode
+
+
 def content_text(content_type: str, value: Any) -> str:
-    return styles.json_text(value) if is_json(content_type) else styles.scalar_text(value)
+    return styles.strict_json(value) if is_json(content_type) else styles.scalar_text(value)

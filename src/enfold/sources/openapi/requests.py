@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-from enfold.errors import CallError
-from enfold.sources.openapi import media, parameters, segments
+from enfold.errors import CallError, invalid_argument
+from enfold.sources.openapi import media, parameters
 from enfold.sources.openapi.bodies import FilePart, is_described_file, write_body
 from enfold.sources.openapi.operation_input import BodyKind, Inputs
 from enfold.sources.openapi.parameters import Parameter
 from enfold.sources.openapi.styles import join_pairs
 
-_PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~-._"
 _UNSENDABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _COOKIE_END: Final = re.compile(r"[\x00-\x1f\x7f;]")
+_NO_DOTS: Final = "text without a part that is . or .. between slashes"
+
+_SLASHES: Final = re.compile(r"[/\\]")
+_MOST_DECODED: Final = 8  # how often text may be percent-encoded before it counts as an attack
 
 
 class Outgoing(msgspec.Struct):
@@ -68,7 +71,7 @@ class RequestBuilder:
         # A query parameter may stand in the path's own query, and is then not added again.
         self._in_template = {name for name, _ in self._query if name and name not in self._in_path}
         self._others = [
-            (name, each.location, each.parameter)
+            (name, each.parameter)
             for name, each in inputs.arguments.items()
             if each.parameter is not None and each.location != "path"
         ]
@@ -80,24 +83,25 @@ class RequestBuilder:
         path = self._filled(self._path, arguments)
         self._check_path(path, arguments)
         request = Outgoing(self._method, self._origin, "".join(path), [query] if query else [], [], [])
-        for name, location, parameter in self._others:
+        for name, parameter in self._others:
             value = arguments.get(name)
             if value is not None:
-                self._place(request, location, parameter, value)
+                self._place(request, name, parameter, value)
         if self._has_body:
             self._write_body(request, arguments)
         return request
 
     def _filled(self, template: list[tuple[str, str]], arguments: Mapping[str, Any]) -> list[str]:
-        """The pieces of a template, its placeholders filled in."""
         return [self._piece(name, text, arguments) for name, text in template]
 
     def _check_path(self, pieces: list[str], arguments: Mapping[str, Any]) -> None:
         """Refuse an argument by which the request would leave its place in the path."""
         named = [self._in_path[name][0] if name else None for name, _ in self._path]
-        for argument in segments.leaving(pieces, named, arguments):
-            details = {"argument": argument, "reason": "constraint", "expected": segments.EXPECTED}
-            raise CallError("VALIDATION_ERROR", f'Argument "{argument}" must be {segments.EXPECTED}', details)
+        for argument in arguments_leaving(pieces, named, arguments):
+            raise invalid_argument(argument, "constraint", _NO_DOTS)
+        for place, name in enumerate(named):
+            if name is not None and not pieces[place] and _is_a_segment(pieces, place):
+                raise invalid_argument(name, "constraint", "text that is not empty")
 
     def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
         if not name:
@@ -111,29 +115,29 @@ class RequestBuilder:
         return parameters.path_text(parameter, arguments[argument], keeps_slashes=text.startswith("{+"))
 
     def _query_parameter(self, name: str) -> tuple[str, Parameter]:
-        return next((argument, each) for argument, _, each in self._others if each.name == name)
+        return next((argument, each) for argument, each in self._others if each.name == name)
 
-    def _place(self, request: Outgoing, location: str, parameter: Parameter, value: Any) -> None:
-        if location == "query":
+    def _place(self, request: Outgoing, argument: str, parameter: Parameter, value: Any) -> None:
+        if parameter.location == "query":
             if parameter.name not in self._in_template:
                 pairs = parameters.query_pairs(parameter, value)
                 if pairs:
                     request.query.append(join_pairs(pairs))
-        elif location == "querystring":
+        elif parameter.location == "querystring":
             request.query.append(parameters.querystring_text(parameter, value))
-        elif location == "header":
+        elif parameter.location == "header":
             text = parameters.header_text(parameter, value)
             if text is not None:
-                request.headers.append((parameter.name, _sendable(parameter, text, _UNSENDABLE)))
+                request.headers.append((parameter.name, _sendable(argument, text, _UNSENDABLE)))
         else:
             cookies = parameters.cookie_texts(parameter, value)
-            request.cookies += [_sendable(parameter, each, _COOKIE_END) for each in cookies]
+            request.cookies += [_sendable(argument, each, _COOKIE_END) for each in cookies]
 
     # --- body
 
     def _write_body(self, request: Outgoing, arguments: Mapping[str, Any]) -> None:
         given = self._body_fields(arguments)
-        whole, chosen = self._of("whole"), self._of("type")
+        whole, chosen = self._argument_at("whole"), self._argument_at("type")
         wanted = arguments.get(chosen) if chosen else request.header("content-type")
         if whole is not None and whole in arguments and not given:
             kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
@@ -155,7 +159,7 @@ class RequestBuilder:
     def _is_spread(self) -> bool:
         return self._inputs.kinds[0].fields is not None
 
-    def _of(self, location: str) -> str | None:
+    def _argument_at(self, location: str) -> str | None:
         return next((name for name, each in self._inputs.arguments.items() if each.location == location), None)
 
     def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +175,7 @@ class RequestBuilder:
 def _template(path: str) -> list[tuple[str, str]]:
     """A template as pieces: literal text, or the name of a placeholder and how it was written."""
     pieces: list[tuple[str, str]] = []
-    for index, text in enumerate(_PLACEHOLDER.split(path)):
+    for index, text in enumerate(parameters.PLACEHOLDER.split(path)):
         if index % 2:
             pieces.append((parameters.placeholder_name(text), f"{{{text}}}"))
         elif text:
@@ -193,17 +197,16 @@ def _joined_values(found: tuple[str, Parameter], arguments: Mapping[str, Any]) -
     return ",".join(value for _, value in parameters.query_pairs(parameter, arguments.get(argument)))
 
 
-def _sendable(parameter: Parameter, text: str, unsendable: re.Pattern[str]) -> str:
+def _sendable(argument: str, text: str, unsendable: re.Pattern[str]) -> str:
     """A text that cannot end the header it stands in."""
     if unsendable.search(text):
-        details = {"argument": parameter.name, "reason": "constraint", "expected": "text without control characters"}
-        raise CallError("VALIDATION_ERROR", f'Argument "{parameter.name}" has characters a header cannot hold', details)
+        semicolons = " and semicolons" if unsendable is _COOKIE_END else ""
+        raise invalid_argument(argument, "constraint", f"text without control characters{semicolons}")
     return text
 
 
 def _missing(argument: str) -> CallError:
-    details = {"argument": argument, "reason": "missing", "expected": None}
-    return CallError("VALIDATION_ERROR", f'Argument "{argument}" is missing', details)
+    return invalid_argument(argument, "missing", None, f'Argument "{argument}" is missing')
 
 
 def _check_required(kind: BodyKind, given: Mapping[str, Any], inputs: Inputs) -> None:
@@ -264,3 +267,58 @@ def _is_bytes(value: Any) -> bool:
 def _says_text(kind: BodyKind) -> bool:
     node = kind.media.schema.node
     return not isinstance(node, dict) or not node or node.get("type") == "string"
+
+
+def arguments_leaving(
+    pieces: Sequence[str], named: Sequence[str | None], arguments: Mapping[str, Any]
+) -> Iterator[str]:
+    """The names of the arguments that leave their segment; `named` has the argument of each piece, None for plain text."""
+    for argument in filter(None, named):
+        if any(map(_has_dots, _texts(arguments[argument]))):
+            yield argument
+    yield from _by_segment(pieces, named)
+
+
+def _is_a_segment(pieces: Sequence[str], place: int) -> bool:
+    """Whether a piece is all that stands between two slashes, or after the last."""
+    before, after = "".join(pieces[:place]), "".join(pieces[place + 1 :])
+    return before.endswith("/") and (not after or after.startswith("/"))
+
+
+def _by_segment(pieces: Sequence[str], named: Sequence[str | None]) -> Iterator[str]:
+    """The first argument of each segment that only as a whole is `..`; one empty label is `.` by the standard's table."""
+    segment, first = "", None
+    for piece, argument in zip([*pieces, "/"], [*named, None], strict=True):
+        head, *others = piece.split("/")
+        segment, first = segment + head, first or argument
+        for other in others:
+            if first is not None and _has_dots(segment, only=("..",)):
+                yield first
+            segment, first = other, argument
+
+
+def _has_dots(text: str, only: tuple[str, ...] = (".", "..")) -> bool:
+    """Whether a part of the text is only dots, also for a server that decodes twice or cuts off `;` and what follows."""
+    if "." not in text and "%" not in text:
+        return False
+    for _ in range(_MOST_DECODED):
+        if any(part.partition(";")[0] in only for part in _SLASHES.split(text)):
+            return True
+        decoded = unquote(text)
+        if decoded == text:
+            return False
+        text = decoded
+    return True
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, the names in objects too."""
+    if isinstance(value, (str, bytes)):
+        yield value if isinstance(value, str) else value.decode(errors="replace")
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield str(name)
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 import msgspec
@@ -11,11 +10,11 @@ from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.sources.openapi import media
 from enfold.sources.openapi.explanations import explanation
+from enfold.sources.web.status_errors import status_error
 
 MAX_ERROR_BODY: Final = 16_384
 NO_WARNINGS: Final[tuple[ResultWarning, ...]] = ()
 
-_ERROR_CODES: Final = {429: "RESOURCE_EXHAUSTED", 503: "UNAVAILABLE"}
 _BODILESS: Final = frozenset({204, 205, 304})
 
 
@@ -119,20 +118,17 @@ def _text(content: bytes, content_type: str) -> str:
 def to_error(answer: ReceivedResponse) -> CallError:
     """The error an HTTP error status tells of: status, content type, bounded body, and when to try again."""
     content_type = answer.header("content-type") or ""
-    details: dict[str, Any] = {"status": answer.status, "reason": answer.reason, "content_type": content_type}
-    body = error_body(answer.content, content_type)
-    if body is not None:
-        details["body"] = body
-    retry_after = read_retry_after(answer.header("retry-after"))
-    if retry_after is not None:
-        details["retry_after"] = retry_after
-    code = _ERROR_CODES.get(answer.status, "EXECUTION_ERROR")
-    why = explanation(answer.content, content_type) or answer.reason or _phrase(answer.status)
-    return CallError(code, f"HTTP {answer.status}: {why}", details)
+    return status_error(
+        answer.status,
+        explanation(answer.content, content_type) or answer.reason or _phrase(answer.status),
+        reason=answer.reason,
+        content_type=content_type,
+        body=error_body(answer.content, content_type),
+        retry_after=answer.header("retry-after"),
+    )
 
 
 def _phrase(status: int) -> str:
-    """The usual words for a status, for a server that sends none."""
     from http import HTTPStatus  # slow to import, and only for failures
 
     return HTTPStatus(status).phrase if status in HTTPStatus.__members__.values() else "the server gave no reason"
@@ -145,17 +141,3 @@ def error_body(content: bytes, content_type: str) -> Any:
     if len(content) <= MAX_ERROR_BODY and (media.is_json(content_type) or not content_type):
         return _parsed_or(content, _text(content, content_type))
     return _text(content[:MAX_ERROR_BODY], content_type)
-
-
-def read_retry_after(text: str | None) -> float | None:
-    """The seconds a Retry-After header asks for, whether it counts them or names a date."""
-    if text is None:
-        return None
-    if text.strip().isdecimal():
-        return float(int(text)) if len(text.strip()) < 10 else None
-    from email.utils import parsedate_to_datetime  # slow to import, and only for a date in Retry-After
-
-    try:
-        return max(0.0, round(parsedate_to_datetime(text).timestamp() - time.time(), 3))
-    except (ValueError, TypeError):
-        return None

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
+from enfold.schema.keywords import LISTS, SCHEMAS
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
 from enfold.sources.openapi.families import MAX_CHILDREN, Families
 from enfold.sources.report import Problem
@@ -77,8 +79,7 @@ class Schemas:
 
     def children(self, place: DocumentPlace) -> list[DocumentPlace]:
         """The schemas that the one at a place stands for, where it is a base with a discriminator."""
-        target = self._follow(place)
-        return [] if target is None else self._families.children(target)
+        return self._families.children(self.library.follow_if_possible(place))
 
     def is_hidden(self, place: DocumentPlace) -> bool:
         """Whether a property is of the other direction only."""
@@ -89,8 +90,7 @@ class Schemas:
             return True
         if "$ref" not in node:
             return False
-        target = self._follow(place)
-        return target is not None and isinstance(target.node, dict) and target.node.get(self._hidden) is True
+        return self.library.follow_if_possible(place).fields.get(self._hidden) is True
 
     # --- definitions
 
@@ -141,8 +141,8 @@ class Schemas:
             open_base = self._name(base, _PART)
             return ConvertedSchema({"$ref": f"#/$defs/{open_base}"}, frozenset({open_base}))
         names = [self._name(each) for each in (*children, base)]
-        said = {"type": "object"} if base.node.get("type") == "object" else {}
-        return ConvertedSchema({**said, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
+        declared = {"type": "object"} if base.node.get("type") == "object" else {}
+        return ConvertedSchema({**declared, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
 
     def _variant_of(self, target: DocumentPlace, owner: Any) -> str:
         """Which variant of a schema a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
@@ -150,12 +150,6 @@ class Schemas:
         if not is_part:
             return _ANY if self._families.children(target) else ""
         return _PART if _is_closed(target.node) else ""
-
-    def _follow(self, place: DocumentPlace) -> DocumentPlace | None:
-        try:
-            return self.library.follow(place)
-        except BrokenReferenceError:
-            return None
 
     def _report(self, place: DocumentPlace, why: str) -> None:
         self.problems.append(Problem(place.where, why))
@@ -234,7 +228,7 @@ class Schemas:
         self, values: list[Any], base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any = None
     ) -> list[Any]:
         converted = [self._convert(each, base, at, uses, owner) for each in values]
-        return values if all(map(_is, converted, values)) else converted
+        return values if all(map(is_, converted, values)) else converted
 
     def _named(
         self, values: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str], *, hides: bool
@@ -291,17 +285,17 @@ class Schemas:
     def _type(self, node: Schema, result: Schema, at: DocumentPlace) -> None:
         if "type" not in node:
             return
-        said = node["type"]
-        if isinstance(said, str) and said in _TYPES:
+        declared = node["type"]
+        if isinstance(declared, str) and declared in _TYPES:
             return
-        names = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
         known = list(dict.fromkeys("null" if name is None else name for name in names if name in (None, *_TYPES)))
         if "file" in names:
             result.update(type="string", format="binary")
-        elif said is None:
+        elif declared is None:
             self._unset_type(node, result)
         elif not known or any(name not in (None, *_TYPES) for name in names):
-            self._report(at, f"there is no type {said!r}")
+            self._report(at, f"there is no type {declared!r}")
             result.pop("type", None)
         elif known != names:
             result["type"] = known
@@ -350,10 +344,6 @@ def _widen(result: Schema) -> None:
         result["anyOf"] = branches
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
 def _is_same(node: Schema, result: Schema) -> bool:
     return len(node) == len(result) and all(key in node and node[key] is value for key, value in result.items())
 
@@ -366,17 +356,17 @@ def _mentions_reference(value: Any) -> bool:
 
 
 def _allow_null(result: Schema) -> None:
-    said = result.get("type")
-    if said is None and _COMPOSING.intersection(result):
+    declared = result.get("type")
+    if declared is None and _COMPOSING.intersection(result):
         whole = {key: value for key, value in result.items() if key not in _DESCRIBING}
         for key in whole:
             del result[key]
         result["anyOf"] = [whole, {"type": "null"}]
         return
-    if isinstance(said, str) and said != "null":
-        result["type"] = [said, "null"]
-    elif isinstance(said, list) and "null" not in said:
-        result["type"] = [*said, "null"]
+    if isinstance(declared, str) and declared != "null":
+        result["type"] = [declared, "null"]
+    elif isinstance(declared, list) and "null" not in declared:
+        result["type"] = [*declared, "null"]
     if "enum" in result and None not in result["enum"]:
         result["enum"] = [*result["enum"], None]
 
@@ -418,10 +408,6 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and value >= 0 and value == int(value)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _is_full_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
@@ -441,22 +427,9 @@ def _is_anything(_value: Any) -> bool:
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 _DESCRIBING: Final = frozenset({"title", "description", "default", "deprecated", "example", "examples"})
 _COMPOSING: Final = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_SCHEMAS: Final = frozenset(
-    {
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    }
-)
+_SCHEMAS: Final = SCHEMAS - {"items", "additionalItems"}  # which have two forms
 _CONDITIONS: Final = frozenset({"not", "if"})
-_SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_SCHEMA_LISTS: Final = LISTS - {"items"}
 _SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 _ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {
     "type": _is_anything,  # read with care elsewhere

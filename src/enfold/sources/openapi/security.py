@@ -12,8 +12,9 @@ import msgspec
 from enfold.nearest import nearest
 from enfold.sources.openapi import styles
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
-from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.operations import FoundOperation
 from enfold.sources.report import Problem, SchemeNeed
+from enfold.sources.web.supplied import current
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
 Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None
@@ -79,7 +80,7 @@ def read_schemes(library: Library, version: str, problems: list[Problem]) -> dic
 
 
 def _read(name: str, place: DocumentPlace) -> Scheme | None:
-    node = place.node if isinstance(place.node, dict) else {}
+    node = place.fields
     kind = str(node.get("type", "")).lower()
     if kind == "apikey" and node.get("in") in ("header", "query", "cookie") and isinstance(node.get("name"), str):
         return Scheme(name, node["in"], node["name"])
@@ -92,13 +93,13 @@ def _read(name: str, place: DocumentPlace) -> Scheme | None:
     return Scheme(name, "bearer") if kind == "openidconnect" else None
 
 
-def _read_http(name: str, said: str) -> Scheme | None:
-    known = said.lower()
+def _read_http(name: str, declared: str) -> Scheme | None:
+    known = declared.lower()
     if known in ("basic", "bearer"):
         return Scheme(name, known)
     if known in ("", "digest", "mutual", "hoba", "negotiate"):  # these answer a challenge; no fixed text does
         return None
-    return Scheme(name, "other", prefix=said)
+    return Scheme(name, "other", prefix=declared)
 
 
 def _token_url(place: DocumentPlace) -> str | None:
@@ -107,12 +108,12 @@ def _token_url(place: DocumentPlace) -> str | None:
     return next((each for each in (flow, old) if isinstance(each, str)), None)
 
 
-def read_requirements(library: Library, found: Found) -> Requirements:
+def read_requirements(library: Library, found: FoundOperation) -> Requirements:
     """The alternatives of an operation: each a set of schemes that are needed together; None where nothing is said."""
     for owner in (found.place, library.place()):
-        said = owner.node.get("security")
-        if isinstance(said, list):
-            return tuple(tuple(each) for each in said if isinstance(each, dict))
+        declared = owner.node.get("security")
+        if isinstance(declared, list):
+            return tuple(tuple(each) for each in declared if isinstance(each, dict))
     return None
 
 
@@ -272,9 +273,7 @@ class Security:
         return carried
 
     async def _value(self, scheme: Scheme, credential: Credential) -> str:
-        if callable(credential):
-            given = credential()
-            credential = await given if hasattr(given, "__await__") else given
+        credential = await current(credential)
         if isinstance(credential, str):
             return _basic(*credential.split(":", 1)) if scheme.kind == "basic" and ":" in credential else credential
         if isinstance(credential, (tuple, list)):

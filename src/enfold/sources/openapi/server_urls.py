@@ -4,49 +4,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias
-from urllib.parse import SplitResult, urljoin, urlsplit
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
 
 from enfold.sources.openapi.document import DocumentPlace, Library
-from enfold.sources.openapi.operations import Found
+from enfold.sources.openapi.operations import FoundOperation
+from enfold.sources.web.urls import PORTS, Place, place_of, shown
 
-Origin: TypeAlias = tuple[str, str, int]
-
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
-
-
-def origin(url: str) -> Origin | None:
-    """The scheme, host and port of an http(s) address; None for any other."""
-    try:
-        parts = urlsplit(url)
-        scheme, host = parts.scheme.lower(), parts.hostname
-        port = parts.port or _DEFAULT_PORTS.get(scheme, 0)
-    except ValueError:
-        return None
-    return (scheme, host, port) if scheme in _DEFAULT_PORTS and host else None
 
 
 class Reach:
     """The addresses that may be contacted: the user's own, and the hosts they allowed beside it."""
 
     def __init__(self, home: str, allow_hosts: Iterable[str] = ()) -> None:
-        self.home = origin(home)
-        self._allowed = frozenset(each.lower().rstrip("/") for each in allow_hosts)
+        self.home = place_of(home)
+        self._allowed = frozenset(map(_spelled, allow_hosts))
 
     def is_home(self, url: str) -> bool:
-        return self.home is not None and origin(url) == self.home
+        return self.home is not None and place_of(url) == self.home
 
     def refusal(self, url: str) -> str | None:
         """Why an address may not be contacted, as a sentence; None where it may."""
-        found = origin(url)
+        found = place_of(url)
         if found is None:
-            return f"{_shown(url)} is not an http(s) address"
+            return f"{shown(url)} is not an http(s) address"
         if found == self.home or self._is_allowed(found):
             return None
-        return f"{_shown(url)} is on another host than the one you gave: pass allow_hosts=[{found[1]!r}] to allow it"
+        return f"{shown(url)} is on another host than the one you gave: pass allow_hosts=[{found[1]!r}] to allow it"
 
-    def _is_allowed(self, found: Origin) -> bool:
+    def _is_allowed(self, found: Place) -> bool:
         scheme, host, port = found
         if f"{scheme}://{host}:{port}" in self._allowed or f"{scheme}://{host}" in self._allowed:
             return True
@@ -56,15 +43,12 @@ class Reach:
         return f"{host}:{port}" in self._allowed or host in self._allowed
 
 
-def _shown(url: str) -> str:
-    """An address for people: without the user, the password and the query, which may be secrets."""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        return "An address that cannot be read"
-    return SplitResult(parts.scheme, f"{host}{port}", parts.path, "", "").geturl()
+def _spelled(allowed: str) -> str:
+    """A host as `place_of` spells it, with the scheme and the port that may stand beside it."""
+    text = allowed.lower().rstrip("/")
+    scheme, _, authority = text.rpartition("://")
+    place = None if text.isascii() else place_of(f"{scheme or 'https'}://{authority}")
+    return text if place is None else text.replace(authority.partition(":")[0], place[1])
 
 
 class Servers:
@@ -86,18 +70,18 @@ class Servers:
         self._declared = self._first_of(library.place(), version)
         self.base = (base_url or self._declared or "").rstrip("/")
         # A document in the user's hands speaks for them; one from an address speaks for that address only.
-        came_by_http = origin(address) is not None
+        came_by_http = place_of(address) is not None
         self.reach = Reach(base_url or (address if came_by_http else self.base), allow_hosts)
         self._stands_in = base_url is not None
 
-    def base_for(self, found: Found) -> str:
+    def base_for(self, found: FoundOperation) -> str:
         """The base address of an operation, without a slash at its end."""
         own = self._first(found.place.child("servers")) or self._first(found.item.child("servers"))
         return self.base if own is None else self._rebased(own).rstrip("/")
 
     def refusal(self, base: str) -> str | None:
         """Why requests to this base are refused, as a sentence; None where they are not."""
-        if not base or origin(base) is None:
+        if not base or place_of(base) is None:
             return "The document does not say where its server is: pass base_url"
         return self.reach.refusal(base)
 
@@ -105,19 +89,18 @@ class Servers:
         if version == "2.0":
             return self._absolute(_old_server(root.node, self._address))
         # Without servers the document is served where it came from.
-        return self._first(root.child("servers")) or (self._absolute("/") if origin(self._address) else None)
+        return self._first(root.child("servers")) or (self._absolute("/") if place_of(self._address) else None)
 
     def _first(self, servers: DocumentPlace) -> str | None:
         for server in servers.elements():
-            url = server.node.get("url") if isinstance(server.node, dict) else None
+            url = server.fields.get("url")
             if isinstance(url, str):
                 return self._absolute(self._filled(url, server.child("variables")))
         return None
 
     def _filled(self, url: str, variables: DocumentPlace) -> str:
         def value(match: re.Match[str]) -> str:
-            said = variables.child(match[1]).node
-            return self._value(match[1], said if isinstance(said, dict) else {})
+            return self._value(match[1], variables.child(match[1]).fields)
 
         return _VARIABLE.sub(value, url)
 
@@ -132,13 +115,13 @@ class Servers:
         return str(default)
 
     def _absolute(self, url: str) -> str:
-        return urljoin(self._address, url) if origin(self._address) else url
+        return urljoin(self._address, url) if place_of(self._address) else url
 
     def _rebased(self, url: str) -> str:
         """An operation's own server; where a base_url stands in for the document's server, it does so here too."""
-        if origin(url) is None:
+        if place_of(url) is None:
             return urljoin(f"{self.base}/", url)
-        if self._stands_in and self._declared and origin(url) == origin(self._declared):
+        if self._stands_in and self._declared and place_of(url) == place_of(self._declared):
             return urljoin(self.base, urlsplit(url).path)
         return url
 
@@ -150,9 +133,9 @@ def _old_server(root: dict[str, Any], address: str) -> str:
     if not isinstance(host, str) or not host:
         return path or "/"
     schemes = root.get("schemes")
-    said = schemes if isinstance(schemes, list) else []
-    listed = [each for each in said if isinstance(each, str) and each in _DEFAULT_PORTS]
+    declared = schemes if isinstance(schemes, list) else []
+    listed = [each for each in declared if isinstance(each, str) and each in PORTS]
     came_by = urlsplit(address).scheme
-    fallback = came_by if came_by in _DEFAULT_PORTS else "https"
+    fallback = came_by if came_by in PORTS else "https"
     scheme = "https" if "https" in listed else listed[0] if listed else fallback
     return f"{scheme}://{host}/{path.lstrip('/')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -12,17 +12,17 @@ import msgspec
 from enfold.errors import CallError
 from enfold.observing import outgoing
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.openapi.responses import ReceivedResponse, read_retry_after
+from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
+from enfold.sources.web.status_errors import read_retry_after
 from enfold.sources.web.web_error import SAFE_TO_REPEAT
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
 
-IDEMPOTENT: Final = SAFE_TO_REPEAT
 RETRIED: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_WAIT: Final = 0.1
@@ -53,6 +53,9 @@ class ServiceClient:
         self.limits = limits
         self._given = client
         self._client: AnyClient | None = None
+        self._lost = ""  # the origin of the user's own server that could not be reached
+        self.why = ""  # it could not; "" where it could, or nobody has tried
+        self.watchers: list[Callable[[], None]] = []  # called when that changes
 
     # --- whole answers
 
@@ -85,6 +88,7 @@ class ServiceClient:
                 response = await self._follow(request)
             except CallError as error:
                 if not error.retryable or attempt >= self.limits.retries:
+                    self._note_failure(request.origin, error)
                     raise
                 wait = _backoff(attempt)
             else:
@@ -97,7 +101,7 @@ class ServiceClient:
 
     def _wait_before_retry(self, request: Outgoing, response: Response, attempt: int) -> float | None:
         """The seconds to wait before another attempt; None where this answer is the one to keep."""
-        if response.status not in RETRIED or request.method not in IDEMPOTENT or attempt >= self.limits.retries:
+        if response.status not in RETRIED or request.method not in SAFE_TO_REPEAT or attempt >= self.limits.retries:
             return None
         asked = read_retry_after(response.header("retry-after"))
         if asked is None:
@@ -118,7 +122,35 @@ class ServiceClient:
         is_home = self._reach.is_home(request.origin)
         if self._own_headers and is_home:
             request = msgspec.structs.replace(request, headers=_added(request.headers, self._own_headers))
-        return await self._client.send(request, is_own=is_home)
+        response = await self._client.send(request, is_own=is_home)
+        if is_home and self.why:
+            self._note("")
+        return response
+
+    # --- whether the user's own server is there
+
+    async def probe(self) -> None:
+        """Ask a server that could not be reached for nothing: whatever it answers, it is there again."""
+        request = Request("HEAD", self._lost, "/")
+        try:
+            response = await self.send(request)
+        except WebError as error:
+            raise CallError("UNAVAILABLE", error.sentence) from error
+        await response.close()
+
+    def _note_failure(self, origin: str, error: CallError) -> None:
+        cause = error.__cause__
+        if isinstance(cause, WebError) and cause.kind == "unreachable" and self._reach.is_home(origin):
+            self._lost = origin
+            self._note(error.message)
+
+    def _note(self, why: str) -> None:
+        is_news, self.why = bool(why) != bool(self.why), why
+        if is_news:
+            for callback in list(self.watchers):
+                callback()
+
+    # --- redirects and failures
 
     def _keeps_headers(self, url: str, status: int) -> bool:
         refusal = self._reach.refusal(url)
@@ -142,7 +174,7 @@ class ServiceClient:
 
     def failure(self, error: WebError, request: Outgoing) -> CallError:
         """What the caller hears of a request without an answer."""
-        host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in IDEMPOTENT
+        host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in SAFE_TO_REPEAT
         if error.kind == "unreachable":
             return CallError("UNAVAILABLE", f"{host} cannot be reached: {error.sentence}", retryable=True)
         if error.kind == "broken":

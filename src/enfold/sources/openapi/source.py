@@ -8,16 +8,17 @@ from typing import Any, Final, Literal, Self
 
 from enfold.log import Log
 from enfold.operation import Normalize, Operation, OperationSpec, OperationType, Origin, Policy
+from enfold.operation.names import distinct_names
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
-from enfold.sources.openapi.files import Folders
 from enfold.sources.openapi.loading import DocumentLogin, Loader
-from enfold.sources.openapi.operations import Found, described, find_operations, give_names, wanted_name
+from enfold.sources.openapi.operations import FoundOperation, described, find_operations, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
-from enfold.sources.openapi.schemas import Schema
+from enfold.sources.openapi.referred_files import Folders
+from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import (
     Credential,
     Requirements,
@@ -28,9 +29,10 @@ from enfold.sources.openapi.security import (
     unknown_credentials,
 )
 from enfold.sources.openapi.server_urls import Servers
-from enfold.sources.openapi.service_client import IDEMPOTENT, OpenAPILimits, ServiceClient
+from enfold.sources.openapi.service_client import OpenAPILimits, ServiceClient
 from enfold.sources.report import ImportReport, Problem
 from enfold.sources.shaping import Describe, Shaping, shaping
+from enfold.sources.web.web_error import SAFE_TO_REPEAT
 
 _log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
@@ -54,10 +56,37 @@ class ImportedOperations:
     def __repr__(self) -> str:
         return f"<ImportedOperations {len(self)}>"
 
+    # --- whether its server is there: nobody knows before the first call
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server could be reached when it was last asked for something."""
+        return not self._client.why
+
+    @property
+    def why(self) -> str:
+        return self._client.why
+
+    @property
+    def skipped(self) -> list[Problem]:
+        return self.report.skipped
+
+    @property
+    def needs(self) -> list[str]:
+        """What a person could give it, in sentences: credentials that it lacks."""
+        return self.report.needs
+
+    async def wake(self) -> None:
+        """Look whether a server that could not be reached is back; CallError where it is not."""
+        await self._client.probe()
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Call back when the server could not be reached, or can be again."""
+        self._client.watchers.append(callback)
+
     def keep_current(self, registry: OperationRegistry) -> None:
         """Be shown among the sources of a registry that has our operations; they never change."""
-        skipped, needs = self.report.skipped, self.report.needs
-        registry.sources.enter(self.name, "openapi", "up", operations=len(self), skipped=skipped, needs=needs)
+        registry.sources.follow(self.name, "openapi", self)
 
     async def aclose(self) -> None:
         """Close the connections; a client that the user gave stays open."""
@@ -126,17 +155,21 @@ def from_openapi(
         problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
     security = Security(schemes, known, tokens, namespace)
-    shared = SharedByEndpoints(library, version, servers, http, security, tokens, tuple(private_headers), extras)
-    shared.problems += problems
+    shared = SharedByEndpoints(
+        library,
+        version,
+        servers,
+        http,
+        security,
+        tokens,
+        inputs=Schemas(library, version, "input"),
+        outputs=Schemas(library, version, "output"),
+        private_headers=tuple(private_headers),
+        extras=extras,
+        problems=problems,
+    )
     importer = _Importer(shared, namespace, Policy(normalize=normalize, extras=extras), timeout)
     return importer.run(choosing(include, exclude, rename), shaping(fix, describe, select))
-
-
-def _title(root: Any) -> str:
-    """What a document calls itself."""
-    info = root.get("info") if isinstance(root, dict) else None
-    title = info.get("title") if isinstance(info, dict) else None
-    return title[:100] if isinstance(title, str) and title else "openapi"
 
 
 class _Importer:
@@ -147,6 +180,7 @@ class _Importer:
     ) -> None:
         self._shared = shared
         self._namespace = namespace
+        self._name = namespace or shared.library.place().child("info").text("title")[:100] or "openapi"
         self._policy = policy
         self._timeout = timeout
         self._skipped: list[Problem] = []
@@ -157,7 +191,7 @@ class _Importer:
         self._assume_security([each.requirements for each in blueprints])
         parts = [(each, streams) for each in blueprints for streams in _kinds(each)]
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
-        names = give_names(wanted)
+        names = distinct_names(wanted)
         operations: list[Operation] = []
         for (blueprint, streams), original, name in zip(parts, wanted, names, strict=True):
             new = choice.name(name, original.original, blueprint.found.title)
@@ -168,15 +202,14 @@ class _Importer:
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
-        name = self._namespace or _title(self._shared.library.root.root)
-        return ImportedOperations(operations, report, self._shared.client, name)
+        return ImportedOperations(operations, report, self._shared.client, self._name)
 
-    def _assume_security(self, said: list[Requirements]) -> None:
+    def _assume_security(self, declared: list[Requirements]) -> None:
         """Where no operation asks for a credential and some say nothing of it, what the user gave is sent."""
-        if None in said and not any(names for requirements in said for names in requirements or ()):
-            self._shared.problems += self._shared.security.assume()
+        if None in declared and not any(names for requirements in declared for names in requirements or ()):
+            self._shared.problems.extend(self._shared.security.assume())
 
-    def _read(self, found: Found) -> Blueprint | None:
+    def _read(self, found: FoundOperation) -> Blueprint | None:
         try:
             return read_blueprint(self._shared, found)
         except (MalformedOperationError, BrokenReferenceError) as error:
@@ -188,19 +221,19 @@ class _Importer:
 
     def _operation(self, blueprint: Blueprint, name: str, original: str, *, streams: bool) -> Operation:
         call = ServiceEndpoint(self._shared, blueprint, streams=streams)
-        found, node = blueprint.found, blueprint.found.place.node
+        found = blueprint.found
         by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
         spec = OperationSpec(
             name=name,
             namespace=self._namespace,
             type=_type(found.method, streams=streams),
-            title=node.get("summary") if isinstance(node.get("summary"), str) else None,
+            title=found.place.text("summary") or None,
             description=described(found),
-            tags=_tags(node),
+            tags=found.place.texts("tags"),
             input_schema=lambda: self._schema_or(call.input_schema, found, {"type": "object"}),
             output_schema=lambda: self._schema_or(call.output_schema, found, {}),
             error_schemas=call.error_schemas(),
-            idempotent=found.method in IDEMPOTENT,
+            idempotent=found.method in SAFE_TO_REPEAT,
             destructive=found.method == "DELETE",
             resumable=streams and found.method == "GET",
             timeout=None if streams else self._timeout,  # a stream lasts as long as it is listened to
@@ -209,9 +242,9 @@ class _Importer:
         handler = call.items if streams else call.answer_by_kind if by_kind else call.answer
         # An answer that was repaired by its own schema must not be bent to that of another.
         policy = Policy(normalize="off") if by_kind else self._policy
-        return Operation(spec, handler, policy=policy, origin=Origin("openapi", self._namespace))
+        return Operation(spec, handler, policy=policy, origin=Origin("openapi", self._name))
 
-    def _schema_or(self, make: Callable[[], Schema], found: Found, otherwise: Schema) -> Schema:
+    def _schema_or(self, make: Callable[[], Schema], found: FoundOperation, otherwise: Schema) -> Schema:
         """A schema made late: what goes wrong then is reported, and must not take a whole listing with it."""
         try:
             return make()
@@ -241,12 +274,7 @@ def _type(method: str, *, streams: bool) -> OperationType:
     return OperationType.QUERY if method in _QUERIES else OperationType.MUTATION
 
 
-def _tags(node: dict[str, Any]) -> list[str]:
-    listed = node.get("tags")
-    return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-
-
-def _meta(found: Found, name: str, original: str) -> dict[str, Any]:
+def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:
     meta: dict[str, Any] = {"method": found.method, "path": found.path}
     if name != original:
         meta["original_name"] = original

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from enfold.sources.openapi import media
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
 from enfold.sources.openapi.service_client import ServiceClient
-from enfold.sources.sse import EventDecoder, EventTooLargeError
+from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
 from enfold.sources.web import Response, WebError
 
 END_MARK: Final = "[DONE]"  # how streams in the manner of OpenAI end; it is no JSON
@@ -26,36 +26,12 @@ MAX_PAUSE: Final = 30.0
 _RECORD_SEPARATOR: Final = b"\x1e"
 
 
-class Item(msgspec.Struct, frozen=True):
-    """One item of a stream, as text."""
-
-    text: str
-    event: str | None = None
-    id: str | None = None
-
-
-class Reader(Protocol):
-    """What turns chunks into items; it knows the id to resume from."""
-
-    @property
-    def last_event_id(self) -> str: ...
-
-    @property
-    def retry(self) -> int | None: ...
-
-    def feed(self, chunk: bytes) -> Iterator[Item]: ...
-
-    def end(self) -> Iterator[Item]: ...
-
-
-class ResponseStream:
+class ResponseStream(msgspec.Struct, frozen=True, eq=False):
     """The stream of one operation: opened, read item by item, resumed after a cut, closed with its consumer."""
 
-    def __init__(self, client: ServiceClient, *, is_text: bool, private_headers: tuple[str, ...] = ()) -> None:
-        """`is_text` says that the schema wants an item's text as it is, though it may look like JSON."""
-        self._client = client
-        self._is_text = is_text
-        self._private_headers = private_headers
+    client: ServiceClient
+    is_text: bool  # whether the schema wants an item's text as it is, though it may look like JSON
+    private_headers: tuple[str, ...] = ()
 
     async def items(
         self, ready: Callable[[], Awaitable[Outgoing]], context: Context
@@ -67,7 +43,7 @@ class ResponseStream:
             request = await ready()
             if resume:
                 _ask_to_resume(request, resume)
-            connection = _Connection(self._client, request, resume)
+            connection = _StreamConnection(self.client, request, resume)
             try:
                 async with aclosing(self._one_connection(connection, is_first=cuts == 0)) as envelopes:
                     async for envelope in envelopes:
@@ -77,7 +53,7 @@ class ResponseStream:
             except _CutError as cut:
                 resume = connection.last_event_id or resume
                 cuts += 1
-                if not _may_resume(request, resume, given, cuts, self._client.limits.reconnects):
+                if not _may_resume(request, resume, given, cuts, self.client.limits.reconnects):
                     raise _lost(cut, given) from cut.cause
                 pause = connection.retry / 1000 if connection.retry is not None else pause
             else:
@@ -86,7 +62,7 @@ class ResponseStream:
             pause *= 2
 
     async def _one_connection(
-        self, connection: _Connection, *, is_first: bool
+        self, connection: _StreamConnection, *, is_first: bool
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
         try:
             response = await connection.open(is_first=is_first)
@@ -95,7 +71,7 @@ class ResponseStream:
             if media.is_stream(connection.content_type):
                 async with aclosing(connection.items()) as items:
                     async for item in items:
-                        if item.text == END_MARK:
+                        if item.data == END_MARK:
                             return
                         yield self._envelope(item, connection)
             else:
@@ -103,36 +79,36 @@ class ResponseStream:
         finally:
             await connection.close()
 
-    async def _whole(self, connection: _Connection) -> ResponseEnvelope[Any]:
+    async def _whole(self, connection: _StreamConnection) -> ResponseEnvelope[Any]:
         """Some servers answer a short result at once: one JSON value is a stream of one item."""
         if not media.is_json(connection.content_type):
             details = {"content_type": connection.content_type, "reason": "content_type"}
             raise CallError("EXECUTION_ERROR", f"Not a stream: {connection.content_type or 'no content type'}", details)
         answer = await connection.read()
-        return to_envelope(answer, expects_json=True, private_headers=self._private_headers)
+        return to_envelope(answer, expects_json=True, private_headers=self.private_headers)
 
-    def _envelope(self, item: Item, connection: _Connection) -> ResponseEnvelope[Any]:
+    def _envelope(self, item: ServerSentEvent, connection: _StreamConnection) -> ResponseEnvelope[Any]:
         data, warnings = self._data(item)
-        meta: dict[str, Any] = {} if item.event is None else {"event_type": item.event, "last_event_id": item.id or ""}
+        meta: dict[str, Any] = {"event_type": item.event, "last_event_id": item.id} if item.event else {}
         envelope = http_envelope(
             data,
             status_code=connection.status,
             headers=connection.headers,
             content_type=media.bare(connection.content_type),
-            private_headers=self._private_headers,
+            private_headers=self.private_headers,
             **meta,
         )
         return msgspec.structs.replace(envelope, warnings=warnings) if warnings else envelope
 
-    def _data(self, item: Item) -> tuple[Any, tuple[ResultWarning, ...]]:
-        if self._is_text and item.event is not None:
-            return item.text, ()
+    def _data(self, item: ServerSentEvent) -> tuple[Any, tuple[ResultWarning, ...]]:
+        if self.is_text and item.event:
+            return item.data, ()
         try:
-            return msgspec.json.decode(item.text), ()
+            return msgspec.json.decode(item.data), ()
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            if item.event is not None:  # the data of an event is text by right
-                return item.text, ()
-            return item.text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(item.text)),)
+            if item.event:  # the data of an event is text by right
+                return item.data, ()
+            return item.data, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(item.data)),)
 
 
 class _CutError(Exception):
@@ -143,14 +119,14 @@ class _CutError(Exception):
         self.cause = cause
 
 
-class _Connection:
+class _StreamConnection:
     """One connection of a stream."""
 
     def __init__(self, client: ServiceClient, request: Outgoing, last_event_id: str) -> None:
         self._client = client
         self._request = request
         self._response: Any = None
-        self._reader: Reader | None = None
+        self._reader: EventDecoder | _RecordReader | None = None
         self._began_at = last_event_id
         self.content_type = ""
         self.status = 0
@@ -184,15 +160,16 @@ class _Connection:
     async def read(self) -> ReceivedResponse:
         return await self._client.read(self._response, self._request)
 
-    async def items(self) -> AsyncGenerator[Item]:
+    async def items(self) -> AsyncGenerator[ServerSentEvent]:
         """The items of the body, as they come."""
         self._reader = reader = _reader(self.content_type, self._began_at, self._client.limits.event_bytes)
         async with aclosing(self._chunks()) as chunks:
             async for chunk in chunks:
                 for item in _bounded(reader.feed(chunk)):
                     yield item
-        for item in _bounded(reader.end()):
-            yield item
+        if isinstance(reader, _RecordReader):  # the last record needs no separator; an event without its end is none
+            for item in reader.end():
+                yield item
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
         try:
@@ -207,7 +184,7 @@ class _Connection:
             await self._response.close()
 
 
-def _bounded(items: Iterator[Item]) -> Iterator[Item]:
+def _bounded(items: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
     try:
         yield from items
     except EventTooLargeError as error:
@@ -231,37 +208,15 @@ def _lost(cut: _CutError, given: int) -> CallError:
 # --- readers ------------------------------------------------------------------------------------------------------
 
 
-def _reader(content_type: str, last_event_id: str, limit: int) -> Reader:
+def _reader(content_type: str, last_event_id: str, limit: int) -> EventDecoder | _RecordReader:
     kind = media.bare(content_type)
     if kind == media.EVENT_STREAM:
-        return _EventReader(last_event_id, limit)
+        return EventDecoder(last_event_id=last_event_id, max_event=limit)
     return _RecordReader(_RECORD_SEPARATOR if kind in media.SEQUENCE_STREAMS else b"\n", limit)
 
 
-class _EventReader:
-    """Server-sent events as items."""
-
-    def __init__(self, last_event_id: str, limit: int) -> None:
-        self._decoder = EventDecoder(last_event_id=last_event_id, max_event=limit)
-
-    @property
-    def last_event_id(self) -> str:
-        return self._decoder.last_event_id
-
-    @property
-    def retry(self) -> int | None:
-        return self._decoder.retry
-
-    def feed(self, chunk: bytes) -> Iterator[Item]:
-        for event in self._decoder.feed(chunk):
-            yield Item(event.data, event.event, event.id)
-
-    def end(self) -> Iterator[Item]:
-        return iter(())
-
-
 class _RecordReader:
-    """JSON texts with a separator: lines, or the record separator of RFC 7464."""
+    """JSON texts with a separator, given as events without a name: lines, or the record separator of RFC 7464."""
 
     last_event_id: str = ""
     retry: int | None = None
@@ -271,7 +226,7 @@ class _RecordReader:
         self._limit = limit
         self._rest = bytearray()
 
-    def feed(self, chunk: bytes) -> Iterator[Item]:
+    def feed(self, chunk: bytes) -> Iterator[ServerSentEvent]:
         self._rest += chunk
         if self._separator in chunk:
             *records, rest = bytes(self._rest).split(self._separator)
@@ -281,11 +236,11 @@ class _RecordReader:
         if len(self._rest) > self._limit:
             raise EventTooLargeError(f"A record is over the limit of {self._limit} bytes")
 
-    def end(self) -> Iterator[Item]:
+    def end(self) -> Iterator[ServerSentEvent]:
         yield from _record(bytes(self._rest))
 
 
-def _record(record: bytes) -> Iterator[Item]:
+def _record(record: bytes) -> Iterator[ServerSentEvent]:
     text = record.decode("utf-8", "replace").strip("\ufeff \t\r\n")
     if text:
-        yield Item(text)
+        yield ServerSentEvent(text, event="")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
@@ -14,10 +15,9 @@ import msgspec
 
 Encode: TypeAlias = Callable[[str], str]
 
-RESERVED: Final = ":/?#[]@!$&'()*+,;="
 _TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
 # A fragment sign would end the request; in a path, so would a question mark, and a slash would begin another segment.
-_RESERVED_IN_QUERY: Final = RESERVED.replace("#", "")
+_RESERVED_IN_QUERY: Final = ":/?[]@!$&'()*+,;="
 _RESERVED_IN_PATH: Final = _RESERVED_IN_QUERY.replace("?", "").replace("/", "")
 
 _DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
@@ -28,25 +28,6 @@ def encode(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
-def encode_reserved_in_query(text: str) -> str:
-    """Reserved expansion: reserved characters and percent-encoded triples pass as they are."""
-    return _encode_around_triples(text, _RESERVED_IN_QUERY)
-
-
-def encode_reserved_in_path(text: str) -> str:
-    return _encode_around_triples(text, _RESERVED_IN_PATH)
-
-
-def encode_reserved_in_cookie(text: str) -> str:
-    """As in a query, but a semicolon would begin another cookie."""
-    return _encode_around_triples(text, _RESERVED_IN_QUERY.replace(";", ""))
-
-
-def encode_path_rest(text: str) -> str:
-    """For `{+rest}`: as in a path, but slashes stay."""
-    return _encode_around_triples(text, _RESERVED_IN_PATH + "/")
-
-
 def as_it_is(text: str) -> str:
     return text
 
@@ -54,6 +35,15 @@ def as_it_is(text: str) -> str:
 def _encode_around_triples(text: str, safe: str) -> str:
     parts = _TRIPLE.split(text)
     return "".join(part if index % 2 else quote(part, safe=safe) for index, part in enumerate(parts))
+
+
+# Reserved expansion, by location: reserved characters and percent-encoded triples pass as they are.
+ENCODE_RESERVED: Final[dict[str, Encode]] = {
+    "query": partial(_encode_around_triples, safe=_RESERVED_IN_QUERY),
+    "cookie": partial(_encode_around_triples, safe=_RESERVED_IN_QUERY.replace(";", "")),  # which begins another cookie
+    "path": partial(_encode_around_triples, safe=_RESERVED_IN_PATH),
+    "path rest": partial(_encode_around_triples, safe=f"{_RESERVED_IN_PATH}/"),  # for `{+rest}`: slashes stay
+}
 
 
 def scalar_text(value: Any) -> str:
@@ -68,10 +58,10 @@ def scalar_text(value: Any) -> str:
         return ""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
-    return value.decode() if isinstance(value, bytes) else json_text(value)
+    return value.decode() if isinstance(value, bytes) else strict_json(value)
 
 
-def json_text(value: Any) -> str:
+def strict_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 

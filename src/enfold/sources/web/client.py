@@ -13,8 +13,6 @@ from enfold.sources.web.surroundings import proxy_for
 from enfold.sources.web.urls import read_endpoint
 from enfold.sources.web.web_error import SAFE_TO_REPEAT, WebError
 
-__all__ = ["WebClient"]
-
 MAX_ROUTES: Final = 1000
 
 

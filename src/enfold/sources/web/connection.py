@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, Final, Protocol
 
 import httptools
 
 from enfold.sources.web.web_error import WebError
-
-__all__ = ["Connection", "ResponseReader"]
 
 MAX_HEAD: Final = 64 * 1024  # bytes without any content: a head, early hints, trailers, extensions of chunks
 MAX_HEADERS: Final = 256
@@ -21,8 +20,8 @@ _BODILESS: Final = frozenset({204, 304})
 class Owner(Protocol):
     """Who keeps connections."""
 
-    def free(self, connection: Connection) -> None:
-        """Take back a connection whose exchange is over."""
+    def free(self, connection: Connection, idle_limit: float) -> None:
+        """Take back a connection whose exchange is over; its server ends it after so many idle seconds."""
 
     def lose(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
@@ -77,7 +76,7 @@ class Connection(asyncio.Protocol):
             if exchange.opens_tunnel:
                 return
             if exchange.is_reusable and self.is_open and self.is_quiet:
-                self._owner.free(self)
+                self._owner.free(self, exchange.idle_limit)
             else:
                 self.close()
 
@@ -123,6 +122,7 @@ class ResponseReader:
     is_begun = False  # whether anything has come
     is_over = False  # whether all of it has come
     is_reusable = False
+    idle_limit = math.inf  # seconds after which the server ends the connection, where it says so
     error: WebError | None = None
     _has_head = False
     _has_length = False
@@ -251,6 +251,8 @@ class ResponseReader:
                 self._is_chunked = value.strip().lower() == b"chunked"
                 if not self._is_chunked:
                     raise WebError("broken", "it answers with a transfer coding that was not asked for")
+            elif name == b"keep-alive":
+                self.idle_limit = _idle_limit(value)
         self._ends_itself = self._has_length or self._is_chunked or status in _BODILESS
         if self._method in ("HEAD", "CONNECT"):  # what else it says of a body is about another request
             self.is_over = True
@@ -270,6 +272,15 @@ class ResponseReader:
         if self._has_head and not self.is_over:
             self.is_over = True
             self.is_reusable = bool(self._parser.should_keep_alive()) and not (self._has_length and self._is_chunked)
+
+
+def _idle_limit(value: bytes) -> float:
+    """The seconds of `Keep-Alive: timeout=5, max=100`."""
+    for part in value.split(b","):
+        name, _, number = part.partition(b"=")
+        if name.strip().lower() == b"timeout" and number.strip().isdigit():
+            return float(number)
+    return math.inf
 
 
 def _failure(error: Exception) -> WebError:

@@ -8,8 +8,6 @@ from typing import Any, Final, Protocol
 
 from enfold.sources.web.web_error import WebError
 
-__all__ = ["ACCEPTED", "Decoder", "decoder_for"]
-
 ACCEPTED: Final = "gzip, deflate"
 PIECE: Final = 64 * 1024
 MOST: Final = 2  # codings on top of each other

@@ -8,11 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeAlias
 
 from enfold.sources.web.connection import Connection, ResponseReader
-from enfold.sources.web.surroundings import Proxy, tls_context
-from enfold.sources.web.urls import Endpoint, literal_address
+from enfold.sources.web.surroundings import tls_context
+from enfold.sources.web.urls import Endpoint, literal_address, written_address
 from enfold.sources.web.web_error import WebError
-
-__all__ = ["Allows", "dial"]
 
 # Whether an IP address that an endpoint leads to may be connected to.
 Allows: TypeAlias = Callable[[Endpoint, str], bool]
@@ -22,7 +20,7 @@ STAGGER: Final = 0.25  # seconds before the next address is tried beside one tha
 
 
 async def dial(
-    endpoint: Endpoint, proxy: Proxy | None, make: MakeConnection, allows: Allows | None, seconds: float
+    endpoint: Endpoint, proxy: Endpoint | None, make: MakeConnection, allows: Allows | None, seconds: float
 ) -> Connection:
     """An open connection, encrypted where the scheme says so; a WebError where there is none in time."""
     try:
@@ -109,15 +107,14 @@ async def _discard(attempts: set[asyncio.Task[Connection]]) -> None:
 
 
 def _check_written(endpoint: Endpoint, allows: Allows | None) -> None:
-    is_local = endpoint.host == "localhost" or endpoint.host.endswith(".localhost")
-    address = "127.0.0.1" if is_local else literal_address(endpoint.host)
+    address = written_address(endpoint.host)
     if allows is not None and address is not None and not allows(endpoint, address):
         raise _forbidden(endpoint)
 
 
-async def _through(proxy: Proxy, endpoint: Endpoint, make: MakeConnection) -> Connection:
+async def _through(proxy: Endpoint, endpoint: Endpoint, make: MakeConnection) -> Connection:
     """A connection to the proxy; for an encrypted endpoint, a tunnel through it."""
-    connection = await _connect(proxy.endpoint, make, None)
+    connection = await _connect(proxy, make, None)
     connection.peer = ""
     if endpoint.scheme == "http":
         return connection
@@ -136,7 +133,7 @@ async def _through(proxy: Proxy, endpoint: Endpoint, make: MakeConnection) -> Co
     return connection
 
 
-async def _open_tunnel(connection: Connection, proxy: Proxy, endpoint: Endpoint) -> None:
+async def _open_tunnel(connection: Connection, proxy: Endpoint, endpoint: Endpoint) -> None:
     lines = [f"CONNECT {endpoint.with_port} HTTP/1.1", f"Host: {endpoint.with_port}"]
     if proxy.authorization:
         lines.append(f"Proxy-Authorization: {proxy.authorization}")

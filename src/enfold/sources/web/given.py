@@ -10,8 +10,6 @@ from enfold.sources.web.http_messages import DEFAULTS, Headers, Request, Respons
 from enfold.sources.web.pool import CONNECT
 from enfold.sources.web.web_error import WebError
 
-__all__ = ["GivenClient"]
-
 # Whoever calls has a deadline of its own.
 _TIMEOUT: Final = {"connect": CONNECT, "read": None, "write": None, "pool": None}
 

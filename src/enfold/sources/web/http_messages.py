@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias
@@ -11,11 +10,8 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from enfold.sources.web.decompression import ACCEPTED, decoder_for
-from enfold.sources.web.surroundings import Proxy
 from enfold.sources.web.urls import Endpoint, is_sendable
-from enfold.sources.web.web_error import WebError, too_large
-
-__all__ = ["DEFAULTS", "Headers", "Raw", "Request", "Response", "write"]
+from enfold.sources.web.web_error import WebError, response_too_large
 
 Headers: TypeAlias = list[tuple[str, str]]
 
@@ -41,13 +37,8 @@ class Request(msgspec.Struct, frozen=True):
     def url(self) -> str:
         return f"{self.origin}{self.target}"
 
-    @property
-    def host(self) -> str:
-        """The host for people, without a user and a password."""
-        return self.origin.partition("//")[2].rpartition("@")[2]
 
-
-def write(request: Request, endpoint: Endpoint, proxy: Proxy | None = None) -> bytes:
+def write(request: Request, endpoint: Endpoint, proxy: Endpoint | None = None) -> bytes:
     """The bytes of a request; a WebError where it would not be the request it says."""
     if not is_sendable(request.target) or not request.target.startswith("/"):
         raise WebError("unsendable", "The target has characters that a URL cannot hold")
@@ -56,7 +47,7 @@ def write(request: Request, endpoint: Endpoint, proxy: Proxy | None = None) -> b
         lines.insert(0, f"Host: {endpoint.authority}")
     lines += [line for name, line in _DEFAULT_LINES if name not in present]
     if endpoint.credentials and "authorization" not in present:
-        lines.append(f"Authorization: Basic {b64encode(endpoint.credentials.encode()).decode()}")
+        lines.append(f"Authorization: {endpoint.authorization}")
     target = request.target
     if proxy is not None and endpoint.scheme == "http":
         target = f"http://{endpoint.authority}{target}"
@@ -143,14 +134,14 @@ class Response:
         """The whole body, refused as soon as it is known to be over the limit."""
         length = self.header("content-length") or ""
         if length.isdecimal() and int(length) > limit:
-            raise too_large(limit)
+            raise response_too_large(limit)
         next_chunk = self._raw.chunk if self.header("content-encoding") is None else _nexts(self.chunks())
         parts: list[bytes] = []
         size = 0
         while chunk := await next_chunk():
             size += len(chunk)
             if size > limit:
-                raise too_large(limit)
+                raise response_too_large(limit)
             parts.append(chunk)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

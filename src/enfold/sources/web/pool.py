@@ -8,15 +8,13 @@ from typing import Final, TypeAlias
 
 from enfold.sources.web.connection import Connection
 from enfold.sources.web.dialing import Allows, dial
-from enfold.sources.web.surroundings import Proxy
 from enfold.sources.web.urls import Endpoint
 
-__all__ = ["Key", "Pool"]
-
-Key: TypeAlias = tuple[Endpoint, Proxy | None]
+Key: TypeAlias = tuple[Endpoint, Endpoint | None]  # where it leads, and the proxy through which it does
 
 MAX_IDLE: Final = 100
 LIFE: Final = 60.0  # seconds that a connection is kept without work
+MARGIN: Final = 1.0  # seconds that a request may need to reach a server before it ends the connection
 CONNECT: Final = 10.0  # seconds for a connection to be made
 
 
@@ -47,11 +45,11 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: Connection, idle_limit: float) -> None:
         if connection not in self._open or self._count >= MAX_IDLE:
             connection.close()
             return
-        connection.good_until = time.monotonic() + LIFE
+        connection.good_until = time.monotonic() + min(LIFE, idle_limit - MARGIN)
         self._idle.setdefault(connection.key, []).append(connection)
         self._count += 1
 

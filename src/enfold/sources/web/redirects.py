@@ -9,8 +9,6 @@ from enfold.sources.web.http_messages import Request, Response
 from enfold.sources.web.urls import joined, split_url
 from enfold.sources.web.web_error import WebError
 
-__all__ = ["REDIRECTS", "follow", "moved", "next_url"]
-
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 _HARMLESS: Final = frozenset({"accept", "accept-encoding", "content-type", "user-agent"})
@@ -33,12 +31,12 @@ async def follow(
         response = await send(request)
         if response.status not in statuses:
             return response
-        url = await next_url(response)
+        url = await _next_url(response)
         request = moved(request, url, response.status, keeps_headers=keeps(url, response.status))
     raise WebError("redirect", f"More than {most} redirects")
 
 
-async def next_url(response: Response) -> str:
+async def _next_url(response: Response) -> str:
     """Where a redirect leads; it is of no more use then."""
     await response.close()
     location = response.header("location")

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import ssl
 import sys
-from base64 import b64encode
 from collections.abc import Mapping
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from enfold.sources.web.urls import Endpoint, literal_address, read_endpoint
 from enfold.sources.web.web_error import WebError
-
-__all__ = ["Proxy", "proxy_for", "tls_context"]
 
 # Where distributions keep what they trust, for a Python that was built on another one.
 _BUNDLES: Final = (
@@ -29,14 +24,7 @@ _BUNDLES: Final = (
 )
 
 
-class Proxy(msgspec.Struct, frozen=True):
-    """A proxy, and the header that it is told who we are by."""
-
-    endpoint: Endpoint
-    authorization: str = ""
-
-
-def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> Proxy | None:
+def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> Endpoint | None:
     """The proxy for an endpoint, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None where there is none."""
     url = _variable(f"{endpoint.scheme}_proxy", variables) or _variable("all_proxy", variables)
     if not url or _is_excepted(endpoint, _variable("no_proxy", variables)):
@@ -52,16 +40,14 @@ def _variable(name: str, variables: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=32)
-def _read_proxy(url: str) -> Proxy:
+def _read_proxy(url: str) -> Endpoint:
     written = url if "://" in url else f"http://{url}"
     scheme, _, rest = written.partition("://")
     if scheme not in ("http", "https"):
         raise WebError(
             "unsendable", f"A proxy of the kind {scheme} is not known here: give a client of httpx2 that knows it"
         )
-    endpoint = read_endpoint(f"{scheme}://{rest.partition('/')[0]}")
-    token = b64encode(endpoint.credentials.encode()).decode()
-    return Proxy(endpoint, f"Basic {token}" if endpoint.credentials else "")
+    return read_endpoint(f"{scheme}://{rest.partition('/')[0]}")
 
 
 def _is_excepted(endpoint: Endpoint, exceptions: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Literal, TypeAlias, TypeVar
 from urllib.parse import quote, quote_plus, urlencode, urlsplit
@@ -11,10 +10,8 @@ from urllib.parse import quote, quote_plus, urlencode, urlsplit
 import msgspec
 
 from enfold.sources.web.http_messages import Request, Response
-from enfold.sources.web.urls import split_url
+from enfold.sources.web.urls import basic_authorization, split_url
 from enfold.sources.web.web_error import WebError
-
-__all__ = ["GrantRefusedError", "Method", "Send", "TokenAnswer", "decoded", "exchange", "identify", "post", "post_form"]
 
 T = TypeVar("T")
 
@@ -25,6 +22,7 @@ MAX_BYTES: Final = 256 * 1024
 SECONDS: Final = 20.0
 
 _BUSY: Final = (429, 502, 503, 504)
+_OF_GRANT: Final = ("invalid_grant", "invalid_scope", "invalid_target", "unsupported_grant_type")  # not of the client
 # What a server may repeat in its complaint, and must not be repeated by us.
 _SECRETS: Final = (
     "client_secret",
@@ -68,8 +66,13 @@ class GrantRefusedError(Exception):
         self.reason = description or error or f"HTTP {status}"
         super().__init__(f"{self.host} refuses: {self.reason}")
 
+    @property
+    def may_be_unseen(self) -> bool:
+        """Whether the server may not have seen who we are: some read that from the form alone, whatever they say."""
+        return self.status in (400, 401) and self.error not in _OF_GRANT
+
     def without(self, secrets: Iterable[str]) -> GrantRefusedError:
-        """The same, should the server have repeated what it was told in confidence."""
+        """The refusal without secrets that the server may have repeated in its words."""
         error, description = self.error, self.description
         for secret in filter(None, secrets):
             for text in (secret, quote_plus(secret)):  # as a form has it
@@ -81,7 +84,7 @@ def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str
     """Who we are, as fields of the form and as headers."""
     if method == "client_secret_basic":
         pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
-        return {}, {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}
+        return {}, {"authorization": basic_authorization(pair)}
     if method == "client_secret_post":
         return {"client_id": client_id, "client_secret": secret}, {}
     return ({"client_id": client_id} if client_id else {}), {}
@@ -90,7 +93,7 @@ def identify(client_id: str, secret: str, method: Method) -> tuple[dict[str, str
 async def post_form(
     send: Send, url: str, form: Mapping[str, str], headers: Mapping[str, str], secret: str = ""
 ) -> TokenAnswer:
-    """The token for a form; RefusedError where the server says no, WebError where it does not answer."""
+    """The token for a form; GrantRefusedError where the server says no, WebError where it does not answer."""
     sent = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json", **headers}
     try:
         return await post(send, url, sent, urlencode(form).encode(), TokenAnswer)
@@ -102,7 +105,7 @@ async def post_form(
 async def post(send: Send, url: str, headers: Mapping[str, str], content: bytes, type: type[T]) -> T:
     """The document that answers a post; no redirect is followed, because what is posted are secrets."""
     status, nonce, body = await exchange(send, "POST", url, headers, content)
-    refusal = decoded(body, _Refusal) or _Refusal()
+    refusal = decoded(body, _ErrorAnswer) or _ErrorAnswer()
     if status not in (200, 201) or refusal.error:
         raise GrantRefusedError(url, status, refusal.error, refusal.error_description, nonce)
     answer = decoded(body, type)
@@ -111,8 +114,24 @@ async def post(send: Send, url: str, headers: Mapping[str, str], content: bytes,
     return answer
 
 
+def authorization_server_urls(issuer: str) -> list[str]:
+    """Where the metadata of an issuer may stand, in the order of the MCP specification."""
+    root, path = split_url(issuer)[0], urlsplit(issuer).path.rstrip("/")
+    found = [
+        f"{root}/.well-known/oauth-authorization-server{path}",
+        f"{root}/.well-known/openid-configuration{path}",
+        f"{root}{path}/.well-known/openid-configuration",
+    ]
+    return list(dict.fromkeys(found))
+
+
 async def exchange(
-    send: Send, method: str, url: str, headers: Mapping[str, str], content: bytes | None
+    send: Send,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    content: bytes | None = None,
+    limit: int = MAX_BYTES,
 ) -> tuple[int, str, bytes]:
     """The status, the nonce for proofs and the body of a small answer, in time."""
     origin, target = split_url(url)
@@ -122,14 +141,14 @@ async def exchange(
             try:
                 if response.status in _BUSY:
                     raise WebError("unreachable", f"HTTP {response.status}")
-                return response.status, response.header("dpop-nonce") or "", await response.body(MAX_BYTES)
+                return response.status, response.header("dpop-nonce") or "", await response.body(limit)
             finally:
                 await response.close()
     except TimeoutError:
         raise WebError("late", "no answer in time") from None
 
 
-class _Refusal(msgspec.Struct, frozen=True):
+class _ErrorAnswer(msgspec.Struct, frozen=True):
     error: str = ""
     error_description: str = ""
 

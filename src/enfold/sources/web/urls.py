@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from socket import inet_aton
 from typing import Final, Literal, TypeAlias
-from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 import msgspec
 
 from enfold.sources.web.web_error import WebError
-
-__all__ = [
-    "Endpoint",
-    "Network",
-    "joined",
-    "literal_address",
-    "network_of",
-    "place_of",
-    "read_endpoint",
-    "same_place",
-    "shown",
-    "split_url",
-]
 
 Network: TypeAlias = Literal["public", "private", "loopback", "link-local"]
 Place: TypeAlias = tuple[str, str, int]
@@ -49,6 +37,16 @@ class Endpoint(msgspec.Struct, frozen=True):
     @property
     def with_port(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def authorization(self) -> str:
+        """The header that says who we are by the user and the password of the URL; empty without them."""
+        return basic_authorization(self.credentials) if self.credentials else ""
+
+
+def basic_authorization(user_and_password: str) -> str:
+    """The value of `Authorization` for `user:password`."""
+    return f"Basic {b64encode(user_and_password.encode()).decode()}"
 
 
 @lru_cache(maxsize=1024)
@@ -106,10 +104,11 @@ def shown(url: str) -> str:
     """A URL for people: without the user, the password and the query, which may be secrets."""
     try:
         parts = urlsplit(url)
-        found = read_endpoint(f"{parts.scheme}://{parts.netloc}")
-    except (ValueError, WebError):
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
         return "An address that cannot be read"
-    return f"{found.scheme}://{found.authority}{parts.path}"
+    written = f"[{host}]" if ":" in host else host
+    return SplitResult(parts.scheme, f"{written}:{port}" if port else written, parts.path, "", "").geturl()
 
 
 def same_place(one: str, other: str) -> bool:
@@ -155,6 +154,12 @@ def literal_address(host: str) -> str | None:
         return str(IPv4Address(inet_aton(host))) if host.isascii() else None
     except (OSError, ValueError):
         return None
+
+
+def written_address(host: str) -> str | None:
+    """The IP address that a host stands for without being looked up: written as one, or a name of this machine."""
+    name = host.removesuffix(".")
+    return "127.0.0.1" if name == "localhost" or name.endswith(".localhost") else literal_address(name)
 
 
 def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["SAFE_TO_REPEAT", "Kind", "WebError", "too_large"]
-
 # unsendable: the request itself is wrong. refused: the address may not be contacted. unreachable: nothing was sent.
 # broken: the connection ended too early. unreadable: the answer is no HTTP, or cannot be decompressed.
 # too_large: the answer is over a limit. redirect: it leads nowhere, elsewhere, or in circles. late: no answer in time.
@@ -30,5 +28,5 @@ class WebError(Exception):
         return self.kind not in ("unsendable", "refused", "unreachable")
 
 
-def too_large(limit: int) -> WebError:
+def response_too_large(limit: int) -> WebError:
     return WebError("too_large", f"The response is over the limit of {limit} bytes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task, get_running_loop
+from asyncio import current_task
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -11,13 +11,11 @@ from typing import Any, Final, Literal, Self, TypeAlias
 import msgspec
 
 from enfold.errors import CallError
-from enfold.surfaces.asgi.messages import JSON, Header, Receive, Scope, Send
-from enfold.surfaces.failures import too_large
-from enfold.timekeeping import Timekeeper, this_thread, timekeeper
+from enfold.surfaces.asgi.messages import Header, Receive, Scope, Send
+from enfold.surfaces.failures import body_too_large
+from enfold.timekeeping import Timekeeper, running_task, this_thread
 
-__all__ = ["BODY_TIMEOUT", "Ended", "Exchange", "Presence", "late_body"]
-
-Ended: TypeAlias = Literal["late", "gone", "stopped"]
+Ended: TypeAlias = Literal["late", "gone", "stopped", "refused"]
 
 BODY_TIMEOUT: Final = 30.0
 # After this time something must be sent, or a proxy on the way takes the connection for dead.
@@ -47,13 +45,11 @@ class Presence(msgspec.Struct, eq=False):
     def begin(self) -> Self:
         """Count the request among those that run; its client is watched only if it runs for long."""
         keeper = this_thread.keeper
-        if keeper is None or keeper.loop is not get_running_loop():
-            keeper = timekeeper()
-        self._keeper = keeper
-        self._task = current_task(keeper.loop)
+        task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
+        if keeper is None or task is None:
+            keeper, task = running_task()
+        self._keeper, self._task = keeper, task
         keeper.running.add(self)
-        if keeper.is_stopped:
-            keeper.start()
         return self
 
     def end(self) -> Ended | None:
@@ -74,6 +70,10 @@ class Presence(msgspec.Struct, eq=False):
     def stop(self) -> None:
         """End the work although the client is still there."""
         self._end("stopped")
+
+    def refuse(self) -> None:
+        """End the work, because its caller may not have it any more."""
+        self._end("refused")
 
     def __enter__(self) -> Self:
         return self.begin()
@@ -102,7 +102,7 @@ class Presence(msgspec.Struct, eq=False):
         else:
             body = message.get("body", b"")
         if len(body) > limit:
-            raise too_large(limit)
+            raise body_too_large(limit)
         self._is_reading = self.has_body = False
         if self._is_slow:
             self._look_for_end()
@@ -167,22 +167,6 @@ class Exchange(Presence, eq=False, kw_only=True):
     send: Send
     extra_headers: Sequence[Header] = ()  # what a browser is told of origins
     is_started: bool = False
-
-    async def answer(self, body: bytes, status: int = 200, headers: Sequence[Header] = ()) -> None:
-        """Send an answer in JSON."""
-        self.is_started = True
-        for message in self.messages(body, status, headers):
-            await self.send(message)
-
-    def messages(self, body: bytes, status: int, headers: Sequence[Header]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The two messages of an answer in JSON."""
-        own = [JSON, (b"content-length", b"%d" % len(body)), *headers, *self.extra_headers]
-        if self.scope["method"] == "HEAD":
-            body = b""
-        return (
-            {"type": "http.response.start", "status": status, "headers": own},
-            {"type": "http.response.body", "body": body},
-        )
 
     async def answer_empty(self, status: int, headers: Sequence[Header] = ()) -> None:
         """Send an answer that has only headers."""

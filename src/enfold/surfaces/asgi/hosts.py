@@ -6,31 +6,24 @@ It is the defence against pages that call a local server.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
+from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import Header
-
-__all__ = ["HostRefusal", "Hosts"]
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 _MOST_REMEMBERED: Final = 64
 
 _MAX_AGE: Final = b"600"
 _REQUEST_HEADERS: Final = (
-    b"Accept, Authorization, Content-Type, Enfold-Format, Enfold-Timeout-Ms, Last-Event-ID, X-Request-Id, "
-    b"Enfold-Capture-Provenance, Idempotency-Key, Prefer, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
+    b"Accept, Authorization, Content-Type, Enfold-Format, Enfold-Select, Enfold-Timeout-Ms, Last-Event-ID, "
+    b"X-Request-Id, Enfold-Capture-Provenance, Idempotency-Key, Prefer, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 )
 _EXPOSED: Final = (
-    b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Location, Preference-Applied, Retry-After, "
-    b"Mcp-Session-Id"
+    b"X-Request-Id, Enfold-Code, Enfold-Warnings, Enfold-Truncated, Enfold-Run-Id, Location, Preference-Applied, "
+    b"Retry-After, Mcp-Session-Id"
 )
-
-
-class HostRefusal(NamedTuple):
-    """Why a request is refused: by its host or its origin, and in a sentence."""
-
-    reason: Literal["host", "origin"]
-    sentence: str
 
 
 class Hosts:
@@ -39,32 +32,35 @@ class Hosts:
     def __init__(self, allowed: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self._allowed = tuple(host.lower() for host in allowed)
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
-        self.has_origins = bool(self._origins)
-        # Hosts that passed, as they were written: most requests name the same one.
-        self.passed: set[bytes] = set()
+        self._known: set[bytes] = set()  # hosts as they were written: most requests name the same one
+        # A request that names one of these hosts, and no origin, need not be shown to `admit`. There are none where
+        # origins are listed: then every answer has a header that says so.
+        self.passed: AbstractSet[bytes] = frozenset() if self._origins else self._known
 
-    def refusal(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> HostRefusal | None:
-        """Why a request is refused; None where it is not."""
-        host = headers.get(b"host", b"")
-        if host not in self.passed and not self._knows(host, scope.get("server")):
-            return HostRefusal("host", f"This server does not go by the name {_shown(host)}")
-        origin = headers.get(b"origin")
-        if origin is not None and not self._admits(origin, host):
-            return HostRefusal("origin", f"Pages of {_shown(origin)} may not call this server")
-        return None
-
-    def is_listed(self, origin: bytes) -> bool:
-        """Whether pages of an origin were allowed to call by name."""
-        return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
-
-    def cors_headers(self, headers: Mapping[bytes, bytes]) -> list[Header]:
-        """What lets a page of a listed origin read the answer."""
-        if not self.has_origins:
+    def admit(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> list[Header]:
+        """What lets a page of a listed origin read the answer; a request that `check` does not let in is refused."""
+        self.check(scope, headers)
+        if not self._origins:
             return []
         origin, vary = headers.get(b"origin"), (b"vary", b"Origin")
         if origin is None or not self.is_listed(origin):
             return [vary]
         return [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), vary]
+
+    def check(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a request that names another host, or comes from a page of another origin."""
+        host = headers.get(b"host", b"")
+        if host not in self._known and not self._knows(host, scope.get("server")):
+            raise CallError("ACCESS_DENIED", f"This server does not go by the name {_shown(host)}", {"reason": "host"})
+        origin = headers.get(b"origin")
+        if origin is not None and not self._admits(origin, host):
+            raise CallError(
+                "ACCESS_DENIED", f"Pages of {_shown(origin)} may not call this server", {"reason": "origin"}
+            )
+
+    def is_listed(self, origin: bytes) -> bool:
+        """Whether pages of an origin were allowed to call by name."""
+        return "*" in self._origins or origin.decode("latin-1").lower() in self._origins
 
     def preflight_headers(self, headers: Mapping[bytes, bytes], methods: Iterable[str]) -> list[Header]:
         """What a browser wants to know before it sends the real request."""
@@ -82,8 +78,8 @@ class Hosts:
             known = any(_matches(name, allowed) for allowed in self._allowed)
         else:
             known = name in LOOPBACK or (server is not None and name == _address(server[0]))
-        if known and len(self.passed) < _MOST_REMEMBERED:
-            self.passed.add(host)
+        if known and len(self._known) < _MOST_REMEMBERED:
+            self._known.add(host)
         return known
 
     def _admits(self, origin: bytes, host: bytes) -> bool:
@@ -91,7 +87,6 @@ class Hosts:
 
 
 def _name(host: bytes) -> str:
-    """The name in a `Host` header, without its port."""
     text = host.decode("latin-1").lower()
     name, colon, port = text.rpartition(":")
     return name if colon and (port.isdigit() or not port) and not text.endswith("]") else text

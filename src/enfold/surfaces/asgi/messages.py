@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeAlias
-
-__all__ = [
-    "IDENTITY",
-    "IS_CLOSED",
-    "JSON",
-    "ASGIApp",
-    "Header",
-    "Headers",
-    "Receive",
-    "Scope",
-    "Send",
-    "header_table",
-    "respond",
-]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Any]]
@@ -26,11 +12,13 @@ ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 Headers: TypeAlias = dict[bytes, bytes]
 
-# Where an app that mounts another one says who calls.
-# What an app that mounts others tells them: who calls, and whether who has no identity is to be refused.
+# What an app that mounts others tells them: who calls, who says so, and whether who has no identity is to be refused.
 IDENTITY: Final = "enfold.identity"
+VERIFIER: Final = "enfold.verifier"
 IS_CLOSED: Final = "enfold.is_closed"
+ABOVE: Final = "enfold.above"  # the path below which the app lies that has mounted this one
 JSON: Final[Header] = (b"content-type", b"application/json")
+_BODILESS: Final = frozenset({204, 304})  # they have no body, whose length nobody may state
 
 
 def header_table(scope: Scope) -> Headers:
@@ -44,8 +32,21 @@ def header_table(scope: Scope) -> Headers:
     return headers
 
 
-async def respond(send: Send, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> None:
-    """Send a whole answer."""
-    length = (b"content-length", b"%d" % len(body))
-    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    await send({"type": "http.response.body", "body": body})
+def origin_of(scope: Scope, headers: Mapping[bytes, bytes]) -> str:
+    """Where the client sees us, for whoever has checked the host."""
+    return f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
+
+
+def root_of(scope: Scope) -> str:
+    """The path below which the client sees us, or the app that has mounted us."""
+    root: str = scope.get(ABOVE, scope.get("root_path", ""))
+    return root
+
+
+async def respond(
+    send: Send, status: int, body: bytes = b"", headers: Sequence[Header] = (), *, is_head: bool = False
+) -> None:
+    """Send a whole answer; to a HEAD request, all but its body."""
+    length = () if status in _BODILESS else ((b"content-length", b"%d" % len(body)),)
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
+    await send({"type": "http.response.body", "body": b"" if is_head else body})

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from enfold.log import Log
 from enfold.surfaces.bounds import Bounds
-
-__all__ = ["bounded_protocol"]
 
 _SLICE: Final = 512  # bytes that are parsed at a time where many requests have come at once
 _ANSWER: Final = (
@@ -24,6 +23,7 @@ _ANSWER: Final = (
 )
 _BODY: Final = b'{"error":"%b"}'
 _RETRY: Final = b"retry-after: 1\r\n"
+_NOT_HTTP: Final = (400, b"Bad Request", "", b"VALIDATION_ERROR", b"This is not HTTP")
 
 # Every request comes by these three: called by name they cost less than by `super()`.
 _found_head: Final = HttpToolsProtocol.on_headers_complete
@@ -108,9 +108,9 @@ class _BoundedProtocol(HttpToolsProtocol):
         "_held",
         "_is_in_head",
         "_is_over",
-        "_patience",
         "_piece_bytes",
         "_stalled",
+        "_waiting_timer",
         "has_asked",
     )
 
@@ -127,7 +127,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._piece_bytes = 0
         self._held: bytes | bytearray = b""
         self._is_over = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._waiting_timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
 
     @property
@@ -143,14 +143,14 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._address = self.client[0] if self.client else ""
         bound = self.doorway.enter(self, self._address)
         if bound is None:
-            self._be_patient()
+            self._start_waiting()
         else:
             self._refuse(503, b"Service Unavailable", bound, b"RESOURCE_EXHAUSTED", b"There are too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.doorway.leave(self, self._address)
         self._is_over, self._held = True, b""
-        self._lose_patience()
+        self._stop_waiting()
         self._stop_watching()
         super().connection_lost(exc)
 
@@ -183,14 +183,14 @@ class _BoundedProtocol(HttpToolsProtocol):
             pass  # there is nothing to upgrade to: it is a request like others
         except httptools.HttpParserError:
             if not self._is_over:
-                self._refuse(400, b"Bad Request", "", b"VALIDATION_ERROR", b"This is not HTTP")
+                self._refuse_nonsense()
             return
         if self._is_in_head:
             self._head_bytes += size
         if self._head_bytes > 0 or not self._is_in_head:
             self._wait_for_rest()
-        elif self._patience is not None:
-            self._lose_patience()
+        elif self._waiting_timer is not None:
+            self._stop_waiting()
 
     def _wait_for_rest(self) -> None:
         """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
@@ -199,9 +199,9 @@ class _BoundedProtocol(HttpToolsProtocol):
         elif self._is_in_head and len(self.headers) > self.bounds.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
-            self._lose_patience()  # whoever answers it waits for the body
-        elif self._patience is None:
-            self._be_patient()
+            self._stop_waiting()  # whoever answers it waits for the body
+        elif self._waiting_timer is None:
+            self._start_waiting()
 
     def _feed_slowly(self, data: bytes | bytearray) -> None:
         """Parse piece by piece, so that a bound is met early; of requests only as many as may wait, the rest is kept."""
@@ -234,12 +234,11 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._flow.resume_reading()
             self._feed_slowly(held)
         elif self.is_idle:  # the rest of a body that nobody reads must come in time, too
-            self._be_patient()
+            self._start_waiting()
 
     # what the parser has found
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
         if len(self.headers) > self.bounds.headers:
             self._refuse_head("headers")
         elif self._head_bytes + self._piece_bytes > self.bounds.header_bytes and self._is_head_too_large():
@@ -248,6 +247,9 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._head_bytes = 0
             self.has_asked = True
             _found_head(self)
+            self._is_in_head = False
+            if not self.cycle.keep_alive and self.scope["http_version"] != "1.1":
+                _send_without_chunks(self.cycle)
             return
         raise ConnectionAbortedError  # which ends the parsing
 
@@ -263,17 +265,17 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     # time
 
-    def _be_patient(self) -> None:
-        self._lose_patience()
-        self._patience = self.loop.call_later(self.bounds.header_seconds, self._is_late)
+    def _start_waiting(self) -> None:
+        self._stop_waiting()
+        self._waiting_timer = self.loop.call_later(self.bounds.header_seconds, self._give_up_waiting)
 
-    def _lose_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_waiting(self) -> None:
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
+            self._waiting_timer = None
 
-    def _is_late(self) -> None:
-        self._patience = None
+    def _give_up_waiting(self) -> None:
+        self._waiting_timer = None
         if self._head_bytes > 0 and self.is_idle and self._is_in_head:
             self._refuse(408, b"Request Timeout", "header_seconds", b"TIMEOUT", b"The head did not arrive in time")
         elif self.is_idle:
@@ -316,17 +318,61 @@ class _BoundedProtocol(HttpToolsProtocol):
         )
         self._refuse(431, b"Request Header Fields Too Large", bound, b"PAYLOAD_TOO_LARGE", message)
 
+    def _refuse_nonsense(self) -> None:
+        """Refuse what cannot be parsed: in a body it is that request's fault, in a head the requests before it had none."""
+        if self._is_in_head:
+            self._refuse(*_NOT_HTTP)
+        elif self.pipeline:
+            self.pipeline[0] = (self.cycle, _refuse_body)
+            self._end_after_answers()
+        elif self.cycle.response_started:
+            self._end()
+        else:
+            # To its app the client has gone, and so nothing else is answered.
+            self.cycle.disconnected = self.cycle.response_complete = True
+            self.cycle.message_event.set()
+            self._refuse(*_NOT_HTTP)
+
     def _refuse(self, status: int, phrase: bytes, bound: str, code: bytes, message: bytes) -> None:
-        """Answer in place of the app, unless an earlier answer is on its way, and close the connection."""
+        """Answer in place of the app, unless earlier answers are on their way, and close the connection."""
         if bound:
             self.doorway.note(bound, self._address)
-        if self.is_idle:
-            body = _BODY % message
-            extra = b"enfold-code: %b\r\n%b" % (code, _RETRY if status == 503 else b"")
-            self.transport.write(_ANSWER % (status, phrase, len(body), extra, body))
+        if not self.is_idle:
+            self._end_after_answers()
+            return
+        body = _BODY % message
+        extra = b"enfold-code: %b\r\n%b" % (code, _RETRY if status == 503 else b"")
+        self.transport.write(_ANSWER % (status, phrase, len(body), extra, body))
         self._end()
+
+    def _end_after_answers(self) -> None:
+        """Read no more, and close the connection with the answer to the last request."""
+        self._is_over, self._held = True, b""
+        self._stop_waiting()
+        self.cycle.keep_alive = False
 
     def _end(self) -> None:
         self._is_over = True
-        self._lose_patience()
+        self._stop_waiting()
         self.transport.close()
+
+
+def _send_without_chunks(cycle: RequestResponseCycle) -> None:
+    """Let the end of the connection end the body of an answer without a length, as HTTP/1.0 has it."""
+    send: Callable[[Any], Awaitable[None]] = cycle.send
+
+    async def send_whole(message: Any) -> None:
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = len(message.get("body", b""))  # else uvicorn misses what it was not told of
+        await send(message)
+
+    cycle.send = send_whole  # type: ignore[method-assign]  # the only way to have a say in it
+
+
+async def _refuse_body(_scope: object, _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Answer, when its turn has come, a request whose body is broken."""
+    status, _, _, code, message = _NOT_HTTP
+    body = _BODY % message
+    told = (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"enfold-code", code)
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body})

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["fields_of", "limits_of", "opened", "type_text"]
+from enfold.schema.nodes.reference import local_schema
 
 _MOST_REFERENCES: Final = 16
 _MOST_CHOICES: Final = 12
@@ -33,19 +33,9 @@ def opened(given: Any, root: dict[str, Any]) -> dict[str, Any]:
         if "$ref" not in part:
             return part
         beside = {key: value for key, value in part.items() if key != "$ref"}
-        part = {**_behind(part["$ref"], root), **beside}
+        found = local_schema(root, part["$ref"])
+        part = {**(found if isinstance(found, dict) else {}), **beside}
     return {}
-
-
-def _behind(reference: Any, root: dict[str, Any]) -> dict[str, Any]:
-    """What a reference inside the schema leads to; nothing for one that leads elsewhere."""
-    found: Any = root
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return {}
-    for token in reference[1:].split("/")[1:]:
-        key = token.replace("~1", "/").replace("~0", "~")
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
 
 
 def type_text(part: Any, root: dict[str, Any], depth: int = 0) -> str:

@@ -4,64 +4,62 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypedDict, Unpack
 
 import msgspec
 
-from enfold.envelope import (
-    AudioContent,
-    EmbeddedResource,
-    ImageContent,
-    MCPResponseMeta,
-    ResponseEnvelope,
-    ResultWarning,
-    error_of,
-    to_wire,
-)
-from enfold.errors import CallError, code_row
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope, ResultWarning, error_of, to_wire
+from enfold.errors import CallError, code_row, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.introspection import introduce
-from enfold.observing import SpanStart, Watch
-from enfold.operation import Context, Identity, OperationSpec, OperationType, RecordedRun
-from enfold.operation.repeats import checked_key
+from enfold.log import printable
+from enfold.observing.call_record import SpanStart
+from enfold.observing.watching import Watch
+from enfold.operation import Context, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.runtime import drive
-from enfold.surfaces.command_line.words import USAGE, Words, read_arguments, read_json, read_text, with_arrays, wrong
+from enfold.surfaces.command_line.call_words import (
+    USAGE,
+    Words,
+    read_arguments,
+    read_json,
+    read_text,
+    with_arrays,
+    wrong,
+)
 from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
     from enfold.surfaces.command_line.terminal import ProgressLine
     from enfold.tasks import Tasks
 
-__all__ = ["run_command_line", "to_command_line"]
+_LINE: Final = 80  # a result of so many bytes fits on one line of a terminal
+_NOBODY_RUNS: Final = "nobody runs tasks of this store now: it waits for `enfold serve` or `enfold work`"
 
 MakeRecorder = Callable[[Mapping[str, str]], "Recorder"]
-# The tasks of a registry, of which this process runs none; `--tasks` names their store.
-OpenTasks = Callable[["Registry", str | None], "Tasks | None"]
+# The tasks of a registry, of which this process runs what it waits for alone; `--tasks` names their store.
+OpenTasks = Callable[["Registry", str | None], AbstractAsyncContextManager["Tasks | None"]]
 
 
-def to_command_line(
-    registry: Registry,
-    arguments: Sequence[str],
-    *,
-    identity: Identity | None = None,
-    recorder: MakeRecorder | None = None,
-    stdin: TextIO | None = None,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    caller: str = "call",
-    tasks: OpenTasks | None = None,
-) -> int:
-    """Run one call as a command and give its exit code; `arguments` are those after `call`.
+class ShellOptions(TypedDict, total=False):
+    """Who calls, by which streams, and what a program gives to the calls of its command line."""
 
-    `recorder` makes, of the options `--store` and `--key`, what keeps provenance; without it none is recorded. `caller`
-    is what stands before the operation on the user's command line, for the help. `tasks` opens the store for `--detach`.
-    """
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller, tasks)
+    identity: Identity | None
+    recorder: MakeRecorder | None  # makes, of `--store` and `--key`, what keeps provenance; else none is recorded
+    stdin: TextIO | None
+    stdout: TextIO | None
+    stderr: TextIO | None
+    caller: str  # what stands before the operation on the user's command line, for the help: `call`
+    tasks: OpenTasks | None  # opens the store for `--detach`
+
+
+def to_command_line(registry: Registry, arguments: Sequence[str], **options: Unpack[ShellOptions]) -> int:
+    """Run one call as a command and give its exit code; `arguments` are those after `call`."""
+    shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
         if isinstance(call, int):
@@ -75,20 +73,9 @@ def to_command_line(
     return code
 
 
-async def run_command_line(
-    registry: Registry,
-    arguments: Sequence[str],
-    *,
-    identity: Identity | None = None,
-    recorder: MakeRecorder | None = None,
-    stdin: TextIO | None = None,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    caller: str = "call",
-    tasks: OpenTasks | None = None,
-) -> int:
+async def run_command_line(registry: Registry, arguments: Sequence[str], **options: Unpack[ShellOptions]) -> int:
     """`to_command_line` for a program with an event loop of its own, such as one whose sources hold connections."""
-    shell = Shell(registry, identity, recorder, stdin, stdout, stderr, caller, tasks)
+    shell = Shell(registry, options)
     try:
         call = shell.prepare(arguments)
         return call if isinstance(call, int) else await registry.lifetime.during(shell.run(call))
@@ -112,32 +99,22 @@ class PreparedCall(msgspec.Struct):
 
     @property
     def needs_loop(self) -> bool:
-        return self.detaches or self.context.unused_key is not None
+        return self.detaches or self.context.unused_key is not None or self.spec.durable == "required"
 
 
 class Shell:
     """The person or program that calls: who they are, and the streams between us."""
 
-    def __init__(
-        self,
-        registry: Registry,
-        identity: Identity | None,
-        recorder: MakeRecorder | None,
-        stdin: TextIO | None,
-        stdout: TextIO | None,
-        stderr: TextIO | None,
-        caller: str,
-        tasks: OpenTasks | None = None,
-    ) -> None:
+    def __init__(self, registry: Registry, options: ShellOptions) -> None:
         introduce(registry, {"command_line": "enfold call TARGET {id}"})
-        self._registry = registry.guarded(has_identities=identity is not None, is_observed=False)
-        self._identity = identity
-        self._recorder = recorder
-        self._stdin = stdin or sys.stdin
-        self._out = stdout or sys.stdout
-        self._messages = stderr or sys.stderr
-        self._caller = caller
-        self._open_tasks = tasks
+        self._identity = options.get("identity")
+        self._registry = registry.guarded(has_identities=self._identity is not None, is_observed=False)
+        self._recorder = options.get("recorder")
+        self._stdin = options.get("stdin") or sys.stdin
+        self._out = options.get("stdout") or sys.stdout
+        self._messages = options.get("stderr") or sys.stderr
+        self._caller = options.get("caller", "call")
+        self._open_tasks = options.get("tasks")
         self._line: ProgressLine | None = None  # at a terminal
 
     def prepare(self, arguments: Sequence[str]) -> PreparedCall | int:
@@ -151,11 +128,12 @@ class Shell:
 
     def _read(self, arguments: Sequence[str]) -> PreparedCall | int:
         words = Words(list(arguments))
+        if words.detach:
+            _check_detached(words)
         if "--request" in words.options:
             return self._prepare_request(words)
         if words.operation is None:
-            print(USAGE, file=self._out)
-            return 0 if words.help else code_row("VALIDATION_ERROR").exit_code
+            return self._help_with_calls(words)
         spec = self._registry.find(words.operation, self._identity)
         if words.help:
             from enfold.surfaces.command_line.help import operation_help
@@ -163,6 +141,13 @@ class Shell:
             print(operation_help(spec, self._caller), file=self._out)
             return 0
         return self._prepare_call(words, spec)
+
+    def _help_with_calls(self, words: Words) -> int:
+        if not words.help:
+            first = next((spec.id for spec in self._registry.visible(self._identity)), "OPERATION")
+            raise wrong(f"call needs an operation, as in: {self._caller} {first}")
+        print(USAGE.replace("usage: call", f"usage: {self._caller}"), file=self._out)
+        return 0
 
     def _prepare_call(self, words: Words, spec: OperationSpec) -> PreparedCall:
         chosen = find_format(words.options.get("--format", DEFAULT_FORMAT))
@@ -181,12 +166,12 @@ class Shell:
                 self._print(write_error(error))
             raise
         if "--output" in words.options:
-            _check_output(Path(words.options["--output"]), spec)
+            _check_output(words.options["--output"], spec)
         return PreparedCall(
             spec,
             given,
             context,
-            lambda envelope: encode_result(chosen.write(envelope, spec)),
+            lambda envelope: encode_result(chosen.write(envelope, spec), envelope.data),
             write_error if "--format" in words.options else None,
             output=words.options.get("--output"),
             detaches=words.detach,
@@ -201,10 +186,10 @@ class Shell:
         context = Context(
             identity=self._identity,
             timeout=words.timeout,
-            idempotency_key=None if key is None else checked_key(key, self._identity, vouched=False),
+            idempotency_key=None if key is None else self._checked_key(key),
         )
         if self._messages.isatty():
-            from enfold.mcp.asking import META
+            from enfold.operation.asking import META
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
 
             self._line = ProgressLine(self._messages)
@@ -212,6 +197,11 @@ class Shell:
             if self._stdin.isatty():
                 context.meta = {META: TerminalPeer(self._stdin, self._messages)}
         return context
+
+    def _checked_key(self, key: str) -> str:
+        from enfold.operation.repeats import checked_key
+
+        return checked_key(key, self._identity, vouched=False)
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -245,8 +235,8 @@ class Shell:
             asked.spec,
             asked.input,
             asked.context,
-            lambda envelope: encode_result(asked.answer(envelope)),
-            lambda error: encode_failure(asked.refusal(error)),
+            lambda envelope: encode_result(asked.write(envelope), envelope.data),
+            lambda error: encode_failure(asked.write_error(error)),
             is_stored="--store" in words.options,
         )
 
@@ -271,7 +261,7 @@ class Shell:
             if call.spec.type is OperationType.SUBSCRIPTION:
                 return await self._follow(call, watch)
             with nullcontext() if self._line is None else self._line.waiting(call.spec.id):
-                envelope = await self._registry.execute(call.spec.id, call.input, call.context)
+                envelope = await self._executed(call)
             if watch is not None:
                 watch.take(envelope)
             return self._write(call, envelope)
@@ -286,19 +276,28 @@ class Shell:
 
     async def _detach(self, call: PreparedCall) -> int:
         """Order a task, and print its id: somebody else runs it."""
-        tasks = None if self._open_tasks is None else self._open_tasks(self._registry, call.store)
-        if tasks is None:
-            raise wrong(f"{call.spec.id} cannot run as a task: declare it with durable=True")
-        try:
-            context = call.context
-            handle = await tasks.start(
-                call.spec.id, call.input, identity=context.identity, idempotency_key=context.unused_key
-            )
-        finally:
-            await tasks.close()
+        async with self._tasks_of(call) as tasks:
+            if tasks is None:
+                raise wrong(f"{call.spec.id} cannot run as a task: declare it with durable=True")
+            is_run = await tasks.store.has_worker()
+            if is_run is None:
+                message = "A task that is kept in memory would end with this command: name a file with --tasks"
+                raise CallError("UNAVAILABLE", message, {"reason": "store"}, retryable=False)
+            handle = await tasks.order(call.spec.id, call.input, call.context)
         print(handle.id, file=self._out)
-        print("a server or a worker runs it: enfold serve TARGET; enfold tasks wait ID follows it", file=self._messages)
+        who = "a server or a worker runs it" if is_run else _NOBODY_RUNS
+        print(f"{who}. Follow it: enfold tasks wait {handle.id}", file=self._messages)
         return 0
+
+    async def _executed(self, call: PreparedCall) -> ResponseEnvelope[Any]:
+        """The result of the call; where it is a task's, by its author's wish or under a key, the task is run here."""
+        if call.context.unused_key is None and call.spec.durable != "required":
+            return await self._registry.execute(call.spec.id, call.input, call.context)
+        async with self._tasks_of(call):
+            return await self._registry.execute(call.spec.id, call.input, call.context)
+
+    def _tasks_of(self, call: PreparedCall) -> AbstractAsyncContextManager[Tasks | None]:
+        return nullcontext() if self._open_tasks is None else self._open_tasks(self._registry, call.store)
 
     def _clear_line(self) -> None:
         if self._line is not None:
@@ -319,7 +318,7 @@ class Shell:
         if call.output is None:
             self._print(call.write(envelope))
         else:
-            self._save(call, envelope, Path(call.output))
+            self._save(call, envelope, call.output)
         if envelope.warnings:
             self._warn(envelope.warnings)
         if call.is_verbose:
@@ -329,12 +328,14 @@ class Shell:
         self.tell(error_of(envelope))
         return code_row("EXECUTION_ERROR").exit_code
 
-    def _save(self, call: PreparedCall, envelope: ResponseEnvelope[Any], file: Path) -> None:
+    def _save(self, call: PreparedCall, envelope: ResponseEnvelope[Any], file: str) -> None:
         """Write a result to a file, and say so: bytes as they are, everything else as it would have been printed."""
+        from pathlib import Path  # which takes its time to load, as below
+
         found = binary_data(envelope, call.spec)
         data = call.write(envelope) + b"\n" if found is None else found
-        file.write_bytes(data)
-        print(f"{file}: {len(data)} bytes", file=self._messages)
+        Path(file).write_bytes(data)
+        print(f"{Path(file)}: {len(data)} bytes", file=self._messages)
 
     def _warn(self, warnings: Iterable[ResultWarning]) -> None:
         """A line for each change made to a result, and for each place where it is not what was promised."""
@@ -343,8 +344,8 @@ class Shell:
             print(f"warning: {printable(warning.sentence)}{times}", file=self._messages)
 
     def _print(self, text: bytes) -> None:
-        """One line for a program, several for a person at a terminal."""
-        indent = 2 if self._out.isatty() else None
+        """One line for a program; for a person at a terminal several, where one would be long."""
+        indent = 2 if len(text) > _LINE and self._out.isatty() else None
         try:
             print((text if indent is None else msgspec.json.format(text, indent=indent)).decode(), file=self._out)
         except UnicodeEncodeError:  # Its encoding lacks a character that JSON can name.
@@ -356,16 +357,28 @@ class Shell:
         """Say what went wrong, and give its exit code."""
         self._clear_line()
         told = error if isinstance(error, CallError) else CallError("ABORTED", "interrupted")
-        print(f"{told.code}: {printable(told.message)}", file=self._messages)
+        print(f"{safe_code(told.code)}: {printable(told.message)}", file=self._messages)
         return told.row.exit_code
 
 
-def _check_output(file: Path, spec: OperationSpec) -> None:
+def _check_detached(words: Words) -> None:
+    """Refuse what is said about a result that is not waited for."""
+    given = {*words.options, *(["--timeout"] if words.timeout is not None else [])}
+    for name in ("--output", "--format", "--timeout", "--request"):
+        if name in given:
+            raise wrong(
+                f"--detach waits for no result: leave out {name}; `enfold tasks wait` takes a timeout and a format"
+            )
+
+
+def _check_output(file: str, spec: OperationSpec) -> None:
     """Refuse a file that cannot take the result, before the operation is run."""
+    from pathlib import Path
+
     if spec.type is OperationType.SUBSCRIPTION:
         raise wrong(f"--output takes one result, and {spec.id} gives a stream of them")
     try:
-        file.open("ab").close()
+        Path(file).open("ab").close()
     except OSError as error:
         raise wrong(f"{file} cannot be written: {error.strerror}") from None
 
@@ -389,22 +402,19 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
 
 def _encoded(block: Any) -> str | None:
     """The base64 text of a content block that has one."""
+    from enfold.content import AudioContent, EmbeddedResource, ImageContent
+
     if isinstance(block, EmbeddedResource):
         return block.resource.get("blob")
     return block.data if isinstance(block, ImageContent | AudioContent) else None
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would obey: a stranger's words may hold escapes and line breaks."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else " " if char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def _opened(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:
     """The files that references name, read below the root; without a root nothing is opened."""
     if root is None:
         return list(references)
+    from pathlib import Path
+
     from enfold.provenance import opened_artifact
 
     try:

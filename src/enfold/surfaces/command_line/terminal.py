@@ -10,10 +10,9 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any, Final, TextIO
 
-from enfold.mcp.asking import MissingCapability, Question
+from enfold.log import printable
 from enfold.operation import LogMessage, Progress
-
-__all__ = ["ProgressLine", "TerminalPeer", "is_terminal"]
+from enfold.operation.asking import MissingCapability, Question
 
 WIDTH: Final = 24  # characters of the bar
 PATIENCE: Final = 0.5  # seconds in which nobody wonders whether something happens
@@ -49,9 +48,9 @@ class TerminalPeer:
         """What the person says: a form filled in, or that they do not want to (the end of the input)."""
         if method != "elicitation/create":
             raise MissingCapability((method.partition("/")[0],))
-        self._say(f"{_plain(params.get('message', ''))}\n")
+        self._write(f"{printable(str(params.get('message', '')))}\n")
         if params.get("mode") == "url":
-            self._say(f"  {_plain(params.get('url', ''))}\n")
+            self._write(f"  {printable(str(params.get('url', '')))}\n")
             agreed = self._field("done", {"type": "boolean"}, is_required=True)
             return {"action": "accept" if agreed else "decline"}
         return self._form(params.get("requestedSchema"))
@@ -72,7 +71,7 @@ class TerminalPeer:
         """The value of one field; what does not fit is asked for again."""
         part = part if isinstance(part, Mapping) else {}
         while True:
-            self._say(f"  {_plain(part.get('title') or name)}{_hint(part)}: ")
+            self._write(f"  {printable(str(part.get('title') or name))}{_hint(part)}: ")
             line = self._stdin.readline()
             if not line:
                 raise EOFError
@@ -84,9 +83,9 @@ class TerminalPeer:
             try:
                 return _read(text, part)
             except ValueError as error:
-                self._say(f"  {error}\n")
+                self._write(f"  {error}\n")
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._messages.write(text)
         self._messages.flush()
 
@@ -101,7 +100,7 @@ def _hint(part: Mapping[str, Any]) -> str:
     kinds = part.get("enum") or ("y/n" if part.get("type") == "boolean" else part.get("type"))
     shown = "/".join(map(str, kinds)) if isinstance(kinds, list) else kinds
     default = f", {part['default']}" if "default" in part else ""
-    return f" ({_plain(shown)}{_plain(default)})" if shown else ""
+    return f" ({printable(str(shown))}{printable(default)})" if shown else ""
 
 
 def _read(text: str, part: Mapping[str, Any]) -> Any:
@@ -122,11 +121,6 @@ def _read(text: str, part: Mapping[str, Any]) -> Any:
     return text
 
 
-def _plain(text: Any) -> str:
-    """A stranger's words without what a terminal would obey."""
-    return "".join(character if character.isprintable() else " " for character in str(text))
-
-
 class ProgressLine:
     """One line at a terminal that is written over and over, and lines above it that stay; elsewhere nothing is shown."""
 
@@ -145,7 +139,7 @@ class ProgressLine:
 
     def show(self, told: Progress) -> None:
         """Draw how far a call is: a bar, where it says how far there is to go."""
-        words = _plain(told.message or "")
+        words = printable(told.message or "")
         if told.total:
             done = min(max(told.progress / told.total, 0.0), 1.0)
             bar = "#" * round(done * WIDTH)
@@ -160,7 +154,7 @@ class ProgressLine:
             with self._lock:
                 shown = self._shown
                 self._draw("")
-                self._messages.write(f"{_plain(text)}\n")
+                self._messages.write(f"{printable(text)}\n")
                 self._draw(shown)
 
     def clear(self) -> None:
@@ -194,7 +188,7 @@ class ProgressLine:
                 return
             with self._lock:
                 if not self._is_told:
-                    self._draw(f"{sign} {_plain(what)}  {monotonic() - start:.0f} s")
+                    self._draw(f"{sign} {printable(what)}  {monotonic() - start:.0f} s")
 
     def _draw(self, words: str) -> None:
         """Put the words in the place of those that are there; a line that is too long would not go away again."""

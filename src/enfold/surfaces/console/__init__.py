@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,10 +13,9 @@ import msgspec
 
 from enfold.surfaces.asgi.messages import Header, Headers
 
-__all__ = ["Console", "Page", "wants_page"]
+__all__ = ["Console", "Page"]
 
 FOLDER: Final = Path(__file__).parent / "static"
-PREFIX: Final = "/console/"
 PARENTS: Final = ("/docs", "/redoc")  # where users of other frameworks look for a page
 
 _TYPES: Final = {".html": b"text/html", ".css": b"text/css", ".js": b"text/javascript"}
@@ -26,9 +26,14 @@ _POLICY: Final = (
 _SAFE: Final[tuple[Header, ...]] = (
     (b"content-security-policy", _POLICY),
     (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
 )
+# A file is in a folder with the name of all their content: a browser need not ask for it again. Without that folder,
+# or in that of another release, it is there as well, for a page that was opened before the server was renewed.
+_FILE: Final = re.compile(r"/console/(?:([0-9a-f]{16})/)?([a-z]+\.[a-z]+)")
+_LOOK_AGAIN: Final = (b"cache-control", b"no-cache")
+_FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -40,39 +45,43 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Console:
-    """The files of the console, each read when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._pages: dict[str, Page] = {}
+    """The files of the console, read when one is first asked for."""
 
     def page(self, path: str, root: str, headers: Headers) -> Page | None:
         """What is at a path of a server that is mounted at `root`; None where that is nothing of the console."""
         if path in ("", *PARENTS):
             return Page(headers=[(b"location", f"{root}/".encode())], status=307)
-        name = "index.html" if path == "/" else path.removeprefix(PREFIX)
-        if path != "/" and not (path.startswith(PREFIX) and name in _names()):
+        asked = _FILE.fullmatch(path)
+        if path != "/" and asked is None:
             return None
-        page = self._pages.get(name)
+        release, name = ("", "index.html") if asked is None else asked.groups()
+        page = _files().get(name)  # a path cannot leave the folder, because it is compared and never joined
         if page is None:
-            page = self._pages[name] = _read(FOLDER / name)
+            return None
         is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
-        return Page(b"", page.headers, 304) if is_known else page
-
-
-def wants_page(accept: bytes | None) -> bool:
-    """Whether who asks is a browser; a program that takes anything gets JSON."""
-    return accept is not None and b"text/html" in accept.lower()
+        age = _FOREVER if release == _release() else _LOOK_AGAIN
+        return Page(b"" if is_known else page.body, [*page.headers, age], 304 if is_known else 200)
 
 
 @cache
-def _names() -> frozenset[str]:
-    """The files that there are: a path cannot leave the folder, because it is compared and never joined."""
-    return frozenset(file.name for file in FOLDER.iterdir() if file.suffix in _TYPES)
+def _files() -> dict[str, Page]:
+    return {name: _page(name, body) for name, body in _contents().items()}
 
 
-def _read(file: Path) -> Page:
-    body = file.read_bytes()
-    kind = (b"content-type", _TYPES[file.suffix] + b"; charset=utf-8")
+@cache
+def _contents() -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(FOLDER.iterdir()) if file.suffix in _TYPES}
+
+
+@cache
+def _release() -> str:
+    return hashlib.sha256(b"\0".join(_contents().values())).hexdigest()[:16]
+
+
+def _page(name: str, body: bytes) -> Page:
+    vary = [(b"vary", b"accept")] if name == "index.html" else []
+    if name == "index.html":
+        body = body.replace(b'"console/', f'"console/{_release()}/'.encode())
+    kind = (b"content-type", _TYPES[Path(name).suffix] + b"; charset=utf-8")
     etag = (b"etag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode())
-    vary = [(b"vary", b"accept")] if file.name == "index.html" else []
     return Page(body, [kind, etag, *vary, *_SAFE])

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.formats import Format
-from enfold.observing import NOBODY, OK, CallRecord
-from enfold.operation import Identity, OperationSpec, Origin, RecordedRun, new_request_id
+from enfold.observing.call_record import NOBODY, OK, CallRecord
+from enfold.operation import Identity, OperationSpec, Origin, new_request_id
 
-__all__ = ["FunctionAnswer", "FunctionRequest", "RequestBody", "id_header", "record_of"]
+if TYPE_CHECKING:
+    from enfold.observing.observers import Observers
+    from enfold.observing.spans import Trace
+    from enfold.operation.plugged_in import RecordedRun
 
 
 class RequestBody(Protocol):
@@ -70,10 +73,19 @@ def id_header(request: FunctionRequest) -> tuple[bytes, bytes]:
     return b"x-request-id", request.known_id().encode()
 
 
-def record_of(request: FunctionRequest, surface: str, began: float, response_bytes: int | None) -> CallRecord:
-    """A call that has ended; it began at `began` of `time.perf_counter()`."""
+def tell_end(
+    observers: Observers,
+    request: FunctionRequest,
+    surface: str,
+    began: float,
+    trace: Trace | None,
+    answer: FunctionAnswer | None,
+) -> None:
+    """Tell the observers of a request that has ended, unless it got a page; `began` is of `time.perf_counter()`."""
     operation, identity, warnings = request.operation, request.identity, request.warnings
-    return CallRecord(
+    if (operation is None and request.code == OK) or request.method == "OPTIONS":
+        return
+    record = CallRecord(
         time.time(),
         surface,
         "" if operation is None else operation.id,
@@ -86,6 +98,12 @@ def record_of(request: FunctionRequest, surface: str, began: float, response_byt
         len(warnings),
         warnings[0].code if warnings else None,
         request.size,
-        response_bytes,
+        request.sent if answer is None else len(answer.body),
         request.items,
     )
+    outcome = None
+    if trace is not None:
+        from enfold.observing.conventions import http_outcome  # where somebody traces
+
+        outcome = http_outcome(request.method, record, None if answer is None else answer.status)
+    observers.tell(record, trace, outcome)

@@ -13,8 +13,6 @@ from enfold.reserved import is_reserved
 from enfold.runtime import PreparedOperation
 from enfold.surfaces.query_string import QueryReader, query_reader
 
-__all__ = ["PREFIX", "Route", "Routes", "methods_of"]
-
 PREFIX: Final = "/functions/"
 
 
@@ -78,5 +76,5 @@ class Routes:
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:
-    """What changes something is posted; what only reads can also be got."""
+    """The HTTP methods of an operation: GET only where it does not change anything."""
     return ("POST", "OPTIONS") if spec.type is OperationType.MUTATION else ("GET", "HEAD", "POST", "OPTIONS")

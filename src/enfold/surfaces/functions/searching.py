@@ -8,10 +8,6 @@ from enfold.finding import Finder, Found
 from enfold.operation import Context
 from enfold.registry import OperationRegistry, Registry
 
-__all__ = ["PATH", "search_registry"]
-
-PATH = "/operations"
-
 
 def search_registry(registry: Registry) -> Registry:
     """A registry with one operation, `operations`, which searches the other."""

@@ -5,7 +5,6 @@ HTTP and CGI are two ways to carry the request and the answer; their few differe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -14,23 +13,28 @@ import msgspec
 
 from enfold.access import check_access, may_list
 from enfold.envelope import LocalResponseMeta, ResponseEnvelope, error_of
-from enfold.errors import CallError, safe_code
+from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import find_format
-from enfold.identities.challenges import scopes_of
-from enfold.observing import NOBODY, code_of
-from enfold.operation import Context, OperationSpec, RecordedRun
-from enfold.operation.repeats import checked_key
+from enfold.observing.call_record import NOBODY, code_of
+from enfold.operation import Context, OperationSpec
 from enfold.registry import Registry
 from enfold.surfaces import reading
-from enfold.surfaces.failures import RefusedError, error_headers, status_of, too_large, with_prefix
+from enfold.surfaces.failures import (
+    check_length,
+    error_headers,
+    not_acceptable,
+    not_allowed,
+    status_of,
+    unsupported_body,
+    with_prefix,
+)
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
 from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
 
 if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
     from enfold.provenance import Recorder
-
-__all__ = ["ASKING", "Dialect", "FunctionSettings", "Functions", "not_acceptable", "not_allowed"]
 
 # Headers by which a request asks for more than its answer, or says more than what it is. Nearly all have none of them.
 ASKING: Final = frozenset(
@@ -49,12 +53,12 @@ ASKING: Final = frozenset(
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
 
 
-_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")
-_MOST_DIGITS: Final = 15  # of a number that a client could mean
+_IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_LONGEST_REQUEST_ID: Final = 128
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """Where two carriers of the same request and answer differ."""
+    """What differs between HTTP and CGI, which carry the same requests and answers."""
 
     adapter: str  # the name of the surface in provenance
     prefix: str  # before the words of a handler that failed, in formats that have no place for a code
@@ -102,7 +106,8 @@ class Functions:
         """Take the id that the caller gave to the request, and the format that they want their answer in."""
         headers = request.headers
         given = headers.get(b"x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):  # it can go into every log and header
+        # What is made of these characters alone can go into every log and header.
+        if given and len(given) <= _LONGEST_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
             request.request_id = given.decode()
         if request.query or b"enfold-format" in headers:
             self._choose_format(request)
@@ -129,10 +134,6 @@ class Functions:
     @property
     def has_operations(self) -> bool:
         return len(self._registry) > 0
-
-    def scopes(self) -> list[str]:
-        """The scopes that operations ask for."""
-        return scopes_of(self._registry.list())
 
     @property
     def surfaces(self) -> Mapping[str, str]:
@@ -182,14 +183,20 @@ class Functions:
         try:
             text = encode(request.format.write(envelope, route.spec))
         except UNWRITABLE as error:
-            raise unwritable(error) from error
+            raise unwritable(envelope.data, error) from error
         if not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None:
             return FunctionAnswer(text)
         return _answer_with_notes(text, envelope, request)
 
     def written(self, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
-        """The answer that holds a result, as a call would have it."""
-        return _answer_with_notes(encode_result(request.format.write(envelope, request.operation)), envelope, request)
+        """The answer that holds the result of a task, as a call would have it."""
+        answer = _answer_with_notes(
+            encode_result(request.format.write(envelope, request.operation), envelope.data), envelope, request
+        )
+        if envelope.provenance is None or request.run_header():
+            return answer
+        run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
+        return msgspec.structs.replace(answer, headers=[*answer.headers, run_id])
 
     async def arguments(self, route: Route, request: FunctionRequest) -> dict[str, Any]:
         """The arguments in the body, or in the query string."""
@@ -221,10 +228,10 @@ class Functions:
         if key is None:
             return None
         if self._dialect.runs_in_place:
-            details = {"argument": "Idempotency-Key", "reason": "unknown", "expected": None}
-            raise CallError(
-                "VALIDATION_ERROR", "Idempotency-Key needs a server that stays: nothing is kept here", details
-            )
+            message = "Idempotency-Key needs a server that stays: nothing is kept here"
+            raise invalid_argument("Idempotency-Key", "unknown", None, message)
+        from enfold.operation.repeats import checked_key
+
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
     async def object_in(self, request: FunctionRequest) -> dict[str, Any]:
@@ -242,14 +249,12 @@ class Functions:
         headers = request.headers
         kind = headers.get(b"content-type")
         if kind is None and None not in self._body_types and _has_body(headers):
-            raise _unsupported("A body needs a Content-Type: application/json")
+            raise unsupported_body("A body needs a Content-Type: application/json")
         if kind is not None and not reading.is_json(kind):
-            raise _unsupported("The body must be application/json")
+            raise unsupported_body()
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-            raise _unsupported("The body must not be compressed")
-        length = headers.get(b"content-length", b"0")
-        if len(length) > _MOST_DIGITS or (length.isdigit() and int(length) > self._settings.max_body):
-            raise too_large(self._settings.max_body)
+            raise unsupported_body("The body must not be compressed")
+        check_length(headers, self._settings.max_body)
 
     def _recording(self, spec: OperationSpec, request: FunctionRequest, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -268,7 +273,7 @@ class Functions:
 
         given, context = await self.arguments(route, request), self.context(route, request)
         collected = await collect(self._registry, route.spec.id, given, context)
-        text = encode_result(request.format.write(collected.envelope, route.spec))
+        text = encode_result(request.format.write(collected.envelope, route.spec), collected.envelope.data)
         answer = _answer_with_notes(text, collected.envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
@@ -297,9 +302,9 @@ class Functions:
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
             request.code, request.warnings = code_of(envelope), envelope.warnings
-            return FunctionAnswer(encode_result(asked.answer(envelope)), headers=request.run_header())
+            return FunctionAnswer(encode_result(asked.write(envelope), envelope.data), headers=request.run_header())
         except CallError as error:
-            return self.failure(request, error, asked.refusal(error))
+            return self.failure(request, error, asked.write_error(error))
 
     # other answers
 
@@ -338,9 +343,8 @@ class Functions:
         if request.request_id is None:
             request.request_id = error.request_id  # our log has the rest of the story under this one
         status = status_of(error, request.operation, has_identity=request.identity is not None)
-        headers = [(name.encode(), value.encode()) for name, value in error_headers(error, status)]
         text = self.failure_text(request, error) if wire is None else encode_failure(wire)
-        return FunctionAnswer(text, status, [*headers, *request.run_header()])
+        return FunctionAnswer(text, status, [*error_headers(error, status), *request.run_header()])
 
     def failure_text(self, request: FunctionRequest, error: CallError) -> bytes:
         request.code = safe_code(error.code)
@@ -368,20 +372,5 @@ def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: Fu
     return FunctionAnswer(text, 200, headers)
 
 
-def not_allowed(method: str, methods: tuple[str, ...]) -> RefusedError:
-    allow = ", ".join(methods)
-    details = {"reason": "method", "expected": allow}
-    return RefusedError(405, f"The method {method[:20]} is not allowed here: use {allow}", details, [("allow", allow)])
-
-
-def not_acceptable(offered: str) -> RefusedError:
-    details = {"reason": "accept", "expected": offered}
-    return RefusedError(406, f"The answer is {offered}, which Accept does not allow", details)
-
-
 def _has_body(headers: Mapping[bytes, bytes]) -> bool:
     return b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-
-
-def _unsupported(message: str) -> RefusedError:
-    return RefusedError(415, message, {"reason": "content_type", "expected": "application/json"})

@@ -13,43 +13,44 @@ import msgspec
 from enfold.access import check_access
 from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT
-from enfold.identities.challenges import WELL_KNOWN, challenge, metadata_url, protected_resource
-from enfold.identities.tokens import Door, Verifier, no_identity, refused_token
+from enfold.identities.challenges import WELL_KNOWN
+from enfold.identities.tokens import Verifier, no_identity
 from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.observing import OK, Trace
-from enfold.observing.conventions import http_outcome, http_span
+from enfold.observing.conventions import http_span
 from enfold.operation import Context, Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
+from enfold.surfaces.asgi.entrance import Entrance
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.messages import ASGIApp, Headers, Receive, Scope, Send, header_table, respond
-from enfold.surfaces.console import Console, Page, wants_page
-from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, record_of
-from enfold.surfaces.functions.routes import PREFIX, Route
-from enfold.surfaces.functions.service import (
-    ASKING,
-    NO_STORE,
-    Dialect,
-    Functions,
-    FunctionSettings,
-    not_acceptable,
-    not_allowed,
+from enfold.surfaces.asgi.lifespan import close_websocket, run_lifespan
+from enfold.surfaces.asgi.messages import (
+    JSON,
+    ASGIApp,
+    Headers,
+    Receive,
+    Scope,
+    Send,
+    header_table,
+    origin_of,
+    respond,
 )
-from enfold.surfaces.http.lifespan import run_lifespan
-from enfold.surfaces.http.mounts import PAGES, Mount, below, close_websocket, in_order, mount_of, own_path, with_headers
+from enfold.surfaces.console import Console, Page
+from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
+from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
+from enfold.surfaces.functions.routes import PREFIX, Route
+from enfold.surfaces.functions.service import ASKING, NO_STORE, Dialect, Functions, FunctionSettings
+from enfold.surfaces.http.mounts import PAGES, Mount, below, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
 
 if TYPE_CHECKING:
+    from enfold.observing.spans import Trace
     from enfold.provenance import Recorder
     from enfold.surfaces.http.task_pages import TaskPages
     from enfold.tasks import Tasks
 
-__all__ = ["HTTPApp", "to_http"]
-
-MAX_BODY: Final = 8 * 1024 * 1024
 HEARTBEAT: Final = 15.0
 
 _DIALECT: Final = Dialect(
@@ -91,16 +92,17 @@ def to_http(
     `console` is the page for people at `/`.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
+    tasks = None if tasks is None else tasks.told_by(served)
     settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
     if tokens is not None:
         registry.reserved.close_to_strangers()
     functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
-    is_closed = tokens is not None and not allow_anonymous
-    public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if is_closed else None
+    entrance = Entrance(registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous)
+    public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if entrance.is_closed else None
     page = Console() if console else None
-    carrying = Carrying(tokens, in_order(mounts or {}), max_body, body_timeout, heartbeat, page, tasks)
-    return HTTPApp(functions, public, carrying, Hosts(allowed_hosts, allowed_origins))
+    carrying = Carrying(in_order(mounts or {}), body_timeout, heartbeat, page, tasks)
+    return HTTPApp(functions, public, carrying, entrance)
 
 
 def _surfaces(mounts: Mapping[str, ASGIApp]) -> dict[str, str]:
@@ -112,9 +114,7 @@ def _surfaces(mounts: Mapping[str, ASGIApp]) -> dict[str, str]:
 class Carrying(msgspec.Struct, frozen=True):
     """What the operator chose about how requests come and answers go."""
 
-    tokens: Verifier | None
     mounts: tuple[Mount, ...]
-    max_body: int
     body_timeout: float
     heartbeat: float
     console: Console | None
@@ -124,13 +124,14 @@ class Carrying(msgspec.Struct, frozen=True):
 class HTTPApp:
     """A registry over HTTP. It lives as long as its server; `stop` ends the streams, so that the server can end."""
 
-    def __init__(self, functions: Functions, public: Functions | None, carrying: Carrying, hosts: Hosts) -> None:
+    def __init__(self, functions: Functions, public: Functions | None, carrying: Carrying, entrance: Entrance) -> None:
         self._functions = functions
         self._carrying = carrying
-        self._hosts = hosts
+        self._entrance = entrance
+        self._hosts = entrance.hosts
         self._body_timeout = carrying.body_timeout
         self._format = functions.format
-        self._door = None if carrying.tokens is None else Door(carrying.tokens)
+        self._door = entrance.door
         self._public = public  # what callers without a token get, where one is needed
         self._streams: set[SubscriptionStream] = set()
         self._is_stopping = False
@@ -143,7 +144,7 @@ class HTTPApp:
         if path not in self._functions.routes.known or scope["type"] != "http":
             if scope["type"] == "lifespan":
                 apps = [app for _, app in self._carrying.mounts]
-                await run_lifespan(scope, receive, send, apps, self._functions.lifetime, self.stop)
+                await run_lifespan(scope, receive, send, self._functions.lifetime, self.stop, apps)
                 return
             mount = mount_of(self._carrying.mounts, scope)
             if mount is not None:
@@ -173,12 +174,13 @@ class HTTPApp:
         exchange.begin()
         try:
             hosts = self._hosts
-            if headers.get(b"host") not in hosts.passed or hosts.has_origins or (asks and b"origin" in headers):
-                self._admit(exchange, headers)
+            if headers.get(b"host") not in hosts.passed or b"origin" in headers:
+                exchange.extra_headers = hosts.admit(scope, headers)
             if asks or query:
                 self._functions.read_wishes(request)
-                if b"authorization" in headers:
-                    await self._identify(exchange, request)
+                if self._door is not None and b"authorization" in headers:
+                    given = headers[b"authorization"].decode("latin-1")
+                    request.identity = await self._door.enter(given, scope.get("client"))
             if self._public is not None and b"authorization" not in headers:
                 answer = await self._answer_stranger(exchange, request, self._public)
             else:
@@ -196,21 +198,16 @@ class HTTPApp:
                 own = _OWN_IDS % next(_numbers) if given is None else given.encode()
                 if began and given is None:
                     request.request_id = own.decode()
-                start, body = exchange.messages(answer.body, answer.status, [(b"x-request-id", own), *answer.headers])
-                await send(start)
-                await send(body)
+                body = answer.body
+                head = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", own)]
+                if answer.headers or exchange.extra_headers:
+                    head += [*answer.headers, *exchange.extra_headers]
+                await send({"type": "http.response.start", "status": answer.status, "headers": head})
+                await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
         finally:
             if began:
                 observers.running -= 1
-                # A page is no call; a request that was refused is told of.
-                if (request.operation is not None or request.code != OK) and request.method != "OPTIONS":
-                    record = record_of(request, "http", began, request.sent if answer is None else len(answer.body))
-                    if trace is not None:
-                        trace.end(
-                            record, http_outcome(request.method, record, None if answer is None else answer.status)
-                        )
-                    if observers.end is not None:
-                        observers.end(record)
+                tell_end(observers, request, "http", began, trace, answer)
         if failed is not None and not isinstance(failed, Exception) and ended is None:
             raise failed  # the client has its answer; whoever runs us has to know
         failed = None  # it knows this frame: together they would keep the input until the collector comes
@@ -239,7 +236,9 @@ class HTTPApp:
             return self._options(exchange, request, route.methods)
         if route.prepared.is_stream:
             return self._follow(exchange, request, route)
-        if self._tasks is not None and route.spec.durable != "never":
+        if self._tasks is not None and (
+            route.spec.durable != "never" or (route.origin.kind == "mcp" and b"prefer" in request.headers)
+        ):
             return self._tasks.call(functions, route, request, exchange.scope.get("root_path", ""))
         return functions.call(route, request)
 
@@ -258,22 +257,6 @@ class HTTPApp:
             if request.operation is None and request.path not in ("/healthz", "/readyz"):
                 raise no_identity() from None
             raise
-
-    def _admit(self, exchange: Exchange, headers: Headers) -> None:
-        """Refuse a request that names another host, or comes from a page of another origin."""
-        refused = self._hosts.refusal(exchange.scope, headers)
-        if refused is not None:
-            raise CallError("ACCESS_DENIED", refused.sentence, {"reason": refused.reason})
-        exchange.extra_headers = self._hosts.cors_headers(headers)
-
-    async def _identify(self, exchange: Exchange, request: FunctionRequest) -> None:
-        """Establish who calls; a token that stands for nobody is refused even where none is needed."""
-        header = request.headers.get(b"authorization")
-        if header is None or self._door is None:
-            return
-        request.identity = await self._door.enter(header.decode("latin-1"), exchange.scope.get("client"))
-        if request.identity is None:
-            raise refused_token()
 
     def _failure(
         self, exchange: Exchange, request: FunctionRequest, error: BaseException, ended: Ended | None
@@ -294,7 +277,10 @@ class HTTPApp:
             request.code = safe_code(error.code)
             raise error
         answer = self._functions.failure(request, error)
-        return answer if answer.status != 401 or self._door is None else self._with_challenge(answer, exchange, request)
+        if answer.status != 401 or self._door is None:
+            return answer
+        headers = self._entrance.with_challenge(answer.headers, exchange.scope, request.headers)
+        return msgspec.structs.replace(answer, headers=headers)
 
     # streams
 
@@ -319,7 +305,8 @@ class HTTPApp:
         self._streams.add(stream)
         self._observers.streams += 1
         try:
-            await stream.run(items)
+            with self._entrance.while_admitted(request.headers, request.identity, exchange.refuse):
+                await stream.run(items)
         finally:
             self._observers.streams -= 1
             self._streams.discard(stream)
@@ -328,15 +315,18 @@ class HTTPApp:
     # pages
 
     async def _page(self, exchange: Exchange, request: FunctionRequest, functions: Functions) -> FunctionAnswer | None:
+        tasks = self._tasks if request.path.startswith("/tasks") else None
+        if tasks is not None and functions is self._public:
+            raise no_identity()
         if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
-            return FunctionAnswer(msgspec.json.encode(self._metadata(exchange, request)), 200, [NO_STORE])
-        if self._tasks is not None and request.path.startswith("/tasks"):
-            return await self._task_page(self._tasks, exchange, request, functions)
-        if self._carrying.console is not None and request.method in ("GET", "HEAD"):
+            resource = request.path.removeprefix(WELL_KNOWN) or "/"
+            document = self._entrance.metadata(exchange.scope, request.headers, resource)
+            return FunctionAnswer(document, 200, [NO_STORE])
+        if tasks is None and self._carrying.console is not None and request.method in ("GET", "HEAD"):
             page = self._carrying.console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
             if page is not None:
                 return await self._console_page(page, exchange, request)
-        methods = PAGES.get(request.path)
+        methods = PAGES.get(request.path) if tasks is None else tasks.methods(request.path)
         if methods is None:
             raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
         if request.method not in methods:
@@ -344,6 +334,8 @@ class HTTPApp:
         if request.method == "OPTIONS":
             await self._options(exchange, request, methods)
             return None
+        if tasks is not None:
+            return await self._task_page(tasks, exchange, request, functions)
         if request.path == "/healthz":
             return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
@@ -359,20 +351,8 @@ class HTTPApp:
         self, tasks: TaskPages, exchange: Exchange, request: FunctionRequest, functions: Functions
     ) -> FunctionAnswer | None:
         """The answer to a request below `/tasks`, or the stream of what becomes of one task."""
-        from enfold.surfaces.http.task_pages import task_methods  # as above
-
-        if functions is self._public:
-            raise no_identity()
-        methods = task_methods(request.path)
-        if methods is None:
-            raise CallError("OPERATION_NOT_FOUND", f"There is nothing at {request.path[:200]}")
-        if request.method not in methods:
-            raise not_allowed(request.method, methods)
-        if request.method == "OPTIONS":
-            await self._options(exchange, request, methods)
-            return None
         accept = request.headers.get(b"accept", b"")
-        if "DELETE" not in methods or request.method != "GET" or b"text/event-stream" not in accept:
+        if not tasks.has_stream(request) or b"text/event-stream" not in accept:
             return await tasks.answer(functions, request)
         context = Context(identity=request.identity)
         await self._stream(exchange, request, context, "text/event-stream", tasks.follow(request))
@@ -380,36 +360,19 @@ class HTTPApp:
 
     async def _console_page(self, page: Page, exchange: Exchange, request: FunctionRequest) -> FunctionAnswer | None:
         """A file of the console; a program that asks at the root for no page is told where everything is."""
-        if request.path == "/" and not wants_page(request.headers.get(b"accept")):
-            if self._public is not None and request.identity is None:
-                raise no_identity()
+        if request.path == "/" and not reading.prefers_page(request.headers.get(b"accept", b"")):
             return FunctionAnswer(msgspec.json.encode(self._addresses(exchange, request)), 200, [NO_STORE, _VARY])
         exchange.is_started = True
         headers = [*page.headers, *exchange.extra_headers, id_header(request)]
-        await respond(exchange.send, page.status, b"" if request.method == "HEAD" else page.body, headers)
+        await respond(exchange.send, page.status, page.body, headers, is_head=request.method == "HEAD")
         return None
 
     def _addresses(self, exchange: Exchange, request: FunctionRequest) -> dict[str, str]:
-        base = f"{_origin(exchange, request)}{exchange.scope.get('root_path', '')}/"
-        named = self._functions.surfaces
+        """Where everything is; a stranger at a closed door is told only what is the same at every server."""
+        base = f"{origin_of(exchange.scope, request.headers)}{exchange.scope.get('root_path', '')}/"
+        is_stranger = self._public is not None and request.identity is None
+        named = _surfaces({}) if is_stranger else self._functions.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
-
-    def _metadata(self, exchange: Exchange, request: FunctionRequest) -> dict[str, Any]:
-        """Who gives tokens for what is at the path below the well-known one (RFC 9728)."""
-        resource = f"{_origin(exchange, request)}{request.path.removeprefix(WELL_KNOWN) or '/'}"
-        issuers = [] if self._door is None else self._door.issuers
-        return protected_resource(resource, issuers=issuers, scopes=self._functions.scopes())
-
-    def _with_challenge(self, answer: FunctionAnswer, exchange: Exchange, request: FunctionRequest) -> FunctionAnswer:
-        """A refusal that says where to read who gives tokens, and which scopes there are."""
-        is_wrong = b"error=" in dict(answer.headers).get(b"www-authenticate", b"")
-        told = challenge(
-            "invalid_token" if is_wrong else None,
-            scope=self._functions.scopes(),
-            resource_metadata=metadata_url(_origin(exchange, request)),
-        )
-        others = [header for header in answer.headers if header[0] != b"www-authenticate"]
-        return msgspec.structs.replace(answer, headers=[*others, (b"www-authenticate", told.encode())])
 
     async def _options(self, exchange: Exchange, request: FunctionRequest, methods: tuple[str, ...]) -> None:
         allow = (b"allow", ", ".join(methods).encode())
@@ -429,10 +392,11 @@ class HTTPApp:
         request = FunctionRequest(method, scope["path"], b"", headers, exchange, self._format)
         try:
             hosts = self._hosts
-            if hosts.has_origins or b"origin" in headers or headers.get(b"host") not in hosts.passed:
-                self._admit(exchange, headers)
-            if b"authorization" in headers:
-                await self._identify(exchange, request)
+            if headers.get(b"host") not in hosts.passed or b"origin" in headers:
+                exchange.extra_headers = hosts.admit(scope, headers)
+            if self._door is not None and b"authorization" in headers:
+                given = headers[b"authorization"].decode("latin-1")
+                request.identity = await self._door.enter(given, scope.get("client"))
         except CallError as error:
             await self._refuse_mounted(exchange, request, error, receive)
             return
@@ -441,7 +405,9 @@ class HTTPApp:
             return
         if exchange.extra_headers:
             send = with_headers(send, exchange.extra_headers)
-        await app(below(prefix, scope, request.identity, is_closed=self._public is not None), receive, send)
+        verifier = None if self._door is None else self._door.verifier
+        told = below(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
+        await app(told, receive, send)
 
     async def _refuse_mounted(
         self, exchange: Exchange, request: FunctionRequest, error: CallError, receive: Receive
@@ -450,7 +416,10 @@ class HTTPApp:
             await close_websocket(receive, exchange.send)
             return
         answer = self._functions.failure(request, error)
-        await exchange.answer(answer.body, answer.status, [id_header(request), *answer.headers])
+        scope = exchange.scope
+        told = self._entrance.with_challenge(answer.headers, scope, request.headers, scope["path"])
+        headers = [JSON, id_header(request), *told, *exchange.extra_headers]
+        await respond(exchange.send, answer.status, answer.body, headers, is_head=request.method == "HEAD")
         self._observers.refused("http", error.code, request_id=request.known_id())
 
 
@@ -467,12 +436,6 @@ def _is_call(path: str, method: str) -> bool:
 
 _VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
-
-
-def _origin(exchange: Exchange, request: FunctionRequest) -> str:
-    """Where the client sees us; the host has been checked."""
-    host = request.headers.get(b"host", b"localhost").decode("latin-1")
-    return f"{exchange.scope.get('scheme', 'http')}://{host}"
 
 
 _OWN_IDS: Final = b"%s%%x" % new_request_id()[:24].encode()

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from enfold.identities.challenges import WELL_KNOWN
+from enfold.identities.tokens import Verifier
 from enfold.operation import Identity
-from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, ASGIApp, Header, Receive, Scope, Send
-
-__all__ = ["PAGES", "Mount", "below", "close_websocket", "in_order", "mount_of", "own_path", "with_headers"]
+from enfold.surfaces.asgi.messages import ABOVE, IDENTITY, IS_CLOSED, VERIFIER, ASGIApp, Header, Scope, Send
 
 Mount: TypeAlias = tuple[str, ASGIApp]
 
@@ -52,16 +51,15 @@ def _is_ours(path: str) -> bool:
     return path.startswith(OWN_PREFIXES) or path in PAGES
 
 
-def below(prefix: str, scope: Scope, identity: Identity | None, *, is_closed: bool) -> Scope:
+def below(prefix: str, scope: Scope, identity: Identity | None, verifier: Verifier | None, *, is_closed: bool) -> Scope:
     """The scope as a mounted app sees it: its own root, who calls, and whether nobody comes in without an identity."""
-    root = scope.get("root_path", "") + prefix
-    return {**scope, "root_path": root, IDENTITY: identity, IS_CLOSED: is_closed}
+    root = scope.get("root_path", "")
+    mounted = {"root_path": root + prefix, ABOVE: scope.get(ABOVE, root)}
+    return {**scope, **mounted, IDENTITY: identity, VERIFIER: verifier, IS_CLOSED: is_closed}
 
 
 def with_headers(send: Send, headers: Sequence[Header]) -> Send:
     """A way out that adds headers to whatever answer goes through it."""
-    if not headers:
-        return send
 
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -69,8 +67,3 @@ def with_headers(send: Send, headers: Sequence[Header]) -> Send:
         await send(message)
 
     return send_with_headers
-
-
-async def close_websocket(receive: Receive, send: Send) -> None:
-    await receive()
-    await send({"type": "websocket.close", "code": 1008})

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from enfold.access import may_list
-from enfold.operation import AccessControl, Identity
+from enfold.operation import Identity
+from enfold.reserved import READERS
 from enfold.source_states import SourceState, SourceTable
 from enfold.surfaces.functions.request import FunctionAnswer
 from enfold.surfaces.functions.service import NO_STORE
-
-__all__ = ["may_read_reasons", "readiness"]
-
-READERS: Final = AccessControl(required_scopes=("enfold:read",))
 
 
 def readiness(sources: SourceTable, *, is_stopping: bool, tells_why: bool) -> FunctionAnswer:

@@ -11,13 +11,12 @@ import msgspec
 
 from enfold.envelope import HTTPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
+from enfold.identities.tokens import refused_token
 from enfold.operation import Context
 from enfold.surfaces.asgi.exchange import Exchange
 from enfold.surfaces.functions.request import FunctionRequest, id_header
 from enfold.surfaces.functions.service import Functions
 from enfold.surfaces.writing import encode_result
-
-__all__ = ["Envelopes", "SubscriptionStream"]
 
 RETRY_MS: Final = 2_000
 # How long an error may take to be answered with its own status; after that the headers are sent.
@@ -69,6 +68,13 @@ FRAMINGS: Final = {
 }
 
 
+# How a stream is ended from here, and what its client is told.
+_ENDED: Final[dict[str, Callable[[], CallError]]] = {
+    "stopped": lambda: CallError("UNAVAILABLE", "The server is shutting down"),
+    "refused": refused_token,
+}
+
+
 class SubscriptionStream:
     """One stream on its way to one client."""
 
@@ -102,9 +108,10 @@ class SubscriptionStream:
         except CallError as error:
             await self._fail(error, ticking)
         except asyncio.CancelledError:
-            if self._exchange.ended != "stopped" or self._exchange.end() is None:
+            told = _ENDED.get(self._exchange.ended or "")
+            if told is None or self._exchange.end() is None:
                 raise
-            await self._fail(CallError("UNAVAILABLE", "The server is shutting down"), ticking)
+            await self._fail(told(), ticking)
         except OSError:
             pass  # some servers say so when a client has gone; what the handler raises comes as a CallError
         finally:
@@ -128,7 +135,7 @@ class SubscriptionStream:
         is_resumable = operation is not None and operation.resumable
         async for envelope in items:
             event_id = self._take_event_id(envelope) if is_resumable else None
-            text = encode_result(request.format.write(envelope, operation))
+            text = encode_result(request.format.write(envelope, operation), envelope.data)
             await self._put(self._framing.item(text, event_id))
             self.items += 1
         await self._put(self._framing.complete, more=False)

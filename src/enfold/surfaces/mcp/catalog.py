@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import UnionType
-from typing import Any, Final, Literal, TypeAlias, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
-from enfold.envelope import ContentBlock
+from enfold.content import ContentBlock
 from enfold.formats import Format, find_format
-from enfold.formats.wrapper_schemas import around, with_references
-from enfold.mcp.headers import Mirror, mirrors_of
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
 from enfold.mcp.offers import facts_of, kind_of
 from enfold.mcp.revisions import Revision
@@ -20,12 +18,12 @@ from enfold.operation import Operation, OperationSpec, OperationType, legal_name
 from enfold.registry import Registry
 from enfold.reserved import RESERVED
 from enfold.runtime import PreparedOperation
-from enfold.schema.advertised import Advertising, first_sentence
-from enfold.schema.packing import Packing
-from enfold.selection.defaults import narrowed
+from enfold.schema.keywords import with_references
 from enfold.surfaces.mcp.resource_uris import Addresses
 
-__all__ = ["Catalog", "Lists", "Prompt", "Resource", "Tool", "ToolNames"]
+if TYPE_CHECKING:
+    from enfold.mcp.headers import Mirror
+    from enfold.schema.packing import Packing
 
 ToolNames: TypeAlias = Literal["safe", "id"]
 Lists: TypeAlias = dict[str, list[tuple[OperationSpec, Callable[..., Any] | None]]]
@@ -55,7 +53,7 @@ class Catalog:
         # An operation without a handler is not there for a caller.
         tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
         shown = Shown()
-        self._tool = partial(Tool, format=format, registry=registry, shown=shown)
+        self._tool = partial(MCPTool, format=format, registry=registry, shown=shown)
         self.tools = [self._tool(operation, names[operation.spec.id]) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
         found = [Resource(spec, names[spec.id]) for spec in specs if kind_of(spec) == "resource"]
@@ -67,25 +65,25 @@ class Catalog:
         self._prompts = _by_name_and_id(self.prompts)
         self.addresses = shown.addresses = Addresses(found)
 
-    def tool(self, name: object) -> Tool | None:
+    def tool(self, name: object) -> MCPTool | None:
         """The tool of a name or an id; where a user's has the same name as one of ours, it is the user's."""
         if not isinstance(name, str):
             return None
         return self._tools.get(name) or (self._reserved_by_name.get(name) if name.startswith(RESERVED) else None)
 
-    def tools_in(self, namespace: str) -> list[Tool]:
+    def tools_in(self, namespace: str) -> list[MCPTool]:
         ids = {spec.id for spec in self._registry.list(namespace=namespace)}
         return [tool for tool in (*self.tools, *self.reserved_tools) if tool.id in ids]
 
     @cached_property
-    def reserved_tools(self) -> list[Tool]:
+    def reserved_tools(self) -> list[MCPTool]:
         """The operations of the namespace `enfold`, which are listed only to whoever asks for them."""
         names = tool_names(self._registry)
         ids = [spec.id for spec in self._registry.list(namespace=RESERVED) if spec.meta.get("tool", True)]
         return [self._tool(self._registry.get(each), each if self._names_ids else names[each]) for each in ids]
 
     @cached_property
-    def _reserved_by_name(self) -> dict[str, Tool]:
+    def _reserved_by_name(self) -> dict[str, MCPTool]:
         return _by_name_and_id(self.reserved_tools)
 
     def prompt(self, name: object) -> Prompt | None:
@@ -105,18 +103,16 @@ class Catalog:
         return self._updates.get(resource.spec.namespace)
 
     def lists(self) -> Lists:
-        """What each list is made of, to see which of them a change has touched."""
-        return _lists(self._operations)
+        """What each list is made of, to see which of them a change has touched.
 
-
-def _lists(operations: Iterable[Operation]) -> Lists:
-    """An operation that was made anew has another handler, whatever its spec."""
-    lists: Lists = {"tools": [], "prompts": [], "resources": []}
-    for operation in operations:
-        own = lists.get(f"{kind_of(operation.spec)}s")
-        if own is not None:
-            own.append((operation.spec, operation.handler))
-    return lists
+        An operation that was made anew has another handler, whatever its spec.
+        """
+        lists: Lists = {"tools": [], "prompts": [], "resources": []}
+        for operation in self._operations:
+            own = lists.get(f"{kind_of(operation.spec)}s")
+            if own is not None:
+                own.append((operation.spec, operation.handler))
+        return lists
 
 
 def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
@@ -132,31 +128,39 @@ class Shown:
     """How the schemas of a catalog are shown; its tools share it, for they share definitions."""
 
     def __init__(self) -> None:
-        advertising = Advertising()
-        portable, useful, loosened = advertising.portable, advertising.useful, advertising.loosened
-        self._whole = Packing(portable)
-        self._useful = Packing(lambda schema: portable(useful(schema)))
-        self._short = Packing(lambda schema: portable(useful(schema, short=True)))
-        self._loose = Packing(loosened)
         self.addresses: Addresses | None = None  # of the pages that tools name
-        self._loose_in_short = Packing(lambda schema: useful(loosened(schema), short=True))
 
     def input(self, spec: OperationSpec) -> dict[str, Any]:
         """The input schema of an operation; that of another server's tool goes on with all it says."""
-        packing = self._short if is_short(spec) else self._whole if _is_imported(spec) else self._useful
+        packing = self._packings["short" if is_short(spec) else "whole" if _is_imported(spec) else "useful"]
         return packing.packed(spec.input_schema)
 
     def output(self, schema: dict[str, Any]) -> dict[str, Any]:
         """The schema of what is written around a result."""
-        return self._whole.packed(schema)
+        return self._packings["whole"].packed(schema)
 
     def loose_output(self, spec: OperationSpec) -> OperationSpec:
         """The spec with as much as is promised of an upstream's answers."""
-        packing = self._loose_in_short if is_short(spec) else self._loose
+        packing = self._packings["loose in short" if is_short(spec) else "loose"]
         return spec.replace(output_schema=packing.packed(spec.output_schema, LARGEST_DEFINITIONS))
 
+    @cached_property
+    def _packings(self) -> dict[str, Packing]:
+        from enfold.schema.advertised import Advertising  # with the first list: a start does without
+        from enfold.schema.packing import Packing  # likewise
 
-class Tool:
+        advertising = Advertising()
+        portable, useful, loosened = advertising.portable, advertising.useful, advertising.loosened
+        return {
+            "whole": Packing(portable),
+            "useful": Packing(lambda schema: portable(useful(schema))),
+            "short": Packing(lambda schema: portable(useful(schema, short=True))),
+            "loose": Packing(loosened),
+            "loose in short": Packing(lambda schema: useful(loosened(schema), short=True)),
+        }
+
+
+class MCPTool:
     """An operation as a tool."""
 
     def __init__(self, operation: Operation, name: str, format: str, registry: Registry, shown: Shown) -> None:
@@ -197,7 +201,9 @@ class Tool:
     @cached_property
     def mirrors(self) -> tuple[Mirror, ...]:
         """The arguments that HTTP headers repeat."""
-        return mirrors_of(self.spec.input_schema)
+        from enfold.mcp.headers import mirrors_of  # over HTTP alone
+
+        return mirrors_of(self.spec.input_schema) or ()
 
     @cached_property
     def output_schema(self) -> dict[str, Any] | None:
@@ -211,10 +217,14 @@ class Tool:
         is_advertised = facts_of(self.spec).get("advertise_output", self.spec.meta.get("advertise_output", True))
         if not is_advertised or not self.has_structure:
             return None
+        from enfold.selection.defaults import narrowed  # with the first list
+
         spec = narrowed(self.spec)
         if self.is_imported:
             own = self.own_output_schema
             if own is not None and spec is not self.spec:  # what is left of it, as the other server wraps it
+                from enfold.formats.wrapper_schemas import around  # with the first list
+
                 return around("result", spec.output_schema)
             return own or spec.output_schema or None
         if self._gives_content:
@@ -237,7 +247,7 @@ class Tool:
         return facts_of(self.spec).get("outputSchema")
 
     def output_schema_for(self, revision: Revision) -> dict[str, Any] | None:
-        """The same, as far as the client's revision allows: until 2025-11-25 its root is an object."""
+        """The output schema as far as the client's revision allows one: until 2025-11-25 its root is an object."""
         schema = self.output_schema
         if schema is None or not revision.has_structure or revision.is_text_alone:
             return None
@@ -247,6 +257,8 @@ class Tool:
         """What a client was told about the data of a result; of an upstream's answers no more than the type of their root."""
         if self.output_schema_for(revision) is None:
             return None
+        from enfold.selection.defaults import narrowed  # with the first list, or the first call that promises something
+
         schema = narrowed(self.spec).output_schema
         return {"type": schema["type"]} if _is_of_a_document(self.spec) and "type" in schema else schema
 
@@ -269,6 +281,8 @@ class Tool:
 
     @cached_property
     def _listed(self) -> Listed:
+        from enfold.schema.advertised import first_sentence  # with the first list
+
         spec, facts = self.spec, facts_of(self.spec)
         listed: Listed = {"name": self.name}
         if spec.title:

@@ -10,8 +10,6 @@ from msgspec import UNSET, UnsetType
 from enfold.mcp.json_rpc import SUBSCRIPTION_KEY, RequestId, notification
 from enfold.surfaces.mcp.catalog import Lists
 
-__all__ = ["KINDS", "ChangeListener", "Changes"]
-
 KINDS: Final = frozenset({"tools", "prompts", "resources"})
 
 
@@ -70,9 +68,9 @@ class Changes:
         """Something was registered or removed, perhaps by another thread; it is told soon, and many changes as one."""
         if self._listeners and not self._is_telling:
             self._is_telling = True
-            self.schedule(self._tell)
+            self.schedule(self._send_changes)
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         self._is_telling = False
         before, self._told = self._told, self._read_lists()
         for kind in [kind for kind, specs in self._told.items() if specs != before[kind]]:

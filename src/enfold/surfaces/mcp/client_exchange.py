@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.mcp.asking import InputRequired, Question
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
     CLIENT_KEY,
@@ -21,14 +20,16 @@ from enfold.mcp.json_rpc import (
     RequestId,
     notification,
 )
-from enfold.mcp.levels import LEVELS, place_of
+from enfold.mcp.levels import LEVELS, urgency_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
-from enfold.observing import OK
-from enfold.operation import Context, Identity, LogMessage, Operation, Progress, RecordedRun
+from enfold.observing.call_record import OK
+from enfold.operation import Context, Identity, LogMessage, Operation, Progress
+from enfold.operation.asking import InputRequired, Question
 from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.client_forms import Forms
 
-__all__ = ["Caller", "Channel", "ClientExchange", "check_level", "read_caller"]
+if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
 
 
 class Caller(msgspec.Struct, eq=False):
@@ -36,11 +37,10 @@ class Caller(msgspec.Struct, eq=False):
 
     revision: Revision = LATEST_HANDSHAKE
     capabilities: dict[str, Any] = {}
-    identity: Identity | None = None
     log_level: str | None = "info"
 
 
-def read_caller(meta: dict[str, Any], identity: Identity | None, forms: Forms | None = None) -> Caller:
+def read_caller(meta: dict[str, Any], forms: Forms | None = None) -> Caller:
     """What a stateless request says about its client; one that leaves out what it must say is refused."""
     version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
     if not isinstance(version, str) or not isinstance(capabilities, dict):
@@ -51,7 +51,7 @@ def read_caller(meta: dict[str, Any], identity: Identity | None, forms: Forms | 
         raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
     level = meta.get(LOG_LEVEL_KEY)
     spoken = revision if forms is None else forms.revision_for(revision, meta.get(CLIENT_KEY))
-    return Caller(spoken, capabilities, identity, None if level is None else check_level(level))
+    return Caller(spoken, capabilities, None if level is None else check_level(level))
 
 
 def check_level(level: object) -> str:
@@ -81,6 +81,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     params: dict[str, Any]
     meta: dict[str, Any]
     caller: Caller
+    identity: Identity | None  # of this request: another one of the session may come with a token of other rights
     channel: Channel
     changes: Changes
     headers: dict[bytes, bytes] | None = None  # of the HTTP request that it came in
@@ -110,7 +111,7 @@ class ClientExchange(msgspec.Struct, eq=False):
 
     @property
     def log_level(self) -> str | None:
-        """From which level on the client wants log messages; none at all where it has not said."""
+        """From which level on the client wants log messages; the servers behind a gateway are asked for no others."""
         return self.caller.log_level
 
     @property
@@ -140,8 +141,8 @@ class ClientExchange(msgspec.Struct, eq=False):
         self.channel.send(notification("notifications/progress", params))
 
     def _tell_log(self, told: LogMessage) -> None:
-        wanted, place = self.caller.log_level, place_of(told.level)
-        if wanted is None or place < place_of(wanted):
+        wanted, place = self.caller.log_level, urgency_of(told.level)
+        if wanted is None or place < urgency_of(wanted):
             return
         params = {"level": LEVELS[place], "logger": self.subject, "data": _log_data(told)}
         self.channel.send(notification("notifications/message", params))

@@ -12,8 +12,6 @@ import msgspec
 
 from enfold.mcp.revisions import Revision
 
-__all__ = ["FORMS", "Form", "Forms", "read_forms"]
-
 Form: TypeAlias = Literal["text", "both"]
 
 # Clients that are known to give their models text and structure side by side.

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 from enfold.mcp.json_rpc import encode
-from enfold.surfaces.mcp.kept import Kept
-
-__all__ = ["EventStream", "Put", "event_place"]
+from enfold.operation import Identity
+from enfold.surfaces.mcp.kept import KeptStreams
 
 Put: TypeAlias = Callable[[bytes], Awaitable[None]]
 
@@ -27,10 +26,14 @@ _COMMENT: Final = b":\n\n"
 class EventStream:
     """Messages in their order; a stream that is kept can be taken up again after any of its events."""
 
-    def __init__(self, kept: Kept | None = None, owner: str = "") -> None:
-        """`kept` counts what is kept of the owner's streams; without it nothing is kept that has been sent."""
+    def __init__(self, kept: KeptStreams | None = None, owner: str = "", identity: Identity | None = None) -> None:
+        """`kept` counts what is kept of the owner's streams; without it nothing is kept that has been sent.
+
+        `identity` is who asked for what is on it, with the rights of their request.
+        """
         self.id = os.urandom(8).hex()
         self.owner = owner
+        self.identity = identity
         self._kept = kept
         self._has_ids = kept is not None
         self._events: deque[bytes] = deque()
@@ -57,15 +60,19 @@ class EventStream:
         self._is_ended = is_last
 
     def end(self) -> None:
-        """There is no more to say."""
+        """End the stream after the events that wait."""
         self._is_ended = True
         self._wake.set()
 
     def let_go(self) -> None:
-        """Send the connection home; the client comes back with the last event it saw."""
+        """Close the connection of a stream that is kept; the client reconnects with the id of the last event it saw."""
         if self._kept is not None:
-            self._carrier += 1
-            self._wake.set()
+            self.close_connection()
+
+    def close_connection(self) -> None:
+        """Close the connection that carries the stream; the stream itself goes on."""
+        self._carrier += 1
+        self._wake.set()
 
     def release(self) -> None:
         """Keep nothing any more that has been sent, or nothing at all where no connection carries the stream."""

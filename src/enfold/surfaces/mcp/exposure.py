@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -11,12 +10,9 @@ import msgspec
 from enfold.operation import OperationSpec
 
 if TYPE_CHECKING:
-    from enfold.surfaces.mcp.catalog import Tool
-
-__all__ = ["DEFAULT_BUDGET", "PREFIX", "Expose", "Exposure", "Mode", "read_exposure"]
+    from enfold.surfaces.mcp.catalog import MCPTool
 
 Mode: TypeAlias = Literal["all", "search", "auto"]
-Expose: TypeAlias = Mode | Mapping[str, Mode]  # for the whole surface, or by namespace; that of "" is of all others
 
 PREFIX: Final = "enfold_"  # of the tools that search, where a user's own tool has the name of one of them
 DEFAULT_BUDGET: Final = 10_000  # tokens that a list may cost before `auto` puts a search in its place
@@ -25,7 +21,7 @@ DEFAULT_BUDGET: Final = 10_000  # tokens that a list may cost before `auto` puts
 class Exposure(msgspec.Struct, frozen=True):
     """What the operator chose for each namespace, and which operations are listed whatever they chose."""
 
-    by_namespace: dict[str, Mode]
+    by_namespace: dict[str, Mode]  # that of "" is of all others
     pinned: tuple[str, ...]
     budget: int
 
@@ -34,7 +30,7 @@ class Exposure(msgspec.Struct, frozen=True):
         """Whether every tool is listed, so that nobody has to search."""
         return set(self.by_namespace.values()) == {"all"}
 
-    def shown(self, tools: list[Tool], cost: Callable[[Tool], int]) -> list[Tool]:
+    def shown(self, tools: list[MCPTool], cost: Callable[[MCPTool], int]) -> list[MCPTool]:
         """The tools of a list, of which `cost` tells what each costs; fewer than there are means that one may search."""
         modes = [self._mode(tool) for tool in tools]
         if "auto" in modes:
@@ -42,7 +38,9 @@ class Exposure(msgspec.Struct, frozen=True):
             modes = [("all" if fits else "search") if mode == "auto" else mode for mode in modes]
         return [tool for tool, mode in zip(tools, modes, strict=True) if mode == "all"]
 
-    def _mode(self, tool: Tool) -> Mode:
+    def _mode(self, tool: MCPTool) -> Mode:
+        from fnmatch import fnmatchcase  # where not all are listed
+
         names = (tool.id, tool.spec.name, tool.name)
         if any(fnmatchcase(name, pattern) for pattern in self.pinned for name in names):
             return "all"

@@ -17,8 +17,6 @@ from enfold.surfaces.mcp.resource_uris import with_prefix, without_prefix
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Following", "Release"]
-
 Release: TypeAlias = Callable[[], None]
 
 BEGINNING: Final = 5.0  # seconds that a client waits for the source to begin, before it is told that we follow
@@ -71,7 +69,7 @@ class Following:
                 await self._carry_once(uri, operation_id, prefix, begun)
             except CallError as error:
                 if not begun.is_set():
-                    _tell(uri, error)
+                    _log_failure(uri, error)
             begun.set()
             await asyncio.sleep(wait)
 
@@ -117,5 +115,5 @@ def _changed(change: ResponseEnvelope[Any], followed: str) -> str:
     return uri if isinstance(uri, str) else followed
 
 
-def _tell(uri: str, error: CallError) -> None:
+def _log_failure(uri: str, error: CallError) -> None:
     Log("enfold.mcp").warning("%s cannot be followed: %s", uri, error.message)

@@ -7,28 +7,39 @@ from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, Final
 
-from enfold.identities.tokens import Verifier
+from enfold.access import grants_all_of
+from enfold.errors import CallError
+from enfold.identities.challenges import WELL_KNOWN
+from enfold.identities.tokens import Verifier, no_identity
 from enfold.introspection import introduce
 from enfold.log import Log
-from enfold.mcp.json_rpc import HEADER_MISMATCH, INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, encode, error_message
+from enfold.mcp.json_rpc import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ProtocolError,
+    encode,
+    error_message,
+)
 from enfold.operation import Identity, Policy
 from enfold.registry import Registry
+from enfold.surfaces.asgi.entrance import Entrance
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Presence
 from enfold.surfaces.asgi.hosts import Hosts
-from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, JSON, Receive, Scope, Send, respond
-from enfold.surfaces.mcp.authorization import Authorization
-from enfold.surfaces.mcp.changes import KINDS, ChangeListener
+from enfold.surfaces.asgi.lifespan import answer_other
+from enfold.surfaces.asgi.messages import IDENTITY, IS_CLOSED, JSON, Headers, Receive, Scope, Send, respond
+from enfold.surfaces.failures import MAX_BODY, error_headers, not_acceptable, not_allowed, status_of
+from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.event_stream import event_place
 from enfold.surfaces.mcp.mcp_service import MCPSettings
-from enfold.surfaces.mcp.post import Headers, Post, SharedByPosts
-from enfold.surfaces.mcp.public import PublicServer
-from enfold.surfaces.mcp.reply import EVENTS, HTTPReply, RefusalError
-from enfold.surfaces.mcp.server import MCPServer
+from enfold.surfaces.mcp.post import STATUSES, Post, SharedByPosts
+from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
+from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession
-
-__all__ = ["MCPApp", "to_mcp"]
-
-MAX_BODY: Final = 8 * 1024 * 1024
+from enfold.surfaces.mcp.tool_results import ERROR_KEY
 
 _log: Final = Log("enfold.mcp")
 
@@ -45,33 +56,38 @@ def to_mcp(
     expose_errors: bool = True,
     **settings: Any,
 ) -> MCPApp:
-    """Serve a registry as an ASGI app; `settings` are the fields of `Settings`.
+    """Serve a registry as an ASGI app; `settings` are the fields of `MCPSettings`.
 
     With `tokens` every caller needs one, but for operations that are public; `allow_anonymous` opens what has no rules.
     `authorization_servers` are where tokens come from, `allowed_hosts` the names this server goes by (the loopback and
     its own address if none are given), `allowed_origins` whose pages may call.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
+    if settings.get("tasks") is not None:
+        settings["tasks"] = settings["tasks"].told_by(served)
     introduce(registry, {"mcp": "mcp"}, settings.get("recorder"))
-    shared = SharedByPosts(MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None), max_body)
-    servers = tuple(authorization_servers)
-    authorization = Authorization(registry, tokens, servers, allow_anonymous=allow_anonymous)
-    return MCPApp(shared, authorization, Hosts(allowed_hosts, allowed_origins))
+    server = MCPServer(served, MCPSettings(**settings), has_identities=tokens is not None)
+    hosts = Hosts(allowed_hosts, allowed_origins)
+    entrance = Entrance(
+        registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
+    )
+    return MCPApp(SharedByPosts(server, entrance, max_body))
 
 
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
-    def __init__(self, shared: SharedByPosts, authorization: Authorization, hosts: Hosts) -> None:
+    def __init__(self, shared: SharedByPosts) -> None:
         self._shared = shared
-        self._authorization = authorization
-        self._hosts = hosts
+        self._entrance = shared.entrance
+        self._hosts = shared.entrance.hosts
+        self._door = shared.entrance.door
         self._observers = shared.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every MCP message over HTTP comes this way."""
         if scope["type"] != "http":
-            await self._answer_other(scope, receive, send)
+            await answer_other(scope, receive, send, self._shared.server.registry.lifetime, self.stop)
             return
         lines = scope["headers"]
         headers: Headers = dict(lines)
@@ -79,30 +95,25 @@ class MCPApp:
         shared, identity = self._shared, scope.get(IDENTITY)
         is_mounted = IDENTITY in scope  # then its host and origin have been looked at
         try:
-            is_known = is_mounted or (b"origin" not in headers and headers.get(b"host") in self._hosts.passed)
-            if not is_known or len(headers) != len(lines):
-                self._check(scope, headers)
-            if scope["method"] == "GET" and self._authorization.is_metadata(scope):
-                await respond(send, 200, self._authorization.metadata(scope, headers), [JSON])
-                return
-            if self._authorization.has_door or scope.get(IS_CLOSED):
-                identity = await self._authorization.identify(scope, headers)
-                if identity is None and self._authorization.is_closed(scope):
-                    shared = self._for_strangers(scope, headers)
+            if len(headers) != len(lines):
+                _check_twins(lines)
+            if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
+                self._hosts.check(scope, headers)
+            if self._door is not None or scope.get(IS_CLOSED):
+                if self._door is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
+                    await self._tell_who_gives_tokens(scope, headers, send)
+                    return
+                if self._door is not None and identity is None and b"authorization" in headers:
+                    identity = await self._door.enter(headers[b"authorization"].decode("latin-1"), scope.get("client"))
+                if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
+                    shared = self._public_or_401()
             if scope["method"] != "POST":
-                await self._answer(shared, scope["method"], headers, identity, receive, send)
+                await self._answer(shared, scope, headers, identity, receive, send)
                 return
-            post = Post(shared, headers, send, identity, reply, scope.get("client"))
+            post = Post(shared, headers, send, identity, reply, scope)
             await post.run(Presence(receive, BODY_TIMEOUT))
-        except RefusalError as refusal:
-            if shared is not self._shared and refusal.status in (404, 405):
-                is_told = refusal.is_told
-                refusal = self._authorization.challenge(scope, headers)  # a token may find it
-                refusal.is_told = is_told
-            await respond(send, refusal.status, refusal.body, refusal.headers)
-            if not refusal.is_told:
-                code, caller = _CODES.get(refusal.status, "VALIDATION_ERROR"), None if identity is None else identity.id
-                self._observers.refused("mcp", code, caller=caller)
+        except (ProtocolError, CallError) as refused:
+            await self._refuse(refused, scope, headers, send, identity, is_stranger=shared is not self._shared)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("The answer failed", error=fault)
@@ -129,13 +140,45 @@ class MCPApp:
     @cached_property
     def _public(self) -> SharedByPosts:
         server = self._shared.server
-        return SharedByPosts(PublicServer(server.registry.public(), server.settings), self._shared.max_body)
+        public = PublicServer(server.registry.public(), server.settings)
+        return SharedByPosts(public, self._entrance, self._shared.max_body)
 
-    def _for_strangers(self, scope: Scope, headers: Headers) -> SharedByPosts:
-        """What callers without a token get where one is needed: what is public, if anything is."""
+    def _public_or_401(self) -> SharedByPosts:
+        """The public operations, for a caller without a token where one is needed; 401 if there are none."""
         if not len(self._public.server.registry):
-            raise self._authorization.challenge(scope, headers)
+            raise no_identity()
         return self._public
+
+    async def _tell_who_gives_tokens(self, scope: Scope, headers: Headers, send: Send) -> None:
+        resource = scope["path"].partition(WELL_KNOWN)[2]
+        document = self._entrance.metadata(scope, headers, resource, name="Enfold MCP server")
+        await respond(send, 200, document, [JSON])
+
+    async def _refuse(
+        self,
+        error: ProtocolError | CallError,
+        scope: Scope,
+        headers: Headers,
+        send: Send,
+        identity: Identity | None,
+        *,
+        is_stranger: bool,
+    ) -> None:
+        """Answer what is refused as HTTP has it, and tell the observers, unless they know of it."""
+        is_told = isinstance(error, NotPublicError) and error.is_told
+        status = status_of_refusal(error, identity)
+        if is_stranger and status in (404, 405):  # a token may find it
+            error, status = no_identity(), 401
+        own = self._entrance.with_challenge(
+            [JSON, *(error_headers(error, status) if isinstance(error, CallError) else ())],
+            scope,
+            headers,
+            scope["path"],
+        )
+        await respond(send, status, encode(_refusal(error)), own, is_head=scope["method"] == "HEAD")
+        if not is_told:
+            code = error.code if isinstance(error, CallError) else code_of_protocol(error)
+            self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
     def resource_updated(self, uri: str) -> None:
         """Tell the clients that follow a resource that it has changed; any thread may."""
@@ -143,112 +186,116 @@ class MCPApp:
             changes = shared.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
 
-    async def _answer_other(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The server's life, from its start to its end; a websocket is refused."""
-        while scope["type"] == "lifespan":
-            message = await receive()
-            lifetime = self._shared.server.registry.lifetime
-            if message["type"] == "lifespan.startup":
-                await lifetime.start()
-            else:
-                self.stop()
-                await lifetime.stop()
-            await send({"type": f"{message['type']}.complete"})
-            if message["type"] == "lifespan.shutdown":
-                return
-        await receive()
-        await send({"type": "websocket.close", "code": 1008})
-
     async def _answer(
         self,
         shared: SharedByPosts,
-        method: str,
+        scope: Scope,
         headers: Headers,
         identity: Identity | None,
         receive: Receive,
         send: Send,
     ) -> None:
         """Anything but a message: a stream of news, the end of a session."""
+        method = scope["method"]
         if method == "GET":
-            await self._get(shared.server, _session(shared, headers, identity), headers, receive, send)
+            session, carried = _session(shared, method, headers, identity), HTTPReply(send)
+            if EVENTS not in headers.get(b"accept", b""):
+                raise not_acceptable("text/event-stream")
+            with Presence(receive, has_body=False), shared.while_admitted(scope, headers, identity, carried.end_stream):
+                await self._get(shared.server, session, identity, headers, carried)
         elif method == "DELETE":
-            shared.sessions.close(_session(shared, headers, identity))
+            shared.sessions.close(_session(shared, method, headers, identity))
             await respond(send, 204)
         else:
-            raise RefusalError(405, headers=[(b"allow", b"GET, POST, DELETE")])
-
-    def _check(self, scope: Scope, headers: Headers) -> None:
-        if len(headers) != len(scope["headers"]):
-            _check_twins(scope["headers"])
-        # Whoever mounts us has looked at the host and the origin.
-        refused = None if IDENTITY in scope else self._hosts.refusal(scope, headers)
-        if refused is not None:
-            raise RefusalError(403, ProtocolError(INVALID_REQUEST, refused.sentence))
+            raise not_allowed(method, ("GET", "POST", "DELETE"))
 
     # GET: the stream of what belongs to no request, or one that is taken up again
 
     async def _get(
-        self, server: MCPServer, session: HTTPSession, headers: Headers, receive: Receive, send: Send
+        self, server: MCPServer, session: HTTPSession, identity: Identity | None, headers: Headers, reply: HTTPReply
     ) -> None:
-        if EVENTS not in headers.get(b"accept", b""):
-            raise RefusalError(406, ProtocolError(INVALID_REQUEST, "A GET is answered with text/event-stream"))
         place = event_place(headers.get(b"last-event-id", b""))
         stream = None if place is None else session.streams.get(place[0])
-        if stream is not None and stream.is_lost:  # it was too much to keep
-            stream = None
-        with Presence(receive, has_body=False):
-            if stream is not None and place is not None:
-                await HTTPReply(send).carry(stream, place[1])
-            else:
-                await self._tell_news(server, session, send)
+        if stream is not None and (stream.is_lost or not _may_read(identity, stream.identity)):
+            stream = None  # it was too much to keep, or is the answer to a token that allowed more
+        if stream is not None and place is not None:
+            await reply.carry(stream, place[1])
+        else:
+            await self._tell_news(server, session, identity, reply)
 
-    async def _tell_news(self, server: MCPServer, session: HTTPSession, send: Send) -> None:
-        stream = session.new_stream()
+    async def _tell_news(
+        self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
+    ) -> None:
+        stream = session.new_stream(identity)
         if session.news is not None:
             session.news.end()  # the newest connection gets the news
         session.news = stream
-        changes = server.changes
-        changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = changes.listen(_listener(session, server))
+        server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+        stop = server.tell_changes(session, identity, session.tell)
         try:
-            await HTTPReply(send).carry(stream)
+            await reply.carry(stream)
         finally:
             stop()
             if session.news is stream:
                 session.news = None
 
 
-def _session(shared: SharedByPosts, headers: Headers, identity: Identity | None) -> HTTPSession:
+def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
+    return identity is None or asked is None or grants_all_of(identity, asked)
+
+
+def _session(shared: SharedByPosts, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
     session_id = headers.get(b"mcp-session-id")
     if session_id is None:
-        raise RefusalError(405, headers=[(b"allow", b"POST")])
+        raise not_allowed(method, ("POST",))
     return shared.session(session_id, identity)
 
 
-# What a refusal by HTTP means in our table.
-_CODES: Final = {
-    401: "ACCESS_DENIED",
-    403: "ACCESS_DENIED",
-    404: "OPERATION_NOT_FOUND",
-    408: "TIMEOUT",
-    413: "PAYLOAD_TOO_LARGE",
-    429: "RESOURCE_EXHAUSTED",
-    499: "ABORTED",
-    500: "UNKNOWN_ERROR",
-    503: "UNAVAILABLE",
-    504: "TIMEOUT",
-}
+def status_of_refusal(error: ProtocolError | CallError, identity: Identity | None) -> int:
+    if isinstance(error, ProtocolError):
+        return STATUSES.get(error.code, 400)
+    return status_of(error, None, has_identity=identity is not None)
 
 
-def _listener(session: HTTPSession, server: MCPServer) -> ChangeListener:
-    return ChangeListener(
-        session.tell, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
-    )
+def _refusal(error: ProtocolError | CallError) -> dict[str, Any]:
+    if isinstance(error, ProtocolError):
+        return error_message(error.request_id, error)
+    return error_message(None, ProtocolError(INVALID_REQUEST, error.message))
 
 
 def _check_twins(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Refuse a header that comes twice and must not: who reads the first and who reads the last would disagree."""
     names = [name for name, _ in headers if name.startswith(b"mcp-") or name == b"authorization"]
     if len(set(names)) != len(names):
-        told = "Header mismatch: an Mcp header, or Authorization, comes twice"
-        raise RefusalError(400, ProtocolError(HEADER_MISMATCH, told))
+        raise ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header, or Authorization, comes twice")
+
+
+# --- callers without a token, where one is needed -----------------------------------------------------------------
+
+_UNKNOWN: Final = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
+
+
+class NotPublicError(CallError):
+    """What a caller without a token asked for is not there for them; `is_told`: observers have been told of it already."""
+
+    def __init__(self, *, is_told: bool) -> None:
+        super().__init__("OPERATION_NOT_FOUND", "There is no such thing without a token")
+        self.is_told = is_told
+
+
+class PublicServer(MCPServer):
+    """A server of public operations: what it does not know may be there for somebody who has a token."""
+
+    async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
+        return _known(await super().respond(exchange), is_told=not self.is_quick(exchange.method))
+
+    def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
+        return _known(super().respond_now(exchange))
+
+
+def _known(answer: dict[str, Any], *, is_told: bool = False) -> dict[str, Any]:
+    """The answer, unless it says that there is no such thing; that of an operation that ran names its error."""
+    error = answer.get("error")
+    if error is not None and error["code"] in _UNKNOWN and ERROR_KEY not in (error.get("data") or {}):
+        raise NotPublicError(is_told=is_told)
+    return answer

@@ -9,10 +9,8 @@ from enfold.surfaces.bounds import Bounds
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.event_stream import EventStream
 
-__all__ = ["Kept"]
 
-
-class Kept:
+class KeptStreams:
     """The streams that are kept, by their owners; where there is too much of an owner's, their oldest are released."""
 
     def __init__(self, bounds: Bounds) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from enfold.access import check_access, may_call, may_list
-from enfold.costs import estimate_tokens
 from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, safe_code
+from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import DEFAULT_FORMAT, find_format
 from enfold.log import Log
-from enfold.mcp.asking import META, InputRequired, MissingCapability
 from enfold.mcp.json_rpc import (
     IDEMPOTENCY_KEY,
     INTERNAL_ERROR,
@@ -23,28 +21,27 @@ from enfold.mcp.json_rpc import (
     ProtocolError,
 )
 from enfold.mcp.revisions import Revision
-from enfold.nearest import nearest_id
-from enfold.operation import Context, Identity, OperationSpec, RecordedRun, new_request_id
-from enfold.operation.repeats import checked_key
+from enfold.operation import Context, Identity, OperationSpec, new_request_id
+from enfold.operation.asking import META, InputRequired, MissingCapability
 from enfold.registry import Registry, not_found
 from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.catalog import Catalog, Lists, Prompt, Resource, Tool, ToolNames
-from enfold.surfaces.mcp.changes import Changes
+from enfold.surfaces.mcp.catalog import Catalog, MCPTool, Prompt, Resource, ToolNames
+from enfold.surfaces.mcp.changes import KINDS, ChangeListener, Changes
 from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange
 from enfold.surfaces.mcp.client_forms import read_forms
 from enfold.surfaces.mcp.exposure import DEFAULT_BUDGET, PREFIX, read_exposure
 from enfold.surfaces.mcp.following import Following, Release
+from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.resource_uris import ResourceMatch, with_prefix
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
     from enfold.provenance import Recorder
     from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
 
-__all__ = ["MCPSettings", "Result", "Service", "Session", "protocol_error", "too_many"]
-
 Result: TypeAlias = dict[str, Any]
-T = TypeVar("T", Tool, Resource, Prompt)
+T = TypeVar("T", MCPTool, Resource, Prompt)
 
 MAX_URI: Final = 8_192  # characters
 MAX_REPORTED: Final = 20  # clashes of URIs that are written to the log
@@ -80,6 +77,7 @@ class Session(Caller, eq=False, kw_only=True):
     """A client after its handshake, for as long as its connection or session lasts."""
 
     followed: dict[str, Release] = msgspec.field(default_factory=dict)  # by the URI, how each is let go
+    questions: Questions = msgspec.field(default_factory=Questions)  # that it has not answered yet
     is_over: bool = False
 
     def let_go(self) -> None:
@@ -92,7 +90,7 @@ class Session(Caller, eq=False, kw_only=True):
 class Service:
     """A registry as clients see it."""
 
-    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool) -> None:
+    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
         find_format(settings.format)  # one that is not there is told here
         self.registry = registry = registry.guarded(
             has_identities=has_identities, may_be_mounted=True, is_observed=False
@@ -105,14 +103,14 @@ class Service:
         }
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
         self._search = None if self._exposure.is_all else _search_tools(registry, settings)
-        self._search_tools: list[Tool] = []
+        self._search_tools: list[MCPTool] = []
         self.forms = read_forms(settings.clients)
         self._clashes: list[str] = []
         self._catalog = self._new_catalog()
-        self.changes = Changes(self._lists)
+        self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
         self.following = Following(registry, self.changes.resource_updated)
         # The tools that were called, as they are until the registry changes.
-        self.known_tools: dict[str, Tool] = {}
+        self.known_tools: dict[str, MCPTool] = {}
         registry.watch(self._forget)
         registry.watch(self.changes.lists_changed)
 
@@ -136,17 +134,19 @@ class Service:
         self._search_tools = [] if self._search is None else self._search.tools(catalog)
         return catalog
 
-    def tools_for(self, exchange: ClientExchange) -> list[Tool]:
+    def tools_for(self, exchange: ClientExchange) -> list[MCPTool]:
         """The tools that are listed to a client, as far as it may call them: all, or some and what finds the others."""
         tools = self.catalog.tools
         if self._search is None:
             return tools
-        identity = exchange.caller.identity
+        from enfold.costs import estimate_tokens  # where not all are listed
+
+        identity = exchange.identity
         tools = [tool for tool in tools if may_list(tool.spec.access_control, identity)]
         shown = self._exposure.shown(tools, lambda tool: estimate_tokens(tool.text(exchange.revision)))
         return tools if len(shown) == len(tools) else [*self._search_tools, *shown]
 
-    def search_tool(self, name: object) -> Tool | None:
+    def search_tool(self, name: object) -> MCPTool | None:
         """One of the tools that find and call others, where there are such."""
         return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
 
@@ -154,7 +154,7 @@ class Service:
         """The operation that a call of `call_operation` means."""
         if self._search is None:
             raise not_found(asked["id"])
-        return self._search.target(asked, exchange.caller.identity)
+        return self._search.target(asked, exchange.identity)
 
     @property
     def instructions(self) -> str | None:
@@ -162,9 +162,6 @@ class Service:
         if self.settings.instructions is not None or self._search is None:
             return self.settings.instructions
         return self._search.instructions()
-
-    def _lists(self) -> Lists:
-        return self.catalog.lists()
 
     def capabilities(self) -> Result:
         catalog = self.catalog
@@ -189,7 +186,7 @@ class Service:
     ) -> Result:
         """The page of a list that a client asks for, with only what it may use; `among` is what others may be shown."""
         offers = list(offers)
-        visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.caller.identity)]
+        visible = [offer for offer in offers if may_list(offer.spec.access_control, exchange.identity)]
         rest = _after(visible, exchange.params.get("cursor"))
         page = self._page(rest, exchange.revision)
         result: Result = {name: page}
@@ -201,14 +198,18 @@ class Service:
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
 
     def unknown(
-        self, exchange: ClientExchange, kind: str, name: object, offers: Iterable[Tool | Prompt]
+        self, exchange: ClientExchange, kind: str, name: object, offers: Iterable[MCPTool | Prompt]
     ) -> ProtocolError:
         """What is told of a name that is nobody's, or is hidden from the caller: the same, with the nearest they may use."""
-        identity = exchange.caller.identity
+        if not isinstance(name, str):
+            return ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the name of a {kind}")
+        identity = exchange.identity
         exchange.operation, exchange.code = None, "OPERATION_NOT_FOUND"
-        near = nearest_id(str(name), [each.name for each in offers if may_list(each.spec.access_control, identity)])
+        from enfold.nearest import nearest_id  # for what is not there
+
+        near = nearest_id(name, [each.name for each in offers if may_list(each.spec.access_control, identity)])
         hint = "" if near is None else f". Did you mean {near}?"
-        return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name!s:.200}{hint}")
+        return ProtocolError(INVALID_PARAMS, f"Unknown {kind}: {name:.200}{hint}")
 
     def _page(self, offers: list[T], revision: Revision) -> list[msgspec.Raw]:
         """The first of some offers, as many as one answer may hold."""
@@ -230,9 +231,7 @@ class Service:
         One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
         told how to name the one they mean.
         """
-        found = [
-            place for place in self.catalog.addresses.find(uri) if _is_visible(exchange.caller.identity, place.resource)
-        ]
+        found = [place for place in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, place.resource)]
         if not found:
             exchange.code = "OPERATION_NOT_FOUND"
             code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
@@ -256,7 +255,7 @@ class Service:
 
     def offer(self, exchange: ClientExchange, uri: object) -> Resource | None:
         """The resource or template that is listed to the caller with exactly this URI."""
-        found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.caller.identity, each)]
+        found = [each for each in self.catalog.addresses.listed(uri) if _is_visible(exchange.identity, each)]
         return found[0] if len(found) == 1 else None
 
     def check_subscriptions(self, uris: Collection[str]) -> None:
@@ -266,6 +265,14 @@ class Service:
         if len(uris) > self.settings.bounds.subscriptions:
             raise too_many("subscriptions", self.settings.bounds.subscriptions)
 
+    def tell_changes(
+        self, session: Session, identity: Identity | None, send: Callable[[dict[str, Any]], None]
+    ) -> Callable[[], None]:
+        """Tell a client that made a handshake of every change that it may hear of; the answer ends it."""
+        return self.changes.listen(
+            ChangeListener(send, KINDS, session.followed, may_hear_of=lambda uri: self.may_hear_of(identity, uri))
+        )
+
     async def follow(self, place: ResourceMatch, uri: str) -> Release:
         """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
         operation_id = self.catalog.updates(place.resource)
@@ -274,7 +281,7 @@ class Service:
     # running
 
     def context(self, exchange: ClientExchange, spec: OperationSpec, timeout: float | None = None) -> Context:
-        identity = exchange.caller.identity
+        identity = exchange.identity
         context = Context(identity=identity, timeout=timeout, notify=exchange.notify, meta={META: exchange})
         if IDEMPOTENCY_KEY in exchange.meta:
             context.unused_key = self.key_of(exchange)
@@ -287,9 +294,10 @@ class Service:
         """The key under which the client may repeat the call."""
         key = exchange.meta[IDEMPOTENCY_KEY]
         if not isinstance(key, str):
-            details = {"argument": IDEMPOTENCY_KEY, "reason": "type", "expected": "string"}
-            raise CallError("VALIDATION_ERROR", f"_meta[{IDEMPOTENCY_KEY!r}] must be a string", details)
-        return checked_key(key, exchange.caller.identity, vouched=self.knows_callers)
+            raise invalid_argument(IDEMPOTENCY_KEY, "type", "string", f"_meta[{IDEMPOTENCY_KEY!r}] must be a string")
+        from enfold.operation.repeats import checked_key  # few calls have a key
+
+        return checked_key(key, exchange.identity, vouched=self.knows_callers)
 
     def records(self, exchange: ClientExchange) -> bool:
         """Whether the call may have to be recorded: its caller asks for it, or the operator wants it unasked."""
@@ -323,7 +331,7 @@ class Service:
     def check_access(self, exchange: ClientExchange, spec: OperationSpec, arguments: Mapping[str, Any]) -> None:
         """Refuse a caller who may not run an operation with these arguments."""
         try:
-            check_access(spec, exchange.caller.identity, arguments)
+            check_access(spec, exchange.identity, arguments)
         except CallError as error:
             exchange.code = safe_code(error.code)
             raise protocol_error(error, new_request_id()) from error
@@ -364,8 +372,7 @@ def arguments_of(exchange: ClientExchange) -> Result:
     if arguments is None:
         return {}
     if not isinstance(arguments, dict):
-        details = {"argument": "", "reason": "type", "expected": "object"}
-        raise CallError("VALIDATION_ERROR", "Invalid arguments format: they must be an object", details)
+        raise invalid_argument("", "type", "object", "Invalid arguments format: they must be an object")
     return arguments
 
 

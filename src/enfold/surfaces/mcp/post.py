@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from enfold.errors import CallError
-from enfold.identities.tokens import Client, address_of
+from enfold.identities.tokens import address_of, refused_token
 from enfold.mcp.headers import check_headers
 from enfold.mcp.json_rpc import (
     CAPABILITIES_KEY,
@@ -33,26 +35,26 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
 from enfold.operation import Identity, new_request_id
+from enfold.surfaces.asgi.entrance import Entrance
 from enfold.surfaces.asgi.exchange import Presence, late_body
-from enfold.surfaces.asgi.messages import JSON, Send, respond
+from enfold.surfaces.asgi.messages import IDENTITY, JSON, VERIFIER, Headers, Scope, Send, respond
 from enfold.surfaces.bounds import Bounds
+from enfold.surfaces.failures import check_length, not_acceptable, unsupported_body
 from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange, read_caller
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.mcp_service import protocol_error
-from enfold.surfaces.mcp.reply import EVENTS, HTTPReply, RefusalError
+from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
 from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.sessions import HTTPSession, Sessions
-
-__all__ = ["Headers", "Post", "SharedByPosts"]
-
-Headers: TypeAlias = dict[bytes, bytes]
+from enfold.surfaces.reading import is_json
 
 _STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
 # What nearly all clients accept.
 _READABLE: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
 _FEW_DIGITS: Final = 4
 
-_STATUS: Final = {
+# How HTTP has the errors of the protocol.
+STATUSES: Final = {
     INVALID_REQUEST: 400,
     INVALID_PARAMS: 400,
     METHOD_NOT_FOUND: 404,
@@ -65,10 +67,11 @@ _STATUS: Final = {
 class SharedByPosts:
     """What the requests to one app have in common."""
 
-    __slots__ = ("bounds", "listening", "max_body", "server", "sessions")
+    __slots__ = ("bounds", "entrance", "listening", "max_body", "server", "sessions")
 
-    def __init__(self, server: MCPServer, max_body: int) -> None:
+    def __init__(self, server: MCPServer, entrance: Entrance, max_body: int) -> None:
         self.server = server
+        self.entrance = entrance
         self.max_body = max_body
         self.bounds = server.settings.bounds
         self.sessions = Sessions(self.bounds, server.settings.session_prefix)
@@ -78,8 +81,15 @@ class SharedByPosts:
     def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
         session = self.sessions.find(session_id, identity)
         if session is None:
-            raise RefusalError(404, ProtocolError(INVALID_REQUEST, "There is no such session: initialize again"))
+            raise CallError("OPERATION_NOT_FOUND", "There is no such session: initialize again")
         return session
+
+    def while_admitted(
+        self, scope: Scope, headers: Headers, identity: Identity | None, refuse: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """For as long as a stream is open: `refuse` is called when its token no longer lets the caller in."""
+        is_from_above = scope.get(IDENTITY) is not None  # who mounts us has let them in
+        return self.entrance.while_admitted(headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None)
 
     def stop(self) -> None:
         self.sessions.close_all()
@@ -96,7 +106,7 @@ class Post(msgspec.Struct, eq=False):
     _send: Send
     _identity: Identity | None
     _reply: HTTPReply
-    _client: Client = None  # its address, as the server names it
+    _scope: Scope
     _request_id: RequestId | None = None
     _meta: dict[str, Any] = {}
     _size: int = 0  # of the body
@@ -113,10 +123,6 @@ class Post(msgspec.Struct, eq=False):
                 await self._take_batch(body)
             else:
                 await self._take(parse(body), presence)
-        except ProtocolError as error:
-            raise RefusalError(_STATUS.get(error.code, 400), error, error.request_id) from None
-        except CallError as error:  # of the body, or of the number of sessions
-            raise _unread(error) from None
         except asyncio.CancelledError:
             await self._give_up(presence)
         finally:
@@ -128,7 +134,7 @@ class Post(msgspec.Struct, eq=False):
         if ended is None:
             raise asyncio.CancelledError
         if ended == "late":
-            raise _unread(late_body())
+            raise late_body()
         session = self._reply.session
         if session is not None and session.is_over:
             await self._reply.finish(error_message(self._request_id, _session_closed()))
@@ -145,7 +151,7 @@ class Post(msgspec.Struct, eq=False):
             await self._take_in_session(message, presence)
 
     async def _finish(self, answer: dict[str, Any]) -> None:
-        await self._reply.finish(answer, 200 if "result" in answer else _STATUS.get(answer["error"]["code"], 200))
+        await self._reply.finish(answer, 200 if "result" in answer else STATUSES.get(answer["error"]["code"], 200))
 
     def _is_stateless(self, message: RPCMessage) -> bool:
         """Whether a message means to speak a revision without a handshake, although it does not say which."""
@@ -158,9 +164,15 @@ class Post(msgspec.Struct, eq=False):
         return revision is None or revision.is_stateless
 
     def _exchange(self, message: RPCMessage, caller: Caller) -> ClientExchange:
-        changes = self._shared.server.changes
         exchange = ClientExchange(
-            _id(message), str(message.method), message.params, self._meta, caller, self._reply, changes
+            message.request_id,
+            str(message.method),
+            message.params,
+            self._meta,
+            caller,
+            self._identity,
+            self._reply,
+            self._shared.server.changes,
         )
         exchange.headers, exchange.size = self._headers, self._size
         return exchange
@@ -174,22 +186,14 @@ class Post(msgspec.Struct, eq=False):
             await respond(self._send, 202)
             return
         try:
-            caller = self._stateless_caller(message)
-            exchange = ClientExchange(
-                message.id, message.method, message.params, self._meta, caller, self._reply, self._shared.server.changes
-            )
-            exchange.headers, exchange.size = self._headers, self._size
+            exchange = self._exchange(message, self._stateless_caller(message))
             if message.method == "subscriptions/listen":
                 await self._listen(exchange)
                 return
         except ProtocolError as error:
             error.request_id = message.id
             raise
-        answer = await self._shared.server.respond(exchange)
-        if "result" in answer:
-            await self._reply.finish(answer)
-        else:
-            await self._finish(answer)
+        await self._finish(await self._shared.server.respond(exchange))
 
     def _stateless_caller(self, message: RPCMessage) -> Caller:
         """What the request says about its client; its headers must say the same."""
@@ -211,10 +215,10 @@ class Post(msgspec.Struct, eq=False):
             name = client.get("name") if type(client) is dict else None
             if type(name) is str and name.lower() in self._shared.server.forms.text_alone:
                 revision = self._shared.server.forms.revision_for(revision, client)
-            return Caller(revision, capabilities, self._identity, None)
+            return Caller(revision, capabilities, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
             check_headers(headers, message, version)
-        return read_caller(meta, self._identity, self._shared.server.forms)
+        return read_caller(meta, self._shared.server.forms)
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Tell of changes until the client leaves, or we end."""
@@ -223,7 +227,10 @@ class Post(msgspec.Struct, eq=False):
         stop = await self._shared.server.subscribed(exchange, stream.send)
         listening[stream] = self._shared.server.unsubscribed(exchange)
         try:
-            await self._reply.carry(stream)
+            with self._shared.while_admitted(
+                self._scope, self._headers, self._identity, lambda: stream.send(_refused(exchange), is_last=True)
+            ):
+                await self._reply.carry(stream)
         finally:
             stop()
             del listening[stream]
@@ -231,7 +238,7 @@ class Post(msgspec.Struct, eq=False):
     # with a handshake
 
     async def _initialize(self, message: RPCMessage) -> None:
-        session = self._shared.sessions.open(self._identity, address_of(self._client))
+        session = self._shared.sessions.open(self._identity, address_of(self._scope.get("client")))
         answer = self._shared.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
@@ -241,15 +248,15 @@ class Post(msgspec.Struct, eq=False):
             return
         session, caller = self._session()
         if not message.is_request:
-            _tell(session, message)
+            _take_notice(session, message)
             await respond(self._send, 202)
         elif session is None:
             await self._answer(message, caller)
         else:
             # The client may come back for its answer: to leave is not to cancel.
             presence.outlives_client = True
-            self._reply.session = session
-            self._request_id = request_id = _id(message)
+            self._reply.session, self._reply.identity = session, self._identity
+            self._request_id = request_id = message.request_id
             session.running[request_id] = presence
             try:
                 await self._answer(message, session)
@@ -269,7 +276,7 @@ class Post(msgspec.Struct, eq=False):
         for message in parse_batch(body, bounds.batch_entries):
             self._meta = message.meta
             if not message.is_request:
-                _tell(session, message)
+                _take_notice(session, message)
             else:
                 is_within = size <= bounds.batch_bytes
                 exchange = self._exchange(message, caller)
@@ -284,21 +291,19 @@ class Post(msgspec.Struct, eq=False):
         session_id = self._headers.get(b"mcp-session-id")
         if session_id is None:
             said = self._headers.get(b"mcp-protocol-version", b"").decode("latin-1")
-            return None, Caller(find_revision(said) or UNSAID, identity=self._identity)
+            return None, Caller(find_revision(said) or UNSAID)
         session = self._shared.session(session_id, self._identity)
         return session, session
-
-
-def _unread(error: CallError) -> RefusalError:
-    """The refusal of a request whose body is late, too large, or was not sent to its end."""
-    wait = (error.details or {}).get("retry_after")
-    headers = [] if wait is None else [(b"retry-after", b"%d" % wait)]
-    return RefusalError(error.row.http_status, ProtocolError(INVALID_REQUEST, error.message), headers=headers)
 
 
 def _session_closed() -> ProtocolError:
     message = "The session was closed before the answer came: initialize again"
     return protocol_error(CallError("ABORTED", message, {"reason": "session"}), new_request_id())
+
+
+def _refused(exchange: ClientExchange) -> dict[str, Any]:
+    """The end of a stream whose token is good no more."""
+    return error_message(exchange.id, protocol_error(refused_token(), new_request_id()))
 
 
 def _left_out(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
@@ -316,24 +321,15 @@ def _check_form(headers: Headers, limit: int) -> None:
         and len(headers.get(b"content-length", b"")) < _FEW_DIGITS
     ):
         return
-    kind, accept = headers.get(b"content-type", b""), headers.get(b"accept", b"*/*")
-    if not _is_json(kind):
-        raise RefusalError(415, ProtocolError(INVALID_REQUEST, "The body must be application/json"))
-    if not _is_readable(accept):
-        raise RefusalError(406, ProtocolError(INVALID_REQUEST, "The answer is application/json or text/event-stream"))
-    _check_length(headers, limit)
-
-
-def _check_length(headers: Headers, limit: int) -> None:
-    length = headers.get(b"content-length", b"")
-    if length.isdigit() and int(length) > limit:
-        raise _too_large(limit)
+    if not _is_json(headers.get(b"content-type", b"")):
+        raise unsupported_body()
+    if not _is_readable(headers.get(b"accept", b"*/*")):
+        raise not_acceptable("application/json or text/event-stream")
+    check_length(headers, limit)
 
 
 # Clients send the same few values with every request.
-@lru_cache(maxsize=64)
-def _is_json(kind: bytes) -> bool:
-    return kind.partition(b";")[0].strip().lower() == b"application/json"
+_is_json: Final = lru_cache(maxsize=64)(is_json)
 
 
 @lru_cache(maxsize=64)
@@ -341,11 +337,7 @@ def _is_readable(accept: bytes) -> bool:
     return any(part in accept for part in (b"application/json", EVENTS, b"*/*", b"application/*"))
 
 
-def _too_large(limit: int) -> RefusalError:
-    return RefusalError(413, ProtocolError(INVALID_REQUEST, f"A message is at most {limit} bytes long"))
-
-
-def _tell(session: HTTPSession | None, message: RPCMessage) -> None:
+def _take_notice(session: HTTPSession | None, message: RPCMessage) -> None:
     """A notification of the client, or its answer to a question."""
     if session is None:
         return
@@ -353,7 +345,3 @@ def _tell(session: HTTPSession | None, message: RPCMessage) -> None:
         session.questions.take(message)
     elif message.method == "notifications/cancelled":
         session.cancel(message.params.get("requestId"))
-
-
-def _id(message: RPCMessage) -> RequestId:
-    return 0 if message.id is UNSET else message.id

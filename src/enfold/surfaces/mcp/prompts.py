@@ -12,8 +12,6 @@ from enfold.surfaces.mcp.catalog import Prompt
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
 
-__all__ = ["complete", "get_prompt", "list_prompts"]
-
 MAX_COMPLETIONS: Final = 100
 
 
@@ -32,7 +30,7 @@ async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
 
 def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
     prompt = service.catalog.prompt(name)
-    if prompt is None or not may_list(prompt.spec.access_control, exchange.caller.identity):
+    if prompt is None or not may_list(prompt.spec.access_control, exchange.identity):
         raise service.unknown(exchange, "prompt", name, service.catalog.prompts)
     return prompt
 
@@ -87,7 +85,6 @@ def _completion_input(exchange: ClientExchange, found: OperationSpec, argument: 
 
 
 def _others(exchange: ClientExchange) -> dict[str, Any]:
-    """The arguments that are settled already."""
     context = exchange.params.get("context")
     others = context.get("arguments") if isinstance(context, dict) else None
     return others if isinstance(others, dict) else {}

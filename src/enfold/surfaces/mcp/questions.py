@@ -13,8 +13,6 @@ from enfold.mcp.json_rpc import ProtocolError, RequestId, RPCMessage, request
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Questions"]
-
 Send: TypeAlias = Callable[[dict[str, Any]], None]
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import ProtocolError, RequestId, encode, error_message
+from enfold.mcp.json_rpc import encode
+from enfold.operation import Identity
 from enfold.surfaces.asgi.messages import JSON, Header, Send, respond
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.sessions import HTTPSession
-
-__all__ = ["EVENTS", "HTTPReply", "RefusalError"]
 
 EVENTS: Final = b"text/event-stream"
 
@@ -26,32 +24,13 @@ _STREAM: Final[list[Header]] = [
 ]
 
 
-class RefusalError(Exception):
-    """A request that HTTP itself has an answer for."""
-
-    def __init__(
-        self,
-        status: int,
-        error: ProtocolError | None = None,
-        request_id: RequestId | None = None,
-        headers: Iterable[Header] = (),
-        *,
-        is_told: bool = False,
-    ) -> None:
-        """`is_told`: observers have been told of it already."""
-        super().__init__(status)
-        self.status = status
-        self.is_told = is_told
-        self.body = b"" if error is None else encode(error_message(request_id, error))
-        self.headers = [*headers, *(() if error is None else (JSON,))]
-
-
 class HTTPReply(msgspec.Struct, eq=False):
     """The way back to the client of one request; to its exchange it is the channel."""
 
     _send: Send
     accept: bytes = b""
     session: HTTPSession | None = None  # where the client can come back to
+    identity: Identity | None = None  # who may read it there
     _stream: EventStream | None = None
     _carrying: asyncio.Task[None] | None = None
     is_begun: bool = False
@@ -110,6 +89,11 @@ class HTTPReply(msgspec.Struct, eq=False):
         elif not self.is_begun:
             await respond(self._send, 202)
 
+    def end_stream(self) -> None:
+        """Close the connection that carries the stream, because its token is good no more."""
+        if self._stream is not None:
+            self._stream.close_connection()
+
     async def carry(self, stream: EventStream, after: int = -1) -> None:
         """Carry a stream to the client, from the event after one it has seen."""
         self.is_begun = True
@@ -121,7 +105,7 @@ class HTTPReply(msgspec.Struct, eq=False):
 
     def _open(self) -> EventStream:
         if self._stream is None:
-            self._stream = EventStream() if self.session is None else self.session.new_stream()
+            self._stream = EventStream() if self.session is None else self.session.new_stream(self.identity)
             self._carrying = asyncio.get_running_loop().create_task(self.carry(self._stream))
         return self._stream
 

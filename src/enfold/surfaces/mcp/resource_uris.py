@@ -18,10 +18,8 @@ from enfold.operation import with_hash
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import Resource
 
-__all__ = ["Addresses", "ResourceMatch", "with_prefix", "without_prefix"]
-
 PAGES: Final = "ui://"
-_NOT_IN_SCHEMES: Final = re.compile(r"[^A-Za-z0-9.-]")
+_NOT_IN_SCHEMES: Final = r"[^A-Za-z0-9.-]"  # compiled with the first resource
 
 
 class ResourceMatch(msgspec.Struct, frozen=True):
@@ -126,9 +124,9 @@ def _spaces(namespaces: Iterable[str]) -> dict[str, str]:
     """The namespaces by the words that stand for them before a URI, which are legal in a scheme."""
     spaces: dict[str, str] = {}
     for namespace in dict.fromkeys(namespaces):
-        word = _NOT_IN_SCHEMES.sub("-", _server(namespace) or "local")
+        word = re.sub(_NOT_IN_SCHEMES, "-", _server(namespace) or "local")
         word = word if word[0].isalpha() else f"n{word}"
-        spaces[word if word not in spaces else _NOT_IN_SCHEMES.sub("-", with_hash(word, namespace))] = namespace
+        spaces[word if word not in spaces else re.sub(_NOT_IN_SCHEMES, "-", with_hash(word, namespace))] = namespace
     return spaces
 
 

@@ -8,8 +8,6 @@ from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable, uri_of
 from enfold.surfaces.mcp.resource_uris import with_prefix, without_prefix
 
-__all__ = ["list_resources", "list_templates", "read_resource", "subscribe", "unsubscribe"]
-
 
 def list_resources(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
@@ -34,7 +32,6 @@ async def read_resource(service: Service, exchange: ClientExchange) -> Result:
 
 
 def _named_as(content: Result, prefix: str) -> Result:
-    """The content with its URI as clients here know it."""
     return {**content, "uri": with_prefix(content.get("uri", ""), prefix)} if prefix else content
 
 

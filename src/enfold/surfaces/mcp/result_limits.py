@@ -6,11 +6,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from enfold.content import TextContent, json_text
 from enfold.costs import BYTES_PER_TOKEN, estimate_tokens
-from enfold.envelope import MCPResponseMeta, ResponseEnvelope, TextContent, json_text
+from enfold.envelope import MCPResponseMeta, ResponseEnvelope
+from enfold.json_pointer import escape
 from enfold.schema.check import compile_schema
-
-__all__ = ["limit_result"]
 
 Missing: TypeAlias = dict[str, Any]
 
@@ -104,7 +104,4 @@ class _Cutting:
         for count, name in enumerate(sorted(sizes, key=lambda each: sizes[each])):
             shares[name] = min(sizes[name], max(0.0, left) / (len(sizes) - count))
             left -= shares[name]
-        return {
-            name: self.cut(value, shares[name], f"{path}/{name.replace('~', '~0').replace('/', '~1')}")
-            for name, value in entries.items()
-        }
+        return {name: self.cut(value, shares[name], f"{path}/{escape(name)}") for name, value in entries.items()}

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.mcp.asking import InputRequired
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
-from enfold.mcp.signing import Signer
+from enfold.mcp.kept_by_clients import StateSigner
+from enfold.operation.asking import InputRequired
 from enfold.surfaces.mcp.client_exchange import ClientExchange
-
-__all__ = ["Rounds"]
 
 LIFETIME: Final = 3600.0  # seconds in which a user may answer
 MAX_STATE: Final = 1_000_000
@@ -33,7 +31,7 @@ class Rounds:
     """Carries answers from round to round; processes that serve the same clients share a secret."""
 
     def __init__(self, secret: bytes | None = None) -> None:
-        self._signer = Signer(secret or os.urandom(32))
+        self._signer = StateSigner(secret or os.urandom(32))
 
     def recall(self, exchange: ClientExchange) -> None:
         """Take up the answers of earlier rounds, and those that come with this one."""
@@ -84,7 +82,7 @@ def _fingerprint(exchange: ClientExchange) -> str:
 
 
 def _identity_id(exchange: ClientExchange) -> str | None:
-    return None if exchange.caller.identity is None else exchange.caller.identity.id
+    return None if exchange.identity is None else exchange.identity.id
 
 
 def _refused(why: str) -> ProtocolError:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from time import perf_counter, time
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from enfold.log import Log
-from enfold.mcp.asking import InputRequired, MissingCapability
 from enfold.mcp.json_rpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -23,21 +22,18 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.mcp.revisions import STATELESS, negotiate
 from enfold.mcp.task_extension import TASK_METHODS, TASKS
-from enfold.observing import NOBODY, OK, CallRecord, Observers, SpanStart, Trace, code_of
-from enfold.observing.conventions import mcp_outcome, mcp_span
-from enfold.operation import new_request_id
-from enfold.registry import Registry
+from enfold.observing.call_record import OK, SpanStart
+from enfold.observing.watching import Watch
+from enfold.operation.asking import InputRequired, MissingCapability
 from enfold.surfaces.mcp import prompts, resources, tools
 from enfold.surfaces.mcp.changes import KINDS, ChangeListener
 from enfold.surfaces.mcp.client_exchange import ClientExchange, check_level
 from enfold.surfaces.mcp.following import Release
-from enfold.surfaces.mcp.mcp_service import MCPSettings, Result, Service, Session, cacheable
-from enfold.surfaces.mcp.rounds import Rounds
+from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable
 
 if TYPE_CHECKING:
+    from enfold.surfaces.mcp.rounds import Rounds
     from enfold.surfaces.mcp.task_methods import TaskNews
-
-__all__ = ["MCPServer"]
 
 Send: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -45,9 +41,11 @@ Send: TypeAlias = Callable[[dict[str, Any]], None]
 class MCPServer(Service):
     """A registry as an MCP server."""
 
-    def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
-        super().__init__(registry, settings, has_identities=has_identities)
-        self._rounds = Rounds(settings.secret)
+    @cached_property
+    def _rounds(self) -> Rounds:
+        from enfold.surfaces.mcp.rounds import Rounds  # with the first question
+
+        return Rounds(self.settings.secret)
 
     def is_quick(self, method: str) -> bool:
         """Whether the method runs no handler, so that it can be answered without an event loop."""
@@ -73,12 +71,9 @@ class MCPServer(Service):
             from enfold.surfaces.mcp.task_methods import METHODS  # which need asyncio
 
             method = METHODS[exchange.method]
-        observers, began = self.registry.observers, 0.0
-        trace: Trace | None = None
+        observers, watch = self.registry.observers, None
         if observers.is_on and exchange.method in _SLOW:
-            began = perf_counter()
-            observers.running += 1
-            trace = None if observers.tracer is None else observers.tracer.begin(_span(exchange))
+            watch = observers.begin(partial(_span, exchange))
         try:
             if exchange.method != "tasks/update" and (
                 "inputResponses" in exchange.params or "requestState" in exchange.params
@@ -89,7 +84,7 @@ class MCPServer(Service):
             exchange.code = asking.code
             return self.ask(exchange, asking)
         except ProtocolError as error:
-            exchange.code = _CODES.get(error.code, "VALIDATION_ERROR") if exchange.code == OK else exchange.code
+            exchange.code = code_of_protocol(error) if exchange.code == OK else exchange.code
             exchange.status = error.code
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
@@ -99,8 +94,8 @@ class MCPServer(Service):
             exchange.code = "ABORTED"
             raise
         finally:
-            if began:
-                _tell(observers, exchange, began, trace)
+            if watch is not None:
+                _observe_end(watch, exchange)
 
     def ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
         """The message that asks a client for what its request cannot go on without."""
@@ -134,7 +129,7 @@ class MCPServer(Service):
         if news is not None:
             granted["taskIds"] = news.granted
         listener = ChangeListener(
-            send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.caller.identity, uri)
+            send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.identity, uri)
         )
         listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
         endings = [self.changes.listen(listener), *followed.values()]
@@ -154,7 +149,7 @@ class MCPServer(Service):
     async def _followed(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
         followed: dict[str, Release] = {}
-        identity = exchange.caller.identity
+        identity = exchange.identity
         asked = [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else []
         self.check_subscriptions(asked)
         try:
@@ -174,45 +169,43 @@ class MCPServer(Service):
 
 def _span(exchange: ClientExchange) -> SpanStart:
     """Its caller's trace stands in `_meta`; where it does not, that of the HTTP request will do."""
+    from enfold.observing.conventions import mcp_span  # with the first trace
+
     headers, name = exchange.headers, exchange.params.get("name")
     carrier = exchange.meta if headers is None or "traceparent" in exchange.meta else headers
     is_over_http = headers is not None
     return mcp_span(exchange.method, name, exchange.id, exchange.revision.name, carrier, is_over_http=is_over_http)
 
 
-def _tell(observers: Observers, exchange: ClientExchange, began: float, trace: Trace | None) -> None:
+def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
     """Tell the observers of a call that has ended."""
-    observers.running -= 1
-    operation, context, envelope = exchange.operation, exchange.context, exchange.envelope
-    identity = exchange.caller.identity
-    warnings = () if envelope is None else envelope.warnings
-    is_done = envelope is not None and exchange.code == OK
-    record = CallRecord(
-        time(),
+    from enfold.observing.conventions import mcp_outcome  # where somebody observes
+
+    if exchange.envelope is not None:
+        watch.take(exchange.envelope)
+    if exchange.envelope is None or exchange.code != OK:
+        watch.code = exchange.code
+    watch.request_bytes = exchange.size
+    name, status = exchange.params.get("name"), exchange.status
+    watch.end(
         "mcp",
-        "" if operation is None else operation.spec.id,
-        NOBODY if operation is None else operation.origin,
-        code_of(envelope) if is_done and envelope is not None else exchange.code,
-        perf_counter() - began,
-        new_request_id() if context is None else context.request_id,
-        None,
-        None if identity is None else identity.id,
-        len(warnings),
-        warnings[0].code if warnings else None,
-        exchange.size,
+        exchange.operation,
+        exchange.context,
+        exchange.identity,
+        lambda record: mcp_outcome(record, exchange.method, name, status),
     )
-    if trace is not None:
-        trace.end(record, mcp_outcome(record, exchange.method, exchange.params.get("name"), exchange.status))
-    if observers.end is not None:
-        observers.end(record)
 
 
-# What an error of the protocol means in our table; all others say that the request was wrong.
 _CODES: Final = {
     METHOD_NOT_FOUND: "OPERATION_NOT_FOUND",
     RESOURCE_NOT_FOUND: "OPERATION_NOT_FOUND",
     INTERNAL_ERROR: "UNKNOWN_ERROR",
 }
+
+
+def code_of_protocol(error: ProtocolError) -> str:
+    """What an error of the protocol means in our table; most say that the request was wrong."""
+    return _CODES.get(error.code, "VALIDATION_ERROR")
 
 
 def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:

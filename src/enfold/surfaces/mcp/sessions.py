@@ -18,11 +18,8 @@ from enfold.operation import Identity
 from enfold.surfaces.asgi.exchange import Presence
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.event_stream import EventStream
-from enfold.surfaces.mcp.kept import Kept
+from enfold.surfaces.mcp.kept import KeptStreams
 from enfold.surfaces.mcp.mcp_service import Session
-from enfold.surfaces.mcp.questions import Questions
-
-__all__ = ["HTTPSession", "Sessions"]
 
 MAX_STREAMS: Final = 32
 IDLE: Final = 3600.0
@@ -35,20 +32,20 @@ class HTTPSession(Session, eq=False, kw_only=True):
 
     id: str
     running: dict[RequestId, Presence] = msgspec.field(default_factory=dict)
-    questions: Questions = msgspec.field(default_factory=Questions)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
     news: EventStream | None = None  # what belongs to no request, on the stream that a GET opens
+    identity_id: str | None = None  # the one person who may use it
     owner: str = ""  # their identity, or else their address
-    kept: Kept | None = None
+    kept: KeptStreams | None = None
     seen: float = msgspec.field(default_factory=time.monotonic)
 
-    def new_stream(self) -> EventStream:
+    def new_stream(self, identity: Identity | None) -> EventStream:
         """A stream that the client can take up again, until it has had many others."""
         if not self.revision.has_priming or self.kept is None:
             return EventStream()
         while len(self.streams) >= MAX_STREAMS:
             self.streams.popitem(last=False)[1].release()
-        stream = EventStream(self.kept, self.owner)
+        stream = EventStream(self.kept, self.owner, identity)
         self.streams[stream.id] = stream
         return stream
 
@@ -85,7 +82,7 @@ class Sessions:
         """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
         self._bounds = bounds
         self._prefix = prefix
-        self._kept = Kept(bounds)
+        self._kept = KeptStreams(bounds)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 
@@ -97,7 +94,7 @@ class Sessions:
         owner = f"address {address}" if identity is None else f"identity {identity.id}"
         self._make_room(owner)
         name = self._prefix + os.urandom(24).hex()
-        session = HTTPSession(id=name, identity=identity, owner=owner, kept=self._kept)
+        session = HTTPSession(id=name, identity_id=_id_of(identity), owner=owner, kept=self._kept)
         self._sessions[session.id] = session
         self._owners.setdefault(owner, OrderedDict())[session.id] = session
         return session
@@ -105,7 +102,7 @@ class Sessions:
     def find(self, session_id: bytes, identity: Identity | None) -> HTTPSession | None:
         """The session of an id, if it is this caller's: an id alone opens nothing to somebody else."""
         session = self._sessions.get(session_id.decode("latin-1"))
-        if session is None or _id_of(session.identity) != _id_of(identity):
+        if session is None or session.identity_id != _id_of(identity):
             return None
         session.seen = time.monotonic()
         self._sessions.move_to_end(session.id)

@@ -13,12 +13,10 @@ from enfold.mcp.json_rpc import INTERNAL_ERROR, INVALID_REQUEST, ProtocolError, 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Reading", "Streams", "let_go", "take_streams"]
-
 _CHUNK: Final = 1 << 16
 
 
-def take_streams(line_bytes: int) -> Streams:
+def take_streams(line_bytes: int) -> MessageStreams:
     """Our own copies of the standard streams; what handlers print then goes to stderr, and they read nothing."""
     sys.stdout.flush()
     source, target = os.dup(0), os.dup(1)
@@ -26,7 +24,7 @@ def take_streams(line_bytes: int) -> Streams:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return Streams(source, target, line_bytes)
+    return MessageStreams(source, target, line_bytes)
 
 
 def let_go() -> None:
@@ -38,7 +36,7 @@ def let_go() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class Streams:
+class MessageStreams:
     """Our input by lines, and our output by messages, which any thread may write."""
 
     def __init__(self, source: int, target: int, line_bytes: int) -> None:
@@ -70,7 +68,6 @@ class Streams:
         return [line for line in lines if line and not line.isspace()]
 
     def _skip(self) -> None:
-        """Tell the client that its line is too long, and pass over the rest of it."""
         message = f"A message is at most {self._line_bytes} bytes long: this one was passed over"
         self.write(error_message(None, ProtocolError(INVALID_REQUEST, message)))
         self._rest, self._is_skipping = bytearray(), True
@@ -102,7 +99,9 @@ def _encoded(message: dict[str, Any]) -> bytes:
 class Reading:
     """While it is open, lines are taken as they come: on the loop where it can watch our input, else by a thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, streams: Streams, take: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, streams: MessageStreams, take: Callable[[list[bytes]], None]
+    ) -> None:
         self._loop = loop
         self._streams = streams
         self._take = take

@@ -24,17 +24,13 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces.mcp.changes import KINDS, ChangeListener
 from enfold.surfaces.mcp.client_exchange import ClientExchange, read_caller
 from enfold.surfaces.mcp.mcp_service import MCPSettings, Session
-from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.server import MCPServer
-from enfold.surfaces.mcp.standard_streams import Reading, Streams, let_go, take_streams
+from enfold.surfaces.mcp.standard_streams import MessageStreams, Reading, let_go, take_streams
 
 if TYPE_CHECKING:
     import asyncio
-
-__all__ = ["run_stdio", "serve_stdio"]
 
 # How long calls may go on when the input has ended: a program that pipes its requests in still gets their answers.
 LAST_WORDS: Final = 0.5
@@ -52,7 +48,7 @@ def serve_stdio(registry: Registry, *, identity: Identity | None = None, **setti
 
 
 async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
-    """The same for a program that has an event loop already."""
+    """`serve_stdio` for a program that has an event loop already."""
     await _connection(registry, identity, settings).serve([])
 
 
@@ -66,12 +62,11 @@ def _connection(registry: Registry, identity: Identity | None, settings: dict[st
 class StdioChannel:
     """The one client of a server on a pair of streams, in whichever era it speaks; to an exchange it is the channel."""
 
-    def __init__(self, server: MCPServer, streams: Streams, identity: Identity | None = None) -> None:
+    def __init__(self, server: MCPServer, streams: MessageStreams, identity: Identity | None = None) -> None:
         self._server = server
         self._streams = streams
         self._identity = identity
-        self._session = Session(identity=identity)
-        self._questions = Questions()
+        self._session = Session()
         self._running: dict[RequestId, asyncio.Task[None]] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,13 +83,16 @@ class StdioChannel:
 
     def _answer_quickly(self, line: bytes) -> bool:
         try:
-            message = parse(line)
+            return self._take_quickly(parse(line))
         except ProtocolError:
             return False
+
+    def _take_quickly(self, message: RPCMessage) -> bool:
+        """Whether a message could be taken without a loop, and so has been."""
         if message.is_request and self._is_quick(message):
             self._respond_now(message)
         elif message.method == "notifications/initialized":
-            self._tell_changes()
+            self._server.tell_changes(self._session, self._identity, self.send)  # from its handshake on
         else:
             return False
         return True
@@ -107,7 +105,7 @@ class StdioChannel:
         try:
             self.send(self._server.respond_now(self._exchange(message)))
         except ProtocolError as error:
-            self.send(error_message(_id(message), error))
+            self.send(error_message(message.request_id, error))
 
     # with a loop
 
@@ -157,19 +155,11 @@ class StdioChannel:
 
     def _take(self, message: RPCMessage) -> None:
         if message.method is UNSET:
-            self._questions.take(message)
-        elif message.id is UNSET:
-            self._take_notification(message)
-        elif self._is_quick(message):
-            self._respond_now(message)
-        else:
-            self._start(message)
-
-    def _take_notification(self, message: RPCMessage) -> None:
-        if message.method == "notifications/cancelled":
+            self._session.questions.take(message)
+        elif message.method == "notifications/cancelled" and message.is_notification:
             self._cancel(message.params.get("requestId"))
-        elif message.method == "notifications/initialized":
-            self._tell_changes()
+        elif not self._take_quickly(message) and message.is_request:
+            self._start(message)
 
     def _cancel(self, request_id: object) -> None:
         task = self._running.get(request_id) if isinstance(request_id, int | str) else None
@@ -183,7 +173,7 @@ class StdioChannel:
             if exchange.id in self._running:
                 raise ProtocolError(INVALID_REQUEST, "A request with this id is running already")  # noqa: TRY301  # told below like the others
         except ProtocolError as error:
-            self.send(error_message(_id(message), error))
+            self.send(error_message(message.request_id, error))
             return
         assert self._loop is not None  # noqa: S101  # only `serve` comes here, which has set it
         is_long = message.method == "subscriptions/listen"
@@ -214,21 +204,12 @@ class StdioChannel:
         finally:
             stop()
 
-    def _tell_changes(self) -> None:
-        """From its handshake on the client is told of all changes."""
-        session, server = self._session, self._server
-        server.changes.listen(
-            ChangeListener(
-                self.send, KINDS, session.followed, may_hear_of=lambda uri: server.may_hear_of(session.identity, uri)
-            )
-        )
-
     def _exchange(self, message: RPCMessage) -> ClientExchange:
         meta = message.meta
         is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
-        caller = read_caller(meta, self._identity, self._server.forms) if is_stateless else self._session
-        changes = self._server.changes
-        return ClientExchange(_id(message), str(message.method), message.params, meta, caller, self, changes)
+        caller = read_caller(meta, self._server.forms) if is_stateless else self._session
+        method, changes = str(message.method), self._server.changes
+        return ClientExchange(message.request_id, method, message.params, meta, caller, self._identity, self, changes)
 
     # what an exchange needs of its channel
 
@@ -236,11 +217,7 @@ class StdioChannel:
         self._streams.write(message)
 
     def request(self, method: str, params: dict[str, Any]) -> Awaitable[dict[str, Any]]:
-        return self._questions.ask(self.send, method, params)
+        return self._session.questions.ask(self.send, method, params)
 
     def close_stream(self) -> None:
         """There is only one stream, and it stays."""
-
-
-def _id(message: RPCMessage) -> RequestId:
-    return 0 if message.id is UNSET else message.id

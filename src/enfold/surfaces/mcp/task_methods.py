@@ -9,13 +9,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
-from enfold.envelope import ResponseEnvelope, json_text
+from enfold.content import json_text
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.formats import find_format
+from enfold.formats import Format, find_format
 from enfold.log import Log
-from enfold.mcp.asking import MissingCapability
 from enfold.mcp.json_rpc import (
-    IDEMPOTENCY_KEY,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -23,20 +22,22 @@ from enfold.mcp.json_rpc import (
     ProtocolError,
 )
 from enfold.mcp.task_extension import MAX_TASK_ID, TASKS, declares_tasks
-from enfold.operation import new_request_id
-from enfold.surfaces.mcp.catalog import Tool
+from enfold.operation import Context
+from enfold.operation.asking import MissingCapability
+from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.changes import ChangeListener
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, too_many
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, with_recorded_id, written_result
 from enfold.surfaces.task_wire import flat_task, input_requests
 from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.task import Status
 
-__all__ = ["METHODS", "check_declared", "follow_tasks", "start_task"]
-
 Method: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
 
+STORE_TRIED_AGAIN: Final = 1.0  # seconds after which tasks are followed again whose store was away
+
+_ONLY_ASKED_FOR: Final = ("result", "error", "inputRequests")  # what a call that becomes a task does not answer
 _log: Final = Log("enfold.mcp")
 
 
@@ -46,26 +47,24 @@ def check_declared(exchange: ClientExchange) -> None:
         raise MissingCapability(("extensions", TASKS))
 
 
-async def start_task(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result:
+async def start_task(
+    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, context: Context
+) -> Result:
     """The result that hands a client its task, which is stored by then."""
-    handle = await _offered(service, exchange).start(
-        tool.id,
-        arguments,
-        identity=exchange.caller.identity,
-        idempotency_key=service.key_of(exchange) if IDEMPOTENCY_KEY in exchange.meta else None,
-        answers=exchange.answers,
-        capabilities=exchange.caller.capabilities,
-        request_id=new_request_id(),
+    handle = await _offered(service, exchange).order(
+        tool.id, arguments, context, answers=exchange.answers, capabilities=exchange.caller.capabilities
     )
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
-    return {"resultType": "task", **flat_task(handle.last or await handle.state())}
+    told = _detailed(service, exchange, handle.last or await handle.state())
+    return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
 
 
 # --- the methods --------------------------------------------------------------------------------------------------
 
 
 async def _get(service: Service, exchange: ClientExchange) -> Result:
-    return _detailed(service, exchange, await (await _found(service, exchange)).state())
+    handle = await _found(service, exchange)
+    return _detailed(service, exchange, handle.last or await handle.state())
 
 
 async def _update(service: Service, exchange: ClientExchange) -> Result:
@@ -82,7 +81,7 @@ async def _cancel(service: Service, exchange: ClientExchange) -> Result:
     return {}
 
 
-def _told(method: Method) -> Method:
+def _for_clients_with_tasks(method: Method) -> Method:
     """The method with its refusals as errors of the protocol: of those who do not know tasks before anything else."""
 
     async def answer(service: Service, exchange: ClientExchange) -> Result:
@@ -97,9 +96,9 @@ def _told(method: Method) -> Method:
 
 
 METHODS: Final[dict[str, Method]] = {
-    "tasks/get": _told(_get),
-    "tasks/update": _told(_update),
-    "tasks/cancel": _told(_cancel),
+    "tasks/get": _for_clients_with_tasks(_get),
+    "tasks/update": _for_clients_with_tasks(_update),
+    "tasks/cancel": _for_clients_with_tasks(_cancel),
 }
 
 
@@ -117,7 +116,7 @@ async def _found(service: Service, exchange: ClientExchange) -> TaskHandle:
 async def _handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
     if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
         raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
-    return await _offered(service, exchange).get(task_id, identity=exchange.caller.identity)
+    return await _offered(service, exchange).get(task_id, identity=exchange.identity)
 
 
 def _refusal(error: CallError) -> ProtocolError:
@@ -142,11 +141,11 @@ def _detailed(service: Service, exchange: ClientExchange, task: Task) -> Result:
 def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
     """How it ended; here a call that failed is a completed one, whose result says so."""
     tool = service.catalog.tool(task.operation)
-    named = exchange.meta.get(FORMAT_KEY)
-    asked = None if named is None else find_format(str(named))
+    asked = _asked_format(exchange)
     try:
         envelope = service.settings.tasks.outcome(task)
-        result = _plain(envelope) if tool is None else success(tool, envelope, exchange.revision, asked)
+        result = _plain(envelope) if tool is None else written_result(service, exchange, tool, envelope, asked)
+        with_recorded_id(result, envelope)
     except CallError as error:
         if error.details.get("reason") == "capability":
             return {"status": "failed", "error": _missing(error)}
@@ -158,9 +157,14 @@ def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
     return {"status": "completed", "result": result}
 
 
+def _asked_format(exchange: ClientExchange) -> Format | None:
+    named = exchange.meta.get(FORMAT_KEY)
+    return None if named is None else find_format(str(named))
+
+
 def _plain(envelope: ResponseEnvelope[Any]) -> Result:
     """The result of an operation that is not offered any more."""
-    return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error}
+    return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error, "_meta": {}}
 
 
 def _missing(error: CallError) -> Result:
@@ -194,18 +198,24 @@ class TaskNews:
     def begin(self, listener: ChangeListener) -> None:
         """Tell of each task as it is now, and of every change until it has ended."""
         loop = asyncio.get_running_loop()
-        self._telling = [loop.create_task(self._tell(handle, listener)) for handle in self._handles.values()]
+        self._telling = [loop.create_task(self._follow(handle, listener)) for handle in self._handles.values()]
 
     def end(self) -> None:
         for each in self._telling:
             each.cancel()
 
-    async def _tell(self, handle: TaskHandle, listener: ChangeListener) -> None:
-        try:
-            async for task in handle.watch():
-                listener.tell("notifications/tasks", _detailed(self._service, self._exchange, task))
-        except CallError as error:
-            _log.debug("A task is not told of any more: %s", error)
+    async def _follow(self, handle: TaskHandle, listener: ChangeListener) -> None:
+        """Tell of one task until it has ended; while its store is away, it is waited for."""
+        while True:
+            try:
+                async for task in handle.watch():
+                    listener.tell("notifications/tasks", _detailed(self._service, self._exchange, task))
+            except CallError as error:
+                _log.debug("A task cannot be told of now: %s", error)
+                if error.code == "UNAVAILABLE":
+                    await asyncio.sleep(STORE_TRIED_AGAIN)
+                    continue
+            return
 
 
 async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskNews:
@@ -216,6 +226,10 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
     if len(ids) > service.settings.bounds.subscriptions:
         raise too_many("subscriptions", service.settings.bounds.subscriptions)
     handles: dict[str, TaskHandle] = {}
+    try:
+        _asked_format(exchange)
+    except CallError as error:  # before anything is told in another one
+        raise _refusal(error) from error
     for task_id in ids:
         try:
             handles[task_id] = await _handle(service, exchange, task_id)

@@ -10,8 +10,6 @@ from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.mcp.catalog import Catalog
 
-__all__ = ["tool_costs"]
-
 
 def tool_costs(registry: Registry, identity: Identity | None = None, format: str = DEFAULT_FORMAT) -> dict[str, int]:
     """The tokens of each tool that a caller sees, by the id of its operation."""

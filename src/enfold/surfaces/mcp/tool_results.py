@@ -2,33 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
-from enfold.envelope import ContentBlock, LocalResponseMeta, MCPResponseMeta, ResponseEnvelope, json_text
-from enfold.errors import CallError
+from enfold.content import ContentBlock, json_text
+from enfold.envelope import LocalResponseMeta, MCPResponseMeta, ResponseEnvelope
+from enfold.errors import ERROR_KEY, CallError
 from enfold.formats import Format
 from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.mcp.revisions import Revision
-from enfold.operation import RecordedRun
-from enfold.surfaces.mcp.catalog import Tool
-from enfold.surfaces.writing import UNWRITABLE, encode, unwritable
+from enfold.surfaces.mcp.catalog import MCPTool
+from enfold.surfaces.writing import UNWRITABLE, encode, encode_result, unwritable
 
-__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_run_id"]
+if TYPE_CHECKING:
+    from enfold.operation.plugged_in import RecordedRun
+    from enfold.surfaces.mcp.client_exchange import ClientExchange
+    from enfold.surfaces.mcp.mcp_service import Service
+
+__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_recorded_id", "with_run_id"]
 
 Result: TypeAlias = dict[str, Any]
 
-ERROR_KEY: Final = "enfold/error"
 WARNINGS_KEY: Final = "enfold/warnings"
 TRUNCATED_KEY: Final = "enfold/truncated"
 PROVENANCE_KEY: Final = "enfold/provenance"
 RUN_KEY: Final = "enfold/runId"
 
 
+def written_result(
+    service: Service, exchange: ClientExchange, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None
+) -> Result:
+    """The result of a call or of a task, cut where it is too long and may be cut."""
+    most, revision = service.settings.max_result_tokens, exchange.caller.revision
+    if most is None:
+        return success(tool, envelope, revision, asked)
+    from enfold.surfaces.mcp.result_limits import limit_result
+
+    promised = None if exchange.is_relayed else tool.promised(revision)
+    shorter, missing = limit_result(envelope, most, promised)
+    result = success(tool, shorter, revision, asked)
+    if missing:
+        result["_meta"] = {**result.get("_meta", {}), TRUNCATED_KEY: missing}
+    return result
+
+
 def success(
-    tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool = False
+    tool: MCPTool,
+    envelope: ResponseEnvelope[Any],
+    revision: Revision,
+    format: Format | None,
+    *,
+    truncated: bool = False,
 ) -> Result:
     """The result of a call; `format` is the one that the caller asked for, if they did."""
     is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
@@ -37,7 +63,7 @@ def success(
     try:
         text = encode(tool.format.write(envelope, tool.spec))
     except UNWRITABLE as error:
-        raise unwritable(error) from error
+        raise unwritable(envelope.data, error) from error
     result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
     if revision.has_structure and not revision.is_text_alone:
         result["structuredContent"] = msgspec.Raw(text)
@@ -51,8 +77,15 @@ def with_run_id(result: Result, recording: RecordedRun | None) -> Result:
     return result
 
 
+def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
+    """The result of a task with the id of its run, where it was recorded: its record came with it."""
+    if envelope.provenance is not None:
+        result["_meta"][RUN_KEY] = envelope.provenance.get("run_id")
+    return result
+
+
 def _unusual_success(
-    tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool
+    tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool
 ) -> Result:
     is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(tool, envelope)
     is_error = envelope.is_error or is_wrong
@@ -60,14 +93,14 @@ def _unusual_success(
     has_structure = revision.has_structure and not revision.is_text_alone
     structure = _structure(tool, envelope, revision) if has_structure and not is_wrong else UNSET
     if structure is not UNSET:
-        result["structuredContent"] = structure
+        result["structuredContent"] = msgspec.Raw(encode_result(structure, envelope.data))
     meta = _meta(envelope, truncated=truncated)
     if meta:
         result["_meta"] = meta
     return result
 
 
-def _is_kept_wrong(tool: Tool, envelope: ResponseEnvelope[Any]) -> bool:
+def _is_kept_wrong(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
     """Whether the data was kept although it does not fit its schema.
 
     Where that cannot be decided, as with a schema that lies elsewhere, another server is believed.
@@ -81,7 +114,7 @@ def _is_kept_wrong(tool: Tool, envelope: ResponseEnvelope[Any]) -> bool:
 # --- content ------------------------------------------------------------------------------------------------------
 
 
-def _content(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None) -> list[Any]:
+def _content(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None) -> list[Any]:
     meta = envelope.meta
     if format is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
         return [_block(block, revision) for block in meta.content]
@@ -106,7 +139,7 @@ def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
 # --- structure ----------------------------------------------------------------------------------------------------
 
 
-def _structure(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision) -> Any:
+def _structure(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision) -> Any:
     """The structured content; UNSET where there is none to give, or none that the client may get."""
     if tool.is_imported and isinstance(envelope.meta, MCPResponseMeta):
         return _own_structure(tool, envelope, envelope.meta, revision)
@@ -115,11 +148,12 @@ def _structure(tool: Tool, envelope: ResponseEnvelope[Any], revision: Revision) 
     if isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.structured_content is UNSET:
         if tool.output_schema_for(revision) is None:
             return UNSET
-        envelope = msgspec.structs.replace(envelope, data=_without_payload(envelope.data))
+        if envelope.data == [block.to_wire() for block in envelope.meta.content]:
+            envelope = msgspec.structs.replace(envelope, data=_without_payload(envelope.data))
     return tool.format.write(envelope, tool.spec)
 
 
-def _own_structure(tool: Tool, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, revision: Revision) -> Any:
+def _own_structure(tool: MCPTool, envelope: ResponseEnvelope[Any], meta: MCPResponseMeta, revision: Revision) -> Any:
     """What another server gave, repaired to its schema; without a schema only what it marked as structured."""
     is_promised = tool.output_schema_for(revision) is not None and not meta.is_error
     given = envelope.data if is_promised and tool.own_output_schema is None else meta.structured_content

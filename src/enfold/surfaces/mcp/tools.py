@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from enfold.access import is_hidden
-from enfold.envelope import ResponseEnvelope
-from enfold.errors import CallError, safe_code
+from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
-from enfold.mcp.asking import InputRequired, MissingCapability
-from enfold.mcp.headers import check_argument_headers
-from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, NAMESPACE_KEY
+from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
 from enfold.mcp.task_extension import declares_tasks
-from enfold.operation import Context, Detached, new_request_id
+from enfold.operation import Detached, new_request_id
+from enfold.operation.asking import InputRequired, MissingCapability
 from enfold.operation.context import DETACHABLE
-from enfold.operation.handing_over import TAKES_TASK, HandedOver
-from enfold.surfaces.collecting import collect
-from enfold.surfaces.mcp.catalog import Tool
+from enfold.operation.handing_over import HandedOver
+from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, TRUNCATED_KEY, failure, success, with_run_id
-
-__all__ = ["SELECT_KEY", "call_tool", "list_tools"]
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success, with_run_id, written_result
 
 SELECT_KEY: Final = "enfold/select"
 
@@ -38,14 +33,17 @@ def list_tools(service: Service, exchange: ClientExchange) -> Result:
 
 async def call_tool(service: Service, exchange: ClientExchange) -> Result:
     """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
-    tool = service.known_tools.get(exchange.params.get("name", "")) or _find(service, exchange)
+    name = exchange.params.get("name")
+    tool = (service.known_tools.get(name) if type(name) is str else None) or _find(service, exchange)
     prepared, revision = tool.prepared, exchange.caller.revision
     exchange.operation = prepared.operation
     if tool.is_relay:
         return await _call_operation(service, exchange, tool)
-    if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.caller.identity):
-        raise service.unknown(exchange, "tool", exchange.params.get("name"), service.catalog.tools)
-    if tool.mirrors and revision.is_stateless and exchange.headers is not None and not exchange.is_relayed:
+    if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.identity):
+        raise service.unknown(exchange, "tool", name, service.catalog.tools)
+    if revision.is_stateless and exchange.headers is not None and tool.mirrors and not exchange.is_relayed:
+        from enfold.mcp.headers import check_argument_headers  # over HTTP alone
+
         check_argument_headers(tool.mirrors, exchange.headers, exchange.params.get("arguments") or {})
     asked: Format | None = None
     try:
@@ -56,7 +54,7 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         if type(arguments) is not dict:
             arguments = arguments_of(exchange)
         if tool.spec.durable != "never" and service.settings.tasks is not None:
-            started = await _as_task(service, exchange, tool, arguments)
+            started = await _as_task(service, exchange, tool, arguments, asked)
             if started is not None:
                 return started
         if prepared.is_stream:
@@ -72,12 +70,14 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
             exchange.subject = tool.id
             context = service.context(exchange, tool.spec)
             context.select = _selection(exchange, tool)
-            if service.settings.tasks is not None and prepared.operation.origin.kind == "mcp":
-                _offer_to_take(service, exchange, tool, context)
+            if (
+                service.settings.tasks is not None
+                and prepared.operation.origin.kind == "mcp"
+                and _takes_tasks(exchange)
+            ):
+                service.settings.tasks.offer_to_take(tool.id, context)
         envelope = exchange.envelope = await prepared.execute(arguments, context)
-        if service.settings.max_result_tokens is not None:
-            return _limited(service, exchange, tool, envelope, asked)
-        result = success(tool, envelope, revision, asked)
+        result = written_result(service, exchange, tool, envelope, asked)
     except HandedOver as handed:
         return _handle(handed)
     except CallError as error:
@@ -86,7 +86,9 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
-async def _as_task(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result | None:
+async def _as_task(
+    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
+) -> Result | None:
     """What a durable operation answers instead of its result: a task, or that it needs a client that takes one.
 
     None where it runs in the call: its client knows no tasks, or has been asked something first and got its result.
@@ -94,31 +96,27 @@ async def _as_task(service: Service, exchange: ClientExchange, tool: Tool, argum
     from enfold.surfaces.mcp.task_methods import check_declared, start_task  # which need asyncio
 
     spec = tool.spec
-    if not exchange.is_stateless:
-        return await run_inline(service, exchange, tool, arguments) if spec.durable == "required" else None
-    if not declares_tasks(exchange.caller.capabilities):
-        if spec.durable == "required":
+    if not _takes_tasks(exchange):
+        if spec.durable == "required" and exchange.is_stateless:
             check_declared(exchange)
         return None
-    if spec.asks_first:
+    if spec.asks_first and IDEMPOTENCY_KEY not in exchange.meta:  # under a key it is a task from its beginning
         exchange.subject = tool.id
         context = service.context(exchange, spec)
+        context.select = _selection(exchange, tool)
         context.meta = {**(context.meta or {}), DETACHABLE: True}
-        context.unused_key = None  # the key is the task's
         try:
             envelope = await tool.prepared.execute(arguments, context)
-            return success(tool, envelope, exchange.revision, None)
+            return written_result(service, exchange, tool, envelope, asked)
         except Detached:
             pass
-    return await start_task(service, exchange, tool, arguments)
+    context = service.context(exchange, spec)
+    context.select = _selection(exchange, tool)
+    return await start_task(service, exchange, tool, arguments, context)
 
 
-def _offer_to_take(service: Service, exchange: ClientExchange, tool: Tool, context: Context) -> None:
-    """Take the task of another server for a client that knows tasks, where nothing is to be done with its result here."""
-    is_plain = context.unused_key is None and context.select is None and context.recording is None
-    if is_plain and exchange.is_stateless and declares_tasks(exchange.caller.capabilities):
-        taker = service.settings.tasks.taker(tool.id, identity=exchange.caller.identity)
-        context.meta = {**(context.meta or {}), TAKES_TASK: taker}
+def _takes_tasks(exchange: ClientExchange) -> bool:
+    return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
 
 
 def _handle(handed: HandedOver) -> Result:
@@ -127,17 +125,12 @@ def _handle(handed: HandedOver) -> Result:
     return {"resultType": "task", **flat_task(handed.task)}
 
 
-async def run_inline(service: Service, exchange: ClientExchange, tool: Tool, arguments: Result) -> Result:
-    """A task that its client waits for without knowing: what takes too long names it."""
-    context = service.context(exchange, tool.spec)
-    envelope = await service.settings.tasks.run(tool.id, arguments, context)
-    return success(tool, envelope, exchange.revision, None)
-
-
 async def _collect(
-    service: Service, exchange: ClientExchange, tool: Tool, arguments: Result, asked: Format | None
+    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
 ) -> Result:
     """A stream as far as it comes in our time, where it sets itself none."""
+    from enfold.surfaces.collecting import collect  # most tools give one result
+
     exchange.subject = tool.id
     context = service.context(exchange, tool.spec, service.settings.collect_for if tool.spec.timeout is None else None)
     context.select = _selection(exchange, tool)
@@ -146,22 +139,21 @@ async def _collect(
     return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
 
 
-def _selection(exchange: ClientExchange, tool: Tool) -> str | None:
+def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
     """What of the result the client asks for; where a schema was promised, the result has to fit that."""
     text = exchange.meta.get(SELECT_KEY)
     if text is None or exchange.is_relayed:
         return text
     if not isinstance(text, str):
-        details = {"argument": SELECT_KEY, "reason": "type", "expected": "string"}
-        raise CallError("VALIDATION_ERROR", f"{SELECT_KEY} must be a text, as in items(id,title),total", details)
+        told = f"{SELECT_KEY} must be a text, as in items(id,title),total"
+        raise invalid_argument(SELECT_KEY, "type", "string", told)
     if tool.output_schema_for(exchange.revision) is not None:
-        details = {"argument": SELECT_KEY, "reason": "constraint", "expected": "a tool without an outputSchema"}
         told = f"{tool.name} promises an outputSchema, which a selection would break: leave out {SELECT_KEY}"
-        raise CallError("VALIDATION_ERROR", told, details)
+        raise invalid_argument(SELECT_KEY, "constraint", "a tool without an outputSchema", told)
     return text
 
 
-async def _call_operation(service: Service, exchange: ClientExchange, relay: Tool) -> Result:
+async def _call_operation(service: Service, exchange: ClientExchange, relay: MCPTool) -> Result:
     """Run the operation that `call_operation` names, as if it had been called by its own name."""
     try:
         asked = (await relay.prepared.execute(arguments_of(exchange), None)).data
@@ -176,31 +168,17 @@ async def _call_operation(service: Service, exchange: ClientExchange, relay: Too
     return await call_tool(service, exchange)
 
 
-def _limited(
-    service: Service, exchange: ClientExchange, tool: Tool, envelope: ResponseEnvelope[Any], asked: Format | None
-) -> Result:
-    """The result of a call, cut where it is too long and may be cut."""
-    from enfold.surfaces.mcp.result_limits import limit_result
-
-    most = service.settings.max_result_tokens or 0
-    revision = exchange.revision
-    promised = None if exchange.is_relayed else tool.promised(revision)
-    shorter, missing = limit_result(envelope, most, promised)
-    result = success(tool, shorter, revision, asked)
-    if missing:
-        result["_meta"] = {**result.get("_meta", {}), TRUNCATED_KEY: missing}
-    return result if exchange.recording is None else with_run_id(result, exchange.recording)
-
-
-def _failed(error: CallError, format: Format, tool: Tool, *, is_stateless: bool) -> Result:
+def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bool) -> Result:
     """The result that tells of a failure; a question to the client is raised again."""
     if isinstance(error, InputRequired) or (isinstance(error, MissingCapability) and is_stateless):
         raise error
+    if tool.spec.durable != "never" and (error.code, error.details.get("reason")) == ("UNAVAILABLE", "store"):
+        raise ProtocolError(INTERNAL_ERROR, error.message) from error  # nobody knows whether there is a task
     error.request_id = error.request_id or new_request_id()
     return failure(error, format, tool.id)
 
 
-def _find(service: Service, exchange: ClientExchange) -> Tool:
+def _find(service: Service, exchange: ClientExchange) -> MCPTool:
     name = exchange.params.get("name")
     tool = service.catalog.tool(name) or service.search_tool(name)
     if tool is None:

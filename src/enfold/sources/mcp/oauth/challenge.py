@@ -8,8 +8,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Challenge", "read_challenges", "token_challenge"]
-
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  # the token of a grammar
 _PARAMETER: Final = re.compile(rf'\s*({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))\s*(?:,|$)')
 _SCHEME: Final = re.compile(rf"[\s,]*({_TOKEN})(?:\s+([A-Za-z0-9._~+/-]+=*)\s*(?=,|$)|(?=\s|,|$))")

@@ -14,8 +14,6 @@ from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace
 from enfold.sources.mcp.oauth.wire import LoginConversation
 from enfold.sources.web.token_endpoint import GrantRefusedError
 
-__all__ = ["find_client", "known_client"]
-
 # Without a secret there is nothing to lose; and servers differ less in how they read a form than a header.
 _PREFERRED = ("none", "client_secret_post", "client_secret_basic")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enfold.errors import CallError
 
-__all__ = ["denied"]
-
 
 def denied(sentence: str) -> CallError:
     """ACCESS_DENIED with a short text without control characters: parts of it come from other servers."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable
+from hmac import compare_digest
+from secrets import token_urlsafe
 from typing import Literal, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.clients import find_client, known_client
-from enfold.sources.mcp.oauth.consent import ConsentQuestion, ask, read_answer
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.grants import JWT_BEARER, exchange_identity, request_tokens, text_of
+from enfold.sources.mcp.oauth.grants import JWT_BEARER, exchange_identity, request_tokens
+from enfold.sources.mcp.oauth.jwt import base64url
 from enfold.sources.mcp.oauth.login_reach import LoginReach
 from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
 from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient, Saved
-from enfold.sources.mcp.oauth.metadata import TokenPlace, find_place
+from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace, find_place
 from enfold.sources.mcp.oauth.receiver import Receiver, open_receiver
 from enfold.sources.mcp.oauth.wire import LoginConversation, open_wire
+from enfold.sources.web.supplied import current
 from enfold.sources.web.token_endpoint import GrantRefusedError
-
-__all__ = ["Tried", "log_in", "refresh"]
 
 Tried: TypeAlias = Literal["nothing", "renewal", "login"]
 
@@ -137,7 +139,7 @@ async def _vouch(
     """A login without a user: by our own secret or key, or by a statement of another authority."""
     client = known_client(auth, place.server) or RegisteredClient("")
     if isinstance(auth, AssertionLogin):
-        grant = {"grant_type": JWT_BEARER, "assertion": await text_of(auth.assertion)}
+        grant = {"grant_type": JWT_BEARER, "assertion": await current(auth.assertion)}
     elif isinstance(auth, EnterpriseLogin):
         grant = {"grant_type": JWT_BEARER, "assertion": await exchange_identity(wire, auth, place, scopes)}
     else:
@@ -158,7 +160,7 @@ async def _ask_user(
         )
     async with open_receiver(auth.redirect_uri, auth.redirect_port, _port(saved)) as receiver:
         client = await find_client(wire, auth, place, saved, receiver.redirect_uri, scopes)
-        question = ask(place, client.id, receiver.redirect_uri, scopes)
+        question = _consent_question(place, client.id, receiver.redirect_uri, scopes)
         receiver.state = question.state
         code = await _consent(auth, question, receiver, name)
         grant = {
@@ -170,13 +172,13 @@ async def _ask_user(
         return client, await request_tokens(wire, auth, place, client, grant)
 
 
-async def _consent(auth: UserLogin, question: ConsentQuestion, receiver: Receiver, name: str) -> str:
+async def _consent(auth: UserLogin, question: _ConsentQuestion, receiver: Receiver, name: str) -> str:
     try:
         async with asyncio.timeout(auth.wait):
             opening = auth.open_url(question.url) if auth.open_url is not None else None
             if isinstance(opening, Awaitable):
                 await opening
-            return read_answer(question, await receiver.answer())
+            return _read_answer(question, await receiver.answer())
     except TimeoutError:
         raise denied(f"Nobody logged in to {name} within {auth.wait:g} seconds") from None
 
@@ -184,3 +186,68 @@ async def _consent(auth: UserLogin, question: ConsentQuestion, receiver: Receive
 def _port(saved: Saved) -> int:
     """The port that a registered client has to come back to."""
     return urlsplit(saved.client.redirect_uri).port or 0 if saved.client is not None else 0
+
+
+class _ConsentQuestion(msgspec.Struct, frozen=True):
+    """What an authorization request asked for, kept until the user's browser brings the answer."""
+
+    url: str
+    state: str
+    verifier: str
+    server: AuthorizationServer
+    redirect_uri: str
+
+    def __repr__(self) -> str:
+        return f"ConsentQuestion({self.server.issuer!r})"
+
+
+def _consent_question(
+    place: TokenPlace, client_id: str, redirect_uri: str, scopes: tuple[str, ...]
+) -> _ConsentQuestion:
+    """The address that a user is to be taken to."""
+    if not place.can_prove_code:
+        raise denied(f"{place.server.issuer} does not say that it protects its codes (PKCE with S256): it is not used")
+    if not place.server.authorization_endpoint:
+        raise denied(f"{place.server.issuer} has no page for a user to log in")
+    state, verifier = token_urlsafe(32), token_urlsafe(48)
+    fields = {
+        "response_type": "code",
+        "client_id": client_id,
+        "redirect_uri": redirect_uri,
+        "code_challenge": base64url(hashlib.sha256(verifier.encode()).digest()).decode(),
+        "code_challenge_method": "S256",
+        "state": state,
+        "resource": place.resource,
+    }
+    if scopes:
+        fields["scope"] = " ".join(scopes)
+    if "offline_access" in scopes:
+        fields["prompt"] = "consent"  # without it OpenID providers pass over that scope
+    page = place.server.authorization_endpoint
+    url = f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(fields)}"
+    return _ConsentQuestion(url, state, verifier, place.server, redirect_uri)
+
+
+def _read_answer(question: _ConsentQuestion, query: str) -> str:
+    """The code an answer brings; one that is not surely the answer to our question is not even quoted."""
+    pairs = parse_qsl(query, keep_blank_values=True)
+    answer = dict(pairs)
+    if len(answer) < len(pairs):
+        raise denied("The answer to the login says something twice: it was thrown away")
+    if not compare_digest(answer.get("state", "").encode(), question.state.encode()):
+        raise denied("The answer to the login does not belong to our question (state): it was thrown away")
+    _check_issuer(question.server, answer.get("iss"))
+    if "error" in answer:
+        raise denied(f"{question.server.issuer} refuses: {answer.get('error_description') or answer['error']}")
+    if not answer.get("code"):
+        raise denied(f"{question.server.issuer} answered the login without a code")
+    return answer["code"]
+
+
+def _check_issuer(server: AuthorizationServer, issuer: str | None) -> None:
+    """Who answered must be who was asked, to the letter; one that promised to say it must say it."""
+    is_missing = issuer is None and server.authorization_response_iss_parameter_supported
+    if is_missing or issuer not in (None, server.issuer):
+        raise denied(
+            "The answer to the login came from another authorization server than was asked: it was thrown away"
+        )

@@ -13,14 +13,13 @@ import msgspec
 from enfold.sources.mcp.oauth.denial import denied
 from enfold.sources.mcp.oauth.jwt import load_signer
 from enfold.sources.mcp.oauth.login_reach import LoginReach
-from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin, Text
+from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin
 from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient
 from enfold.sources.mcp.oauth.metadata import TokenPlace
 from enfold.sources.mcp.oauth.proof import ProofKey, new_key
 from enfold.sources.mcp.oauth.wire import LoginConversation
+from enfold.sources.web.supplied import current
 from enfold.sources.web.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify
-
-__all__ = ["JWT_BEARER", "exchange_identity", "request_tokens", "text_of"]
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -29,7 +28,6 @@ _STATEMENT: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LIFE: Final = 120  # seconds of a statement about ourselves
 
 _METHODS: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_post", "none")
-_UNKNOWN_CLIENT: Final = ("invalid_client", "unauthorized_client", "invalid_request")
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
 
 
@@ -43,13 +41,14 @@ async def request_tokens(
     *,
     bound_to: str = "",
 ) -> LoginTokens:
-    """Ask for tokens for the resource; RefusedError where the server says no."""
+    """Ask for tokens for the resource; GrantRefusedError where the server says no."""
     form = {**grant, "resource": place.resource, **({"scope": " ".join(scopes)} if scopes else {})}
     key = _key(place, bound_to)
     try:
         answer = await _post(wire, auth, place, client, form, key)
     except GrantRefusedError as refused:
-        if not _is_unknown(refused, client, place):
+        has_other = "client_secret_post" in (place.server.token_endpoint_auth_methods_supported or ())
+        if client.method != "client_secret_basic" or not has_other or not refused.may_be_unseen:
             raise
         other = msgspec.structs.replace(client, method="client_secret_post")
         answer = await _post(wire, auth, place, other, form, key)
@@ -58,12 +57,6 @@ async def request_tokens(
         raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
     return LoginTokens(answer.access_token, refresh, _end(answer.seconds), key.pem if is_bound and key else "")
-
-
-def _is_unknown(refused: GrantRefusedError, client: RegisteredClient, place: TokenPlace) -> bool:
-    """Whether a server may not have seen who we are: some read only the form, although they say otherwise."""
-    is_elsewhere = "client_secret_post" in (place.server.token_endpoint_auth_methods_supported or ())
-    return client.method == "client_secret_basic" and is_elsewhere and refused.error in _UNKNOWN_CLIENT
 
 
 def _key(place: TokenPlace, bound_to: str) -> ProofKey | None:
@@ -107,7 +100,7 @@ async def exchange_identity(
         "requested_token_type": f"{_TYPE}:id-jag",
         "audience": place.server.issuer,
         "resource": place.resource,
-        "subject_token": await text_of(auth.identity_token),
+        "subject_token": await current(auth.identity_token),
         "subject_token_type": f"{_TYPE}:id_token",
         **({"scope": " ".join(scopes)} if scopes else {}),
         **({"client_id": auth.provider_client_id} if auth.provider_client_id else {}),
@@ -116,13 +109,6 @@ async def exchange_identity(
     url = auth.provider_token_url
     LoginReach(url, "The identity provider").check(url, "its token endpoint")
     return (await wire.post_form(url, form, {})).access_token
-
-
-async def text_of(text: Text) -> str:
-    if isinstance(text, str):
-        return text
-    given = text()
-    return given if isinstance(given, str) else await given
 
 
 def _identify(auth: Auth, client: RegisteredClient, issuer: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -18,10 +18,9 @@ from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
 from enfold.sources.mcp.oauth.login_settings import Auth
 from enfold.sources.mcp.oauth.login_store import MemoryStore, Saved
 from enfold.sources.mcp.oauth.proof import ProofKey
-from enfold.sources.mcp.secrets import secrets_in, without_secrets
-from enfold.sources.mcp.web_requests import GivenHeaders, Refusal, given_headers
-
-__all__ = ["OAuthLogin"]
+from enfold.sources.mcp.secrets import KnownSecrets
+from enfold.sources.mcp.web_requests import GivenHeaders, Refusal
+from enfold.sources.web.supplied import current
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ class OAuthLogin:
         self._saved = Saved()
         self._kept = Saved()  # what the store has, as far as we know
         self._value = ""  # of the header
-        self._secrets: tuple[bytes, ...] = ()  # the newest token and the one before, as they may be repeated
+        self.secrets = KnownSecrets()
         self._key: ProofKey | None = None  # of a token that is bound to one
         self._nonce = ""  # that the server wants to see in a proof
         self._renew_at = 0.0  # which makes the first request look into the store
@@ -63,7 +62,7 @@ class OAuthLogin:
         """The user's own headers and the token, which is renewed before it ends."""
         if time.time() >= self._renew_at and not self._is_closed:
             await self._prepare()
-        own = self._headers if isinstance(self._headers, Mapping) else await given_headers(self._headers)
+        own = await current(self._headers)
         if self._key is not None:
             token = self._value.partition(" ")[2]
             own = {**own, "dpop": self._key.prove(method, url, token=token, nonce=self._nonce)}
@@ -102,10 +101,6 @@ class OAuthLogin:
             raise denied(f"{self._name} refuses every token that its login gives: check the scopes and the account")
         finally:
             self._is_opening = False
-
-    def censored(self, text: bytes) -> bytes:
-        """What a server says, without our token should it have repeated it."""
-        return without_secrets(text, self._secrets)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -213,7 +208,7 @@ class OAuthLogin:
         self._key = ProofKey(tokens.key) if tokens is not None and tokens.key else None
         scheme = "Bearer" if self._key is None else "DPoP"
         self._value = "" if tokens is None else f"{scheme} {tokens.access}"
-        self._secrets = (*secrets_in(self._value), *self._secrets)[:4]
+        self.secrets.remember(self._value)
         self._renew_at = float("inf")
         if tokens is not None and tokens.until:
             left = tokens.until - time.time()

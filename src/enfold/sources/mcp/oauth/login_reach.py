@@ -7,10 +7,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.web.urls import PORTS, Endpoint, Network, literal_address, network_of, place_of
-
-__all__ = ["LoginReach", "authorization_server_urls", "covers", "origin", "resource_metadata_urls"]
-
+from enfold.sources.web.urls import PORTS, Endpoint, Network, network_of, place_of, split_url, written_address
 
 _REACHED_FROM: Final[Mapping[Network, frozenset[Network]]] = {
     "public": frozenset({"public"}),
@@ -49,7 +46,7 @@ class LoginReach:
         return is_trusted or network_of(address) in _REACHED_FROM[self._network]
 
     def check(self, url: str, what: str) -> str:
-        """The same address, as far as can be told from how it is written."""
+        """The address, if a login may lead there as far as its text tells; a CallError if not."""
         parts = _split(url)
         is_plain = parts is not None and bool(parts.hostname) and parts.username is None and not parts.fragment
         if is_plain and place_of(url) is not None and self._allows_written(url):
@@ -67,29 +64,12 @@ class LoginReach:
         return url.lower().startswith("https:") or network == "loopback"
 
 
-def origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
 def resource_metadata_urls(server_url: str, named: str) -> list[str]:
     """Where the metadata of a server may stand: where it says, at its path, at its root."""
-    root = f"{origin(server_url)}/.well-known/oauth-protected-resource"
+    root = f"{split_url(server_url)[0]}/.well-known/oauth-protected-resource"
     path = urlsplit(server_url).path.rstrip("/")
     found = [named, f"{root}{path}", root]
     return list(dict.fromkeys(url for url in found if url))
-
-
-def authorization_server_urls(issuer: str) -> list[str]:
-    """Where the metadata of an issuer may stand, in the order of the specification."""
-    root = origin(issuer)
-    path = urlsplit(issuer).path.rstrip("/")
-    found = [
-        f"{root}/.well-known/oauth-authorization-server{path}",
-        f"{root}/.well-known/openid-configuration{path}",
-        f"{root}{path}/.well-known/openid-configuration",
-    ]
-    return list(dict.fromkeys(found))
 
 
 def covers(resource: str, server_url: str) -> bool:
@@ -121,8 +101,5 @@ def _split(url: str) -> SplitResult | None:
 def _written_network(url: str) -> Network | None:
     """The network that a host is on, as far as it is written: by a number, or by the name of this machine."""
     place = place_of(url)
-    host = "" if place is None else place[1].removesuffix(".")
-    address = literal_address(host)
-    if address is not None:
-        return network_of(address)
-    return "loopback" if host == "localhost" or host.endswith(".localhost") else None
+    address = None if place is None else written_address(place[1])
+    return None if address is None else network_of(address)

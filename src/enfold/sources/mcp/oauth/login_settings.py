@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from enfold.sources.mcp.oauth.login_store import LoginStore
-
-__all__ = ["AssertionLogin", "Auth", "ClientCredentials", "EnterpriseLogin", "OpenURL", "Text", "UserLogin"]
+from enfold.sources.web.supplied import Supplied
 
 # Takes a user to an address, in their browser or otherwise; what it gives is awaited if it can be.
 OpenURL: TypeAlias = Callable[[str], object]
-# A text, or a function that gives it anew each time it is needed.
-Text: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
 
 class _Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +53,13 @@ class ClientCredentials(_Client, frozen=True, kw_only=True):
 class AssertionLogin(_Client, frozen=True, kw_only=True):
     """A program logs in by a signed statement of another authority about it, such as that of its cluster."""
 
-    assertion: Text
+    assertion: Supplied[str]
 
 
 class EnterpriseLogin(_Client, frozen=True, kw_only=True):
     """A user is known to their company's identity provider, which vouches for them at the server's own."""
 
-    identity_token: Text
+    identity_token: Supplied[str]
     provider_token_url: str
     provider_client_id: str = ""
     provider_client_secret: str = ""

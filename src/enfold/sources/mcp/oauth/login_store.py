@@ -6,14 +6,13 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-__all__ = ["FileStore", "LoginStore", "LoginTokens", "MemoryStore", "RegisteredClient", "Saved"]
-
+from enfold.files import replace_file, try_lock
 
 _PAUSE: Final = 0.05  # seconds between two looks at a lock
 _LOOKS: Final = 400  # twenty seconds: longer than a renewal, and shorter than a user takes
@@ -99,19 +98,8 @@ class FileStore:
         return found.saved if found.server == server_url else None
 
     def save(self, server_url: str, saved: Saved) -> None:
-        """Write the whole file beside the old one, then put it in its place: a reader sees one or the other."""
-        import tempfile
-
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".new-")  # which gives it to its owner alone
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(_File(server_url, saved)))
-            Path(name).replace(self._path(server_url))
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        replace_file(self._path(server_url), msgspec.json.encode(_File(server_url, saved)))
 
     @asynccontextmanager
     async def alone(self, server_url: str) -> AsyncIterator[None]:
@@ -126,23 +114,10 @@ class FileStore:
             return
         with file:
             for _ in range(_LOOKS):
-                if _is_locked(file):
+                if try_lock(file.fileno()) is not False:
                     break
                 await asyncio.sleep(_PAUSE)
             yield
 
     def _path(self, server_url: str) -> Path:
         return self._folder / f"{hashlib.sha256(server_url.encode()).hexdigest()[:32]}.json"
-
-
-def _is_locked(file: BinaryIO) -> bool:
-    """Lock a file, if nobody else has; a system that has no locks must do without."""
-    try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return True
-    return True

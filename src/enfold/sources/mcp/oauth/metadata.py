@@ -11,16 +11,10 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.login_reach import (
-    LoginReach,
-    authorization_server_urls,
-    covers,
-    origin,
-    resource_metadata_urls,
-)
+from enfold.sources.mcp.oauth.login_reach import LoginReach, covers, resource_metadata_urls
 from enfold.sources.mcp.oauth.wire import LoginConversation
-
-__all__ = ["AuthorizationServer", "TokenPlace", "find_place"]
+from enfold.sources.web.token_endpoint import authorization_server_urls
+from enfold.sources.web.urls import split_url
 
 PKCE: Final = "S256"
 MOST: Final = 5  # authorization servers that are asked; a longer list would send us around the world
@@ -46,7 +40,6 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     scopes_supported: tuple[str, ...] | None = None
     code_challenge_methods_supported: tuple[str, ...] | None = None
     token_endpoint_auth_methods_supported: tuple[str, ...] | None = None
-    token_endpoint_auth_signing_alg_values_supported: tuple[str, ...] | None = None
     authorization_response_iss_parameter_supported: bool | None = None
     client_id_metadata_document_supported: bool | None = None
 
@@ -145,7 +138,7 @@ def _checked(
 
 async def _find_older(wire: LoginConversation, reach: LoginReach, server_url: str) -> TokenPlace:
     """The way of the first revision with a login: a server without metadata of its own gives its tokens itself."""
-    base = origin(server_url)
+    base = split_url(server_url)[0]
     found = await _find_metadata(wire, reach, base, (base, f"{base}/"))
     if found is not None:
         return TokenPlace(server_url, (), found)

@@ -5,17 +5,12 @@ from __future__ import annotations
 import hashlib
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from enfold.errors import CallError
-from enfold.sources.mcp.oauth.jwt import Signer, base64url, load_signer
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-
-__all__ = ["ProofKey", "new_key"]
+from enfold.sources.mcp.oauth.jwt import KeySigner, base64url, load_signer
 
 
 class ProofKey:
@@ -37,28 +32,16 @@ class ProofKey:
             claims["ath"] = base64url(hashlib.sha256(token.encode()).digest()).decode()
         if nonce:
             claims["nonce"] = nonce
-        return self._signer.sign(claims, typ="dpop+jwt", jwk=self._public)
+        return self._signer.sign(claims, typ="dpop+jwt", jwk=self._signer.key.as_dict(private=False))
 
     @cached_property
-    def _signer(self) -> Signer:
+    def _signer(self) -> KeySigner:
         return load_signer(self.pem)
-
-    @cached_property
-    def _public(self) -> dict[str, str]:
-        key: EllipticCurvePrivateKey = self._signer.key
-        point = key.public_key().public_numbers()
-        return {"kty": "EC", "crv": "P-256", "x": _coordinate(point.x), "y": _coordinate(point.y)}
 
 
 def new_key() -> ProofKey:
     try:
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+        from joserfc.jwk import ECKey
     except ImportError:
         raise CallError("UNAVAILABLE", "Tokens that are bound to a key need: pip install 'enfold[auth]'") from None
-    key = ec.generate_private_key(ec.SECP256R1())
-    return ProofKey(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode())
-
-
-def _coordinate(number: int) -> str:
-    return base64url(number.to_bytes(32, "big")).decode()
+    return ProofKey(ECKey.generate_key("P-256").as_pem(private=True).decode())

@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from enfold.errors import CallError
 
-__all__ = ["Receiver", "open_receiver"]
-
 MAX_HEAD: Final = 64 * 1024
 FAREWELL: Final = 0.5  # seconds for a page to arrive
 PATIENCE: Final = 30.0  # seconds for a visitor to send its request

@@ -16,8 +16,6 @@ from enfold.sources.web.redirects import follow
 from enfold.sources.web.token_endpoint import Send, TokenAnswer, decoded, exchange, post, post_form
 from enfold.sources.web.urls import same_place
 
-__all__ = ["LoginConversation", "open_wire"]
-
 T = TypeVar("T")
 
 REDIRECTS: Final = 3
@@ -38,7 +36,7 @@ class LoginConversation:
             return await follow(self._send, request, lambda moved, _: _is_same_server(url, moved), REDIRECTS)
 
         try:
-            status, _, body = await exchange(at_the_end, "GET", url, {"accept": "application/json"}, None)
+            status, _, body = await exchange(at_the_end, "GET", url, {"accept": "application/json"})
         except WebError as error:
             if error.kind == "redirect":
                 return None
@@ -55,7 +53,7 @@ class LoginConversation:
     async def post_form(
         self, url: str, form: Mapping[str, str], headers: Mapping[str, str], secret: str = ""
     ) -> TokenAnswer:
-        """The answer to a form; RefusedError where the server says no, without our secrets in its words."""
+        """The answer to a form; GrantRefusedError where the server says no, without our secrets in its words."""
         try:
             return await post_form(self._send, url, form, headers, secret)
         except WebError as error:

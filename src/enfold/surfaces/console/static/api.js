@@ -1,14 +1,15 @@
 // Everything the console asks of its server: the document, and operations by the same address as any other client.
 
-import { h } from "./dom.js";
+import { button, h, note } from "./dom.js";
+import { parse, write } from "./json.js";
 
 export const base = new URL(".", location.href.split("#")[0]);
 const KEY = "enfold-token";
 
 export class CallFailure extends Error {
-  constructor(code, message, details, answer) {
+  constructor(code, message, details) {
     super(message);
-    Object.assign(this, { code, details: details || {}, answer });
+    Object.assign(this, { code: String(code), details: details || {} });
   }
 }
 
@@ -22,23 +23,23 @@ let asking = null;
 
 export function askForToken(why) {
   asking ||= new Promise((resolve) => {
-    const field = h("input", { type: "text", class: "secret", id: "token", autocomplete: "off", spellcheck: "false", value: token.get() });
-    const dialog = h("dialog", { "aria-labelledby": "token-title", onclose() {
+    const field = h("input.secret", { type: "text", id: "token", autocomplete: "off", spellcheck: "false", value: token.get() });
+    // What is typed here is for the dialog alone: Ctrl-Enter would call what stands behind it.
+    const dialog = h("dialog", { "aria-labelledby": "token-title", onkeydown: (event) => event.stopPropagation(), onclose() {
       asking = null;
       dialog.remove();
       resolve(dialog.returnValue === "use");
     } });
-    const use = () => { token.set(field.value.trim()); dialog.close("use"); };
-    field.addEventListener("keydown", (event) => { if (event.key === "Enter") use(); });
+    const use = (value) => { token.set(value.trim()); dialog.close("use"); };
+    field.addEventListener("keydown", (event) => { if (event.key === "Enter") use(field.value); });
     dialog.append(
       h("h2", { id: "token-title" }, "Who is calling?"),
-      h("p", { class: "dim" }, why || "Give the bearer token of the calls that you make here."),
+      h("p.dim", why || "Give the bearer token of the calls that you make here."),
       h("label", { for: "token" }, "Token"), field,
-      h("p", { class: "dim small" }, "It stays in this tab, and is sent to this server alone."),
-      h("div", { class: "row" },
-        h("button", { type: "button", class: "primary", onclick: use }, "Use it"),
-        h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"),
-        token.get() && h("button", { type: "button", class: "quiet", onclick() { token.set(""); dialog.close("use"); } }, "Forget it")));
+      note("It stays in this tab, and is sent to this server alone."),
+      h("div.row",
+        button("Use it", () => use(field.value), "primary"), button("Cancel", () => dialog.close("")),
+        token.get() && button("Forget it", () => use(""), "quiet")));
     document.body.append(dialog);
     dialog.showModal();
     field.focus();
@@ -48,9 +49,7 @@ export function askForToken(why) {
 
 async function ask(path, options = {}) {
   for (;;) {
-    const headers = { ...options.headers };
-    const used = token.get();
-    if (used) headers.authorization = `Bearer ${used}`;
+    const used = token.get(), headers = { ...options.headers, ...(used && { authorization: `Bearer ${used}` }) };
     let answer;
     try {
       answer = await fetch(new URL(path, base), { ...options, headers, credentials: "omit", cache: "no-store" });
@@ -69,9 +68,9 @@ async function ask(path, options = {}) {
 async function failureOf(answer, text) {
   const body = text ?? (await answer.text());
   try {
-    const error = JSON.parse(body).error;
+    const error = parse(body).error;
     if (typeof error === "string") return new CallFailure(answer.headers.get("enfold-code") || `HTTP ${answer.status}`, error);
-    return new CallFailure(error.code, error.message, error.details, answer);
+    return new CallFailure(error.code, error.message, error.details);
   } catch {
     return new CallFailure(`HTTP ${answer.status}`, body.slice(0, 300) || answer.statusText);
   }
@@ -80,7 +79,7 @@ async function failureOf(answer, text) {
 export async function documentOf(query) {
   const answer = await ask(`openapi.json?${new URLSearchParams(query)}`);
   if (!answer.ok) throw await failureOf(answer);
-  return answer.json();
+  return parse(await answer.text());
 }
 
 const path = (id) => `functions/${encodeURIComponent(id)}`;
@@ -89,12 +88,12 @@ const HEADERS = { "content-type": "application/json", "enfold-format": "annotate
 // One call, with all that a person wants to see of its answer.
 export async function call(id, input, { signal, headers } = {}) {
   const began = performance.now();
-  const answer = await ask(path(id), { method: "POST", body: JSON.stringify(input), signal, headers: { ...HEADERS, ...headers } });
+  const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers: { ...HEADERS, ...headers } });
   const text = await answer.text();
   const outcome = { status: answer.status, headers: [...answer.headers], text, ms: performance.now() - began };
   if (!answer.ok) throw Object.assign(await failureOf(answer, text), { outcome });
   try {
-    return Object.assign(outcome, { envelope: JSON.parse(text) });
+    return Object.assign(outcome, { envelope: parse(text) });
   } catch {
     throw Object.assign(new CallFailure("UNKNOWN_ERROR", "The answer is not JSON"), { outcome });
   }
@@ -104,52 +103,63 @@ export async function value(id, input = {}) {
   return (await call(id, input)).envelope.data;
 }
 
-// A stream by fetch(), which sends the token; `gate` may hold it back. It gives the id of the last event.
-export async function stream(id, input, { signal, item, gate, from }) {
+// A stream by fetch(), which sends the token; `gate` may hold it back, `opened` is told that it has begun.
+export async function stream(id, input, { signal, item, gate, from, opened }) {
   const headers = { ...HEADERS, accept: "text/event-stream", ...(from ? { "last-event-id": from } : {}) };
-  const answer = await ask(path(id), { method: "POST", body: JSON.stringify(input), signal, headers });
+  const answer = await ask(path(id), { method: "POST", body: write(input), signal, headers });
   if (!answer.ok) throw await failureOf(answer);
+  opened?.();
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "", lastId = from;
-  for (;;) {
-    await gate?.();
-    const { value: piece, done } = await reader.read();
-    if (done) throw new CallFailure("DATA_LOSS", "The stream was cut before its end");
-    const blocks = (rest + piece).split(/\r?\n\r?\n/);
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const fields = {};
-      for (const line of block.split(/\r?\n/)) {
-        const at = line.indexOf(":");
-        if (at > 0) {
-          const name = line.slice(0, at), text = line.slice(at + 1).replace(/^ /, "");
-          fields[name] = name in fields && name === "data" ? `${fields[name]}\n${text}` : text;
-        }
-      }
-      if (fields.data === undefined) continue;
-      if (fields.id) lastId = fields.id;
-      if (fields.event === "complete") return lastId;
-      const wire = JSON.parse(fields.data);
-      if (fields.event === "error") {
-        const error = wire.error || wire;
-        throw new CallFailure(error.code || "EXECUTION_ERROR", error.message || String(error), error.details);
-      }
-      await gate?.();
-      item(wire, lastId);
+  let lastId = from;
+  for await (const block of blocks(reader)) {
+    const fields = {};
+    for (const line of block.split("\n")) {
+      const [, name, text] = /^(data|event|id): ?(.*?)\r?$/.exec(line) || [];
+      if (name) fields[name] = name === "data" && "data" in fields ? `${fields.data}\n${text}` : text;
     }
+    if (fields.id) lastId = fields.id;
+    if (fields.event === "complete") return;
+    if (fields.data === undefined) continue;
+    const wire = parse(fields.data);
+    if (fields.event === "error") {
+      const error = wire.error || wire;
+      throw new CallFailure(error.code || "EXECUTION_ERROR", error.message || String(error), error.details);
+    }
+    await gate?.();
+    signal.throwIfAborted(); // stopped while it was held back
+    item(wire, lastId);
+  }
+  throw new CallFailure("DATA_LOSS", "The stream was cut before its end");
+}
+
+// The events of a stream as they come; only what has come since the last look is searched for the end of one.
+async function* blocks(reader) {
+  const END = /\r?\n\r?\n/g;
+  for (let rest = "", looked = 0; ;) {
+    const { value, done } = await reader.read().catch((error) => {
+      throw error.name === "AbortError" ? error : new CallFailure("UNAVAILABLE", "The connection to the server was lost");
+    });
+    if (done) return;
+    rest += value;
+    END.lastIndex = Math.max(0, looked - 3);
+    let begin = 0;
+    for (let end; (end = END.exec(rest)); begin = END.lastIndex) yield rest.slice(begin, end.index);
+    rest = rest.slice(begin);
+    looked = rest.length;
   }
 }
 
-// Follow a subscription of the server's own for as long as a page is open; it is taken up again when it breaks.
+// Follow a subscription of the server's own for as long as a page is open; it is taken up again when it breaks. `state`
+// is told null when it has begun, and otherwise why not.
 export function follow(id, input, item, state) {
   const ending = new AbortController();
   (async () => {
     for (let wait = 500; !ending.signal.aborted; wait = Math.min(wait * 2, 8000)) {
       try {
-        await stream(id, input, { signal: ending.signal, item(wire) { wait = 500; state?.(null); item(wire.data); } });
+        await stream(id, input, { signal: ending.signal, item: (wire) => item(wire.data), opened() { wait = 500; state(null); } });
       } catch (error) {
         if (ending.signal.aborted) return;
-        state?.(error);
+        state(error);
         if (["OPERATION_NOT_FOUND", "ACCESS_DENIED"].includes(error.code)) return;
       }
       await new Promise((resolve) => setTimeout(resolve, wait));

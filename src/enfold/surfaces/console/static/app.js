@@ -1,94 +1,127 @@
 // The frame around the pages: which page an address means, the links between them, and who is calling.
 
 import { askForToken, documentOf, value } from "./api.js";
-import { announce, empty, failed, h, show } from "./dom.js";
-import { operationPage } from "./operation.js";
+import { announce, button, empty, failed, h, show } from "./dom.js";
 import { operationsPage } from "./operations.js";
-import { callsPage } from "./calls.js";
-import { runsPage } from "./runs.js";
-import { sourcesPage } from "./sources.js";
-import { tasksPage } from "./tasks.js";
 
+const GIVE = "Give a token";
+const READ = "It takes a token with the scope enfold:read.";
+// The name and title of each page, the operation that it shows, and what is needed where there is none.
 const PAGES = [
-  ["operations", "Operations", null],
-  ["sources", "Sources", "enfold.sources"],
-  ["calls", "Calls", "enfold.calls"],
-  ["runs", "Runs", "enfold.runs"],
-  ["tasks", "Tasks", "enfold.tasks.list"],
+  ["operations", "Operations"],
+  ["sources", "Sources", "enfold.sources", READ],
+  ["calls", "Calls", "enfold.calls", READ],
+  ["runs", "Runs", "enfold.runs", `Runs are kept where the server was started with --provenance --store FILE. Where there are tokens: ${READ}`],
+  ["tasks", "Tasks", "enfold.tasks.list", "Tasks are kept where the server was given a store for them. Where there are tokens, it takes one."],
 ];
-const SHOWN = { operations: operationsPage, sources: sourcesPage, calls: callsPage, runs: runsPage, tasks: tasksPage };
+// What most people see first is here at once; every other page comes when it is opened, or when there is nothing else to do.
+const fetched = async (name) => (await import(`./${name}.js`))[`${name}Page`];
+const LIVE = ["sources", "calls", "tasks"];
+const MOST_KEPT = 10;
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const who = document.getElementById("who");
 
 // What the pages share: the outline of all operations, and which of the server's own this caller may use.
-export const state = { operations: [], own: new Set(), about: null };
+const state = { operations: [], own: new Set(["enfold.sources", "enfold.calls"]), about: null, rest: null, query: null };
 
-let leave = null;
+let current = null; // the page that is shown: its place, `ended` and `changed`
+let trouble = null; // why nothing can be shown
 let turn = 0;
 let isReady = false;
+const kept = new Map(); // pages as they were left, for whoever comes back to them
 
 async function learn() {
-  // One after the other: a wrong token is tried once.
-  const all = await documentOf({ outline: "true" });
-  const own = await documentOf({ outline: "true", namespace: "enfold" });
-  state.title = all.info.title;
-  state.operations = outline(all);
-  state.own = new Set(outline(own).map((each) => each.id));
-  document.getElementById("title").textContent = state.title;
-  try {
-    state.about = await value("enfold.about");
-  } catch {
-    state.about = null;
-  }
-  who.textContent = state.about?.caller ? state.about.caller.id : "Anonymous";
-  who.title = state.about?.caller ? `Scopes: ${state.about.caller.scopes.join(" ") || "none"}` : "Give a token";
+  await learnOperations(); // alone: a wrong token is tried once
+  state.rest = learnRest();
+  state.rest.catch(() => {}); // each page that waits for it tells
 }
 
-export function outline(document) {
+async function learnOperations() {
+  const all = await documentOf({ outline: "true" });
+  state.title = all.info.title;
+  document.getElementById("title").textContent = state.title;
+  const found = outline(all);
+  if (JSON.stringify(found) === JSON.stringify(state.operations)) return;
+  state.operations = found;
+  current?.changed?.();
+}
+
+// What the list of operations does not wait for: which of the server's own there are, and who is calling.
+async function learnRest() {
+  state.own = new Set(outline(await documentOf({ outline: "true", namespace: "enfold" })).map((each) => each.id));
+  state.about = state.own.has("enfold.about") ? await value("enfold.about").catch(() => null) : null;
+  const caller = state.about?.caller;
+  who.textContent = caller ? caller.id : state.own.has("enfold.sources") ? "Anonymous" : GIVE;
+  who.title = caller ? `Scopes: ${caller.scopes.join(" ") || "none"}` : GIVE;
+  links();
+}
+
+function outline(document) {
   return Object.values(document.paths).map(({ post }) => ({
     id: post.operationId,
     title: post.summary || "",
     description: post.description || "",
     tags: post.tags || [],
     type: post["x-enfold-type"],
-    kind: post["x-enfold-kind"],
-    destructive: post["x-enfold-destructive"],
     source: post["x-enfold-source"],
   }));
 }
 
-function links(page) {
+const here = () => location.hash.replace(/^#\/?|\?.*$/gs, "").split("/").filter(Boolean).map(safelyDecoded);
+
+function links() {
+  const [page = "operations"] = here();
   show(nav, PAGES.filter(([, , needs]) => !needs || state.own.has(needs)).map(([name, title]) =>
     h("a", { href: `#/${name}`, "aria-current": name === page ? "page" : null }, title)));
 }
 
 async function route() {
-  const mine = ++turn;
-  leave?.();
-  leave = null;
-  const [page = "operations", ...rest] = location.hash.replace(/^#\/?/, "").split("/").filter(Boolean).map(safelyDecoded);
-  links(page);
-  main.setAttribute("aria-busy", "true");
-  const make = page === "operations" && rest.length ? operationPage : SHOWN[page];
-  if (!make) {
-    put(empty("There is no such page", h("a", { href: "#/operations" }, "See the operations")));
-    return;
+  if (!isReady && !trouble) return; // what is there is not known yet
+  const mine = ++turn, isFirst = !current && !trouble;
+  if (current) {
+    current.ended?.();
+    Object.assign(current, { y: scrollY, focus: document.activeElement });
+    current = null;
   }
-  const title = PAGES.find(([name]) => name === page)[1];
-  document.title = `${rest.length ? rest.join("/") : title} · ${state.title || "Enfold"}`;
-  try {
-    const place = h("div", { class: `page ${page}` });
-    const ended = await make(place, rest, state);
-    if (mine !== turn) { ended?.(); return; }
-    leave = ended;
-    put(place);
-    announce(document.title);
-    scrollTo(0, 0);
-  } catch (error) {
-    if (mine === turn) put(failed(error, route));
+  if (!history.state?.key) history.replaceState({ key: `${Date.now()}-${mine}` }, "");
+  const { key } = history.state, known = kept.get(key);
+  const [page = "operations", ...rest] = here();
+  links();
+  const [, title, needs, how] = PAGES.find(([name]) => name === page) || [];
+  const isList = page === "operations" && !rest.length;
+  document.title = `${rest.length ? rest.join("/") : title || "Nothing"} · ${state.title || "Enfold"}`;
+  if (!title) put(empty("There is no such page", h("a", { href: "#/operations" }, "See the operations")));
+  else if (trouble) put(trouble());
+  else if (known) {
+    current = known;
+    put(known.place);
+    known.changed?.();
+    scrollTo(0, known.y);
+    (main.contains(known.focus) ? known.focus : main).focus({ preventScroll: true });
+  } else {
+    main.setAttribute("aria-busy", "true");
+    try {
+      if (!isList) await state.rest;
+      state.query = new URLSearchParams(location.hash.split("?")[1]);
+      const place = h("div");
+      let made = null;
+      if (needs && !state.own.has(needs)) show(place, empty(`${title} are not shown to you`, how, " ", button(GIVE, giveToken, "quiet")));
+      else made = await (isList ? operationsPage : await fetched(page === "operations" ? "operation" : page))(place, rest, state);
+      if (mine !== turn) { made?.ended?.(); return; }
+      current = { place, ...made };
+      if (made && !LIVE.includes(page)) kept.set(key, current);
+      if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+      put(place);
+      scrollTo(0, 0);
+      if (!isFirst) main.focus({ preventScroll: true });
+    } catch (error) {
+      if (mine === turn) put(failed(error, route));
+    }
   }
+  if (isList && !isFirst && !trouble) learnOperations().catch(() => {}); // others may have come meanwhile
+  announce(document.title);
 }
 
 function put(element) {
@@ -107,26 +140,36 @@ function safelyDecoded(part) {
 
 async function start() {
   isReady = false;
+  trouble = null;
+  kept.clear();
   try {
     await learn();
     isReady = true;
   } catch (error) {
-    links("");
-    show(main, failed(error, start));
-    return;
+    const isLocked = error.code === "ACCESS_DENIED";
+    trouble = () => (isLocked ? empty("This server needs a token", "Nothing of it is public. ", button(GIVE, giveToken)) : failed(error, start));
+    if (isLocked) who.textContent = GIVE;
   }
   await route();
+  (window.requestIdleCallback || setTimeout)(() => ["operation", ...PAGES.slice(1).map(([name]) => name)].forEach((name) => fetched(name).catch(() => {})));
 }
 
-who.addEventListener("click", async () => { if (await askForToken()) await start(); });
-addEventListener("caller", () => isReady && learn().then(() => links(location.hash.split("/")[1] || "operations")).catch(() => {}));
+async function giveToken() {
+  if (await askForToken()) await start();
+}
+
+history.scrollRestoration = "manual";
+who.addEventListener("click", giveToken);
+addEventListener("token", giveToken);
+addEventListener("caller", () => { kept.clear(); if (isReady) learn().catch(() => {}); });
 addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 addEventListener("keydown", (event) => {
   const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName);
-  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
-    const search = document.querySelector("input[type=search]");
-    if (search) { event.preventDefault(); search.focus(); }
-  }
+  const wanted = event.key === "Enter" && (event.ctrlKey || event.metaKey) ? ".call button.primary" : event.key === "/" && !typing && !event.ctrlKey && !event.metaKey ? "input[type=search]" : null;
+  const found = wanted && main.querySelector(wanted);
+  if (!found) return;
+  event.preventDefault();
+  found[event.key === "/" ? "focus" : "click"]();
 });
 start();

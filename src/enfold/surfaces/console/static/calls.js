@@ -1,53 +1,84 @@
 // Calls as they end, newest first: a filter, and one of them in full.
 
 import { follow } from "./api.js";
-import { bytes, clock, count, failed, h, show, took } from "./dom.js";
+import { address, button, bytes, chip, count, failed, h, heading, note, pairs, searchbox, show, table, to, took, when } from "./dom.js";
+import { dataView } from "./result.js";
 
-const MOST = 500;
+const MOST = 500, SHOWN = 200;
+const COLUMNS = [["Time"], ["Code"], ["Operation"], ["Took", true], ["Caller"], ["Surface"], ["Warnings", true]];
 
-export function callsPage(place) {
-  const told = h("p", { class: "dim small", role: "status" }, "Waiting for calls…");
-  const search = h("input", { type: "search", placeholder: "Filter by operation, caller, code, surface or request id", "aria-label": "Filter calls", oninput: draw });
-  const onlyBad = h("input", { type: "checkbox", onchange: draw });
-  const body = h("tbody");
-  const open = h("div", { "aria-live": "polite" });
+export function callsPage(place, [wanted], { query }) {
+  const told = note("Waiting for calls…");
+  const search = searchbox("Filter calls", "Filter by operation, caller, code, surface or request id", query.get("q"), draw);
+  const onlyBad = h("input", { type: "checkbox", checked: query.has("failures"), onchange: draw });
+  const body = h("tbody"), trouble = h("div"), open = h("div", { "aria-live": "polite" });
   const calls = [];
-  let waiting = false;
+  let fresh = [];
 
-  function draw() {
-    waiting = false;
+  const line = (each) => row(each, (event) => choose(each, event.target));
+  function choose(each, link) {
+    wanted = each?.request_id;
+    remember();
+    show(open, each && one(each, () => { choose(null); link?.focus(); }));
+    open.firstChild?.focus();
+  }
+  const remember = () => address(wanted ? `calls/${encodeURIComponent(wanted)}` : "calls", { q: search.value, failures: onlyBad.checked });
+  function fitting(all) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const fit = calls.filter((each) => (!onlyBad.checked || each.code !== "OK") && words.every((word) => text(each).includes(word)));
-    show(body, fit.slice(0, 200).map((each) => row(each, () => show(open, one(each)))));
-    if (!fit.length) show(body, h("tr", {}, h("td", { colspan: "7", class: "none" }, calls.length ? "No call fits." : "Nothing has been called yet. Call an operation, and it appears here.")));
-    told.textContent = fit.length === calls.length ? `The last ${count(calls.length, "call")}` : `${fit.length} of the last ${count(calls.length, "call")}`;
+    return all.filter((each) => (!onlyBad.checked || kindOf(each.code) === "bad") && words.every((word) => text(each).includes(word)));
+  }
+  function draw(event) {
+    if (event) remember();
+    fresh = [];
+    show(body, fitting(calls).slice(0, SHOWN).map(line));
+    tell();
+  }
+  // New rows come above those that are there, which stay as they are: somebody may be on one of them.
+  function arrive() {
+    body.querySelector(".none")?.parentElement.remove();
+    body.prepend(...fitting(fresh).slice(-SHOWN).reverse().map(line));
+    while (body.children.length > SHOWN) body.lastChild.remove();
+    fresh = [];
+    const named = !open.firstChild && wanted && calls.find((each) => each.request_id === wanted);
+    if (named) choose(named);
+    tell();
+  }
+  function tell() {
+    const number = fitting(calls).length;
+    told.textContent = number === calls.length ? `The last ${count(number, "call")}` : `${number} of the last ${count(calls.length, "call")}`;
+    if (!number) show(body, h("tr", h("td.none", { colspan: "7" }, calls.length ? "No call fits." : "Nothing has been called yet. Call an operation, and it appears here.")));
   }
   draw();
-  show(place, h("div", { class: "heading" }, h("h1", {}, "Calls"), told),
-    h("div", { class: "filters", role: "search" }, search, h("label", { class: "switch" }, onlyBad, "Failures alone")), open,
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Calls" }, h("table", { class: "calls" }, h("thead", {}, h("tr", {}, ["Time", "Operation", "Code", "Took", "Caller", "Surface", "Warnings"].map((each) => h("th", { scope: "col", class: /Took|Warn/.test(each) ? "number" : null }, each)))), body)));
-  return follow("enfold.calls", {}, (call) => {
+  show(place, heading("Calls", told), h("div.filters", { role: "search" }, search, h("label.switch", onlyBad, "Failures alone")), trouble, open, table("Calls", COLUMNS, body, "log"));
+  return { ended: follow("enfold.calls", {}, (call) => {
+    if (calls.some((each) => each.time === call.time && each.request_id === call.request_id && each.operation === call.operation)) return; // who connects again gets the last ones again
     calls.unshift(call);
     calls.length = Math.min(calls.length, MOST);
-    if (!waiting) { waiting = true; requestAnimationFrame(draw); }
-  }, (error) => { if (error) { calls.length = 0; told.textContent = "Not connected"; show(open, failed(error)); } else if (open.querySelector(".failure")) show(open); });
+    if (fresh.push(call) === 1) requestAnimationFrame(arrive);
+    if (fresh.length > MOST) fresh.shift();
+  }, (error) => {
+    show(trouble, error && failed(error));
+    if (error) told.textContent = "Not connected";
+    else tell();
+  }) };
 }
 
+// Who was asked something, or went away, has not failed.
+const kindOf = (code) => (code === "OK" ? "good" : /^(INPUT_REQUIRED|DETACHED|ABORTED)$/.test(code) ? "warn" : "bad");
 const text = (each) => `${each.operation} ${each.caller || ""} ${each.code} ${each.surface} ${each.request_id} ${each.source}`.toLowerCase();
 
 function row(each, go) {
-  return h("tr", { class: each.code === "OK" ? "" : "bad" },
-    h("td", { class: "nowrap" }, clock(each.time)),
-    h("td", {}, h("button", { type: "button", class: "link id", onclick: go }, each.operation || "none found")),
-    h("td", {}, h("span", { class: `chip ${each.code === "OK" ? "good" : "bad"}` }, each.code)),
-    h("td", { class: "number nowrap" }, took(each.duration_ms)), h("td", { dir: "auto" }, each.caller || "anonymous"), h("td", {}, each.surface), h("td", { class: "number" }, each.warnings || ""));
+  return h("tr", h("td", when(each.time)), h("td", chip(each.code, kindOf(each.code))), h("td", button(each.operation || "no operation", go, "link id")),
+    h("td.end", took(each.duration_ms)), h("td", { dir: "auto" }, each.caller || "anonymous"), h("td", each.surface), h("td.end", each.warnings || ""));
 }
 
-function one(each) {
-  const facts = [["Operation", each.operation && h("a", { href: `#/operations/${encodeURIComponent(each.operation)}` }, each.operation)], ["Source", each.source], ["Code", each.code], ["Time", new Date(each.time).toLocaleString()], ["Took", took(each.duration_ms)], ["Caller", each.caller || "anonymous"],
-    ["Surface", each.surface], ["Request id", each.request_id], ["Called by", each.parent_request_id], ["Warnings", each.warnings ? `${each.warnings}, first ${each.first_warning}` : ""], ["Request", bytes(each.request_bytes)], ["Answer", bytes(each.response_bytes)], ["Items", each.items]];
-  const card = h("article", { class: "card", tabindex: "-1", "aria-label": `Call ${each.request_id}` }, h("div", { class: "bar" }, h("h2", { class: "id" }, each.operation || "No operation"), h("button", { type: "button", class: "quiet", onclick: () => card.remove() }, "Close")),
-    h("dl", { class: "facts" }, facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", { dir: "auto" }, value instanceof Node ? value : String(value))])));
-  requestAnimationFrame(() => card.focus());
-  return card;
+function one(each, close) {
+  // What the call was given and gave, where the operator keeps that.
+  const kept = ["arguments", "result", "error"].filter((name) => name in each);
+  return h("article.card", { tabindex: "-1", "aria-label": `Call ${each.request_id}` },
+    h("div.bar", h("h2.id", each.operation ? to("operations", each.operation) : "No operation"), button("Close", close, "quiet")),
+    pairs([["Source", each.source], ["Code", each.code], ["Time", new Date(each.time).toLocaleString()], ["Took", took(each.duration_ms)], ["Caller", each.caller || "anonymous"],
+      ["Surface", each.surface], ["Request id", each.request_id], ["Called by", each.parent_request_id], ["Warnings", each.warnings ? `${each.warnings}, first ${each.first_warning}` : ""], ["Request", bytes(each.request_bytes)], ["Answer", bytes(each.response_bytes)], ["Items", each.items]], "facts"),
+    h("div.sides", kept.map((name) => h("section", h("h3", name[0].toUpperCase() + name.slice(1)), dataView(each[name]).element))),
+    each.is_cut && note("What is left out here (…) was too large to be kept."));
 }

@@ -1,26 +1,43 @@
 // Elements made of plain values. Text is always a text node: what strangers wrote is shown, never parsed.
 
-export function h(tag, props, ...children) {
-  return filled(document.createElement(tag), props, children);
+// A tag may name classes (`p.dim.small`); attributes and listeners come first, where there are any.
+export function h(tag, ...children) {
+  const [name, ...kinds] = tag.split(".");
+  const element = document.createElement(name);
+  if (kinds.length) element.className = kinds.join(" ");
+  return filled(element, children);
 }
 
-export function svg(tag, props, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
-}
+export const svg = (tag, ...children) => filled(document.createElementNS("http://www.w3.org/2000/svg", tag), children);
 
-function filled(element, props, children) {
-  for (const [name, value] of Object.entries(props || {})) {
+function filled(element, children) {
+  const props = Object.getPrototypeOf(children[0] ?? "") === Object.prototype ? children.shift() : {};
+  for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled" || name === "hidden") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
+  element.append(...real(children));
   return element;
 }
 
+const real = (children) => children.flat(9).filter((each) => each !== null && each !== undefined && each !== false);
+
 export function show(place, ...children) {
-  place.replaceChildren(...children.flat(9).filter((each) => each !== null && each !== undefined && each !== false));
+  place.replaceChildren(...real(children));
+}
+
+export const button = (words, onclick, kind) => h("button", { type: "button", class: kind, onclick }, words);
+export const chip = (words, kind = "", onclick = null) => (onclick ? button(words, onclick, `chip ${kind}`) : h("span", { class: `chip ${kind}` }, words));
+export const note = (...words) => h("p.dim.small", words);
+export const heading = (title, ...more) => h("div.heading", h("h1", title), more);
+export const to = (page, id, words, kind) => h("a", { href: `#/${page}/${encodeURIComponent(id)}`, class: kind }, words ?? id);
+
+// What is chosen on a page stands in its address: reload, back and sharing find it again.
+export function address(page, chosen) {
+  const query = String(new URLSearchParams(Object.entries(chosen).filter(([, value]) => value)));
+  history.replaceState(history.state, "", `#/${page}${query && `?${query}`}`);
 }
 
 export function announce(text) {
@@ -30,7 +47,9 @@ export function announce(text) {
 let last = 0;
 export const fresh = (prefix) => `${prefix}-${++last}`;
 
-export const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many || `${one}s`}`;
+export const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
+
+export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
 
 export function bytes(size) {
   if (size === null || size === undefined) return "";
@@ -38,61 +57,76 @@ export function bytes(size) {
 }
 
 export function took(ms) {
-  return ms < 1 ? "< 1 ms" : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10000 ? 2 : 1)} s`;
+  return ms < 1 ? "< 1 ms" : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
 
-export function clock(ms) {
-  const date = new Date(ms);
-  const today = date.toDateString() === new Date().toDateString();
-  return today ? date.toLocaleTimeString() : date.toLocaleString();
+export function when(ms) {
+  const date = new Date(ms), isToday = date.toDateString() === new Date().toDateString();
+  return h("time", { datetime: date.toISOString(), title: date.toLocaleString() }, isToday ? date.toLocaleTimeString() : date.toLocaleString());
 }
 
-export const when = (ms) => h("time", { datetime: new Date(ms).toISOString(), title: new Date(ms).toLocaleString() }, clock(ms));
+// A table that scrolls by itself; each column has a name, and whether it holds numbers.
+export function table(label, columns, body, kind) {
+  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table", { class: kind },
+    h("thead", h("tr", columns.map(([name, isNumber]) => h("th", { scope: "col", class: isNumber ? "end" : null }, h("bdi", name))))), body));
+}
 
-// A row of choices of which one is on; the arrow keys move between them.
+export function pairs(facts, kind) {
+  return h("dl", { class: kind }, facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", name), h("dd", { dir: "auto" }, value instanceof Node ? value : String(value))]));
+}
+
+// A row of choices of which one is on; the arrow keys, Home and End move between them.
 export function tabs(label, parts) {
-  const panel = h("div", { role: "tabpanel", class: "panel", tabindex: "0", id: fresh("panel") });
-  const buttons = parts.map(([name, make], place) =>
+  let now = 0;
+  const panel = h("div.panel", { role: "tabpanel", tabindex: "0", id: fresh("panel") });
+  const buttons = parts.map(([name], place) =>
     h("button", { role: "tab", type: "button", id: fresh("tab"), "aria-controls": panel.id, onclick: () => choose(place) }, name));
-  function choose(place) {
-    buttons.forEach((button, each) => {
-      button.setAttribute("aria-selected", String(each === place));
-      button.tabIndex = each === place ? 0 : -1;
+  function choose(place = now) {
+    now = place;
+    buttons.forEach((each, at) => {
+      each.setAttribute("aria-selected", String(at === place));
+      each.tabIndex = at === place ? 0 : -1;
     });
     panel.setAttribute("aria-labelledby", buttons[place].id);
     show(panel, parts[place][1]());
   }
   const list = h("div", { role: "tablist", "aria-label": label, onkeydown(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    const next = (buttons.indexOf(document.activeElement) + step + buttons.length) % buttons.length;
-    choose(next);
-    buttons[next].focus();
+    const next = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: -1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    choose((next + buttons.length) % buttons.length);
+    buttons[now].focus();
   } }, buttons);
   choose(0);
-  return { element: h("div", { class: "tabs" }, list, panel), choose };
+  return { element: h("div.tabs", list, panel), choose };
 }
 
-export function copyButton(text) {
-  const button = h("button", { type: "button", class: "quiet copy", async onclick() {
+// `text` is what is copied, where that is more than what is shown.
+export function copied(shown, text = () => shown) {
+  const copy = button("Copy", async () => {
     try {
       await navigator.clipboard.writeText(text());
-      button.textContent = "Copied";
+      copy.textContent = "Copied";
       announce("Copied");
     } catch {
-      button.textContent = "Select and copy by hand";
+      copy.textContent = "Select and copy by hand";
     }
-    setTimeout(() => (button.textContent = "Copy"), 1500);
-  } }, "Copy");
-  return button;
+    setTimeout(() => (copy.textContent = "Copy"), 1500);
+  }, "quiet copy");
+  return h("div.copied", h("pre.raw", { dir: "ltr", tabindex: "0" }, shown), copy);
+}
+
+// A box in which one searches; `changed` is told at every key, or with `once` when one is done.
+export function searchbox(label, placeholder, value, changed, once) {
+  return h("input", { type: "search", "aria-label": label, placeholder: placeholder || label, autocomplete: "off", spellcheck: "false", value: value || "", [once ? "onchange" : "oninput"]: changed });
 }
 
 export function empty(title, ...words) {
-  return h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, words));
+  return h("div.empty", h("h2", title), h("p", words));
 }
 
 export function failed(error, again) {
-  return h("div", { class: "failure", role: "alert" },
-    h("strong", {}, error.code || "Not reached"), " ", h("span", { dir: "auto" }, error.message),
-    again && h("button", { type: "button", class: "quiet", onclick: again }, "Try again"));
+  return h("div.failure", { role: "alert" },
+    h("strong", error.code || "Not reached"), " ", h("span", { dir: "auto" }, error.message),
+    again && button("Try again", again, "quiet"));
 }

@@ -1,16 +1,18 @@
 // A form made from a JSON Schema. What it cannot show as fields is JSON text; a fault is shown at the field it belongs to.
 
-import { fresh, h, show } from "./dom.js";
+import { button, fresh, h, shortened, show } from "./dom.js";
+import { Exact, number as numberOf, parse, write } from "./json.js";
 
 const DEEPEST = 12;
 
-// `resolve` finds what a $ref names. A form has `element`, `value()`, `set(value)` and `tell(faults)`.
+// `resolve` finds what a $ref names. A form has `element`, `value()`, `set(value)`, `tell(faults)`, and `check()`, which
+// throws what its fields have to say against what stands in them.
 export function schemaForm(schema, resolve) {
   const form = field(schema, resolve, { name: "", path: "", required: true, depth: 0 });
+  // What was wrong may be right once it is changed.
+  form.element.addEventListener("input", ({ target }) => { target.removeAttribute("aria-invalid"); const told = target.closest("[data-path]")?.querySelector(":scope > .fault"); if (told) told.hidden = true; });
   return {
-    element: form.element,
-    value: form.value,
-    set: form.set,
+    ...form,
     tell(faults) {
       for (const old of form.element.querySelectorAll(".fault")) { old.textContent = ""; old.hidden = true; }
       for (const each of form.element.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
@@ -18,212 +20,293 @@ export function schemaForm(schema, resolve) {
       form.element.querySelector("[aria-invalid]")?.focus();
       return lost;
     },
+    check() {
+      const wrong = [...form.element.querySelectorAll("input, select, textarea")].filter((each) => each.checkVisibility() && !each.checkValidity());
+      if (wrong.length) throw new Unreadable(...wrong.map((each) => ({ place: each, message: each.validationMessage })));
+    },
   };
 }
 
-// The nearest field to what a fault names: of `lines[0].item` that, or `lines[0]`, or `lines`.
-function mark(root, { argument, message }) {
-  for (let path = argument; path; path = path.replace(/(\.[^.[\]]+|\[[^\]]*\]|^[^.[]+)$/, "")) {
-    const place = [...root.querySelectorAll("[data-path]")].find((each) => each.dataset.path === path);
-    if (!place) continue;
-    const told = place.querySelector(":scope > .fault");
-    told.textContent = told.textContent ? `${told.textContent} ${message}` : message;
-    told.hidden = false;
-    for (let open = place.closest("details"); open; open = open.parentElement.closest("details")) open.open = true;
-    (place.querySelector("input, select, textarea") || place).setAttribute("aria-invalid", "true");
-    return true;
+// What stands in fields cannot be sent; each fault has its place, or the path of an argument.
+export class Unreadable extends Error {
+  constructor(...faults) { super(faults[0].message); this.faults = faults; }
+}
+
+export function read(source, place) {
+  try {
+    return parse(source);
+  } catch (error) {
+    throw new Unreadable({ place, message: `This is not JSON: ${error.message}` });
   }
-  return false;
+}
+
+// The path of the first thing in a value that another does not have, or has otherwise; null where it has all of it.
+export function lost(given, made, path = "") {
+  const isDeep = (value) => value !== null && typeof value === "object" && !(value instanceof Exact);
+  if (!isDeep(given) || !isDeep(made) || Array.isArray(given) !== Array.isArray(made) || given.length !== made.length) return write(given) === write(made) ? null : path || "this value";
+  for (const key of Object.keys(given)) {
+    const found = lost(given[key], own(made, key), Array.isArray(given) ? `${path}[${key}]` : below(path, key));
+    if (found) return found;
+  }
+  return null;
+}
+
+// The nearest field to what a fault names: of `lines[0].item` that, or `lines[0]`, or `lines`.
+function mark(root, { argument, place, message }) {
+  let field = place?.closest("[data-path]");
+  for (let path = argument; path && !field; path = path.replace(/(\.[^.[\]]+|\[[^\]]*\]|^[^.[]+)$/, "")) field = [...root.querySelectorAll("[data-path]")].find((each) => each.dataset.path === path);
+  const told = field?.querySelector(":scope > .fault");
+  if (!told) return false;
+  told.textContent = told.textContent ? `${told.textContent} ${message}` : message;
+  told.hidden = false;
+  (place || field.querySelector("input, select, textarea") || field).setAttribute("aria-invalid", "true");
+  return true;
 }
 
 function field(given, resolve, at) {
   const { schema, isNullable } = plainly(given, resolve);
-  if (at.depth > DEEPEST) return json(schema, at);
-  if (schema.const !== undefined) return choice([schema.const], schema, at);
-  if (Array.isArray(schema.enum)) return choice(schema.enum.filter((each) => each !== null), schema, at);
   const several = schema.oneOf || schema.anyOf;
+  if (schema.const !== undefined) return choice([[schema.const]], schema, at, isNullable);
+  if (Array.isArray(schema.enum)) return choice(schema.enum.map((each) => [each]), schema, at, isNullable && !schema.enum.includes(null));
+  if (several?.every((each) => each?.const !== undefined)) return choice(several.map((each) => [each.const, each.title]), schema, at, isNullable);
+  at = { ...at, isNullable };
+  if (at.depth > DEEPEST) return json(schema, at);
   if (several) return oneOf(several, schema, resolve, at);
-  const type = Array.isArray(schema.type) ? (schema.type.filter((each) => each !== "null").length === 1 ? schema.type.find((each) => each !== "null") : null) : schema.type;
-  if (type === "object" && schema.properties) return object(schema, resolve, at);
-  if (type === "object" && at.depth === 0) return object({ ...schema, properties: {} }, resolve, at);
+  const types = [schema.type].flat().filter((each) => each !== "null"), type = types.length === 1 ? types[0] : null;
+  if (type === "object") return object(schema, resolve, at);
   if (type === "array" && !Array.isArray(schema.prefixItems)) return array(schema, resolve, at);
-  if (type === "boolean") return choice([true, false], schema, at);
+  if (type === "boolean") return choice([[true], [false]], schema, at, isNullable);
   if (type === "integer" || type === "number") return number(schema, type, at);
-  if (type === "string") return text(schema, at);
-  return json(schema, at, isNullable);
+  return type === "string" ? text(schema, at) : json(schema, at);
 }
 
-// References followed, and a choice between something and null taken as that something.
-function plainly(given, resolve) {
-  let schema = given === true || typeof given !== "object" || given === null ? {} : given, isNullable = false;
-  for (let step = 0; step < 20; step++) {
-    if (schema.$ref) { const { $ref, ...beside } = schema; schema = { ...resolve($ref), ...beside }; continue; }
-    const several = schema.anyOf || schema.oneOf;
+// References followed, parts put together, and a choice between something and null taken as that something.
+function plainly(given, resolve, budget = { left: 50 }) {
+  let schema = typeof given === "object" && given ? given : {}, isNullable = false;
+  while (budget.left-- > 0) {
+    const { $ref, allOf, anyOf, oneOf: one, ...beside } = schema, several = anyOf || one;
     const real = several?.filter((each) => each?.type !== "null");
-    if (several && real.length < several.length && real.length === 1) { const { anyOf, oneOf: _, ...beside } = schema; isNullable = true; schema = { ...real[0], ...beside }; continue; }
-    if (schema.allOf?.length === 1) { const { allOf, ...beside } = schema; schema = { ...allOf[0], ...beside }; continue; }
-    break;
+    if ($ref) schema = merged(resolve($ref), { ...schema, $ref: undefined });
+    else if (allOf) schema = [...allOf.map((each) => plainly(each, resolve, budget).schema), { ...schema, allOf: undefined }].reduce(merged);
+    else if (real && real.length < several.length) { isNullable = true; schema = real.length === 1 ? merged(real[0], beside) : { ...beside, anyOf: real }; }
+    else break;
   }
-  return { schema, isNullable };
+  return { schema, isNullable: isNullable || [schema.type].flat().includes("null") };
 }
 
-const label = (schema, at) => schema.title && !at.name ? schema.title : at.name;
-
-function labelled(control, schema, at, value, set, extra) {
-  const told = fresh("told"), note = limits(schema), words = schema.description;
-  control.id ||= fresh("field");
-  control.setAttribute("aria-describedby", told);
-  if (at.required) control.setAttribute("aria-required", "true");
-  const element = h("div", { class: "field", "data-path": at.path },
-    h("label", { for: control.id }, h("span", { dir: "auto" }, label(schema, at)), " ", at.required ? h("span", { class: "needed" }, "required") : h("span", { class: "dim" }, "optional")),
-    control, extra,
-    h("p", { id: told, class: "hint", dir: "auto", hidden: !(words || note) }, [words, note].filter(Boolean).join(" · ")),
-    h("p", { class: "fault", role: "alert", hidden: true }));
-  return { element, value, set };
+function merged(one, other) {
+  const all = { ...one, ...Object.fromEntries(Object.entries(other).filter(([, value]) => value !== undefined)) };
+  if (one.properties && other.properties) all.properties = { ...one.properties, ...other.properties };
+  if (one.required && other.required) all.required = [...one.required, ...other.required];
+  return all;
 }
+
+const own = (value, name) => (value && typeof value === "object" && Object.hasOwn(value, name) ? value[name] : undefined);
+const below = (path, name) => (path ? `${path}.${name}` : name);
+
+// What every field has: its name, whether it must be given, words about it, and a place for faults. Where null is something
+// else than nothing, a switch gives it; `part.begin` makes what is behind it.
+function framed(schema, at, part, control, ...inside) {
+  const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).join(" · ");
+  const none = at.isNullable && h("input", { type: "checkbox", onchange: turn });
+  const body = h("div", control, inside);
+  const name = [h("span", { dir: "auto" }, at.name || schema.title || "one of"), " ", h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
+  const empty = none && h("label.switch.null", { hidden: !at.required && schema.default === null }, none, "null");
+  if (control) {
+    control.id ||= fresh("field");
+    control.required = at.required;
+    control.setAttribute("aria-describedby", told);
+    if (at.bare) control.setAttribute("aria-label", at.name);
+  }
+  const title = at.bare ? empty : control ? h("div.named", h("label", { for: control.id }, name), empty) : [h("legend", name), empty];
+  const hint = h("p.hint", { id: told, dir: "auto", hidden: !words }, words);
+  const element = h(control || at.bare ? "div.field" : "fieldset", { "data-path": at.path }, title, control ? [body, hint] : [hint, body], h("p.fault", { role: "alert", hidden: true }));
+  function turn() {
+    body.hidden = none.checked;
+    if (!none.checked) part.begin?.();
+  }
+  function set(value) {
+    if (none) {
+      none.checked = value === null || (value === undefined && at.required);
+      if (value === null) empty.hidden = false;
+      turn();
+    }
+    if (!none?.checked) part.set(value);
+  }
+  set(undefined);
+  return { element, set, value: () => (none?.checked ? null : part.value()) };
+}
+
+const LIMITS = { minimum: "from", exclusiveMinimum: "above", maximum: "to", exclusiveMaximum: "below", multipleOf: "in steps of", minLength: "at least # characters", maxLength: "at most # characters",
+  minItems: "at least # items", maxItems: "at most # items", pattern: "like", default: "if left out", examples: "for example" };
 
 function limits(schema) {
-  const parts = [];
-  if (schema.minimum !== undefined) parts.push(`from ${schema.minimum}`);
-  if (schema.exclusiveMinimum !== undefined) parts.push(`above ${schema.exclusiveMinimum}`);
-  if (schema.maximum !== undefined) parts.push(`to ${schema.maximum}`);
-  if (schema.exclusiveMaximum !== undefined) parts.push(`below ${schema.exclusiveMaximum}`);
-  if (schema.minLength) parts.push(`at least ${schema.minLength} characters`);
-  if (schema.maxLength !== undefined) parts.push(`at most ${schema.maxLength} characters`);
-  if (schema.pattern) parts.push(`like ${schema.pattern}`);
-  if (schema.default !== undefined && schema.default !== null) parts.push(`if left out ${JSON.stringify(schema.default)}`);
-  return parts.join(", ");
+  const texts = Object.entries(LIMITS).map(([name, words]) => {
+    const limit = name === "examples" ? schema.examples?.[0] : schema[name];
+    if (limit === undefined || limit === null || (name.startsWith("min") && name !== "minimum" && !limit)) return "";
+    const text = name === "pattern" ? limit : write(limit);
+    return words.includes("#") ? words.replace("#", text).replace(/^(.*) 1 (.*)s$/, "$1 1 $2") : `${words} ${shortened(text, 200)}`;
+  });
+  return texts.filter(Boolean).join(", ");
 }
 
-function choice(options, schema, at) {
-  const texts = options.map((each) => (typeof each === "string" ? each : JSON.stringify(each)));
-  const control = h("select", {}, (!at.required || options.length > 1) && h("option", { value: "" }, at.required ? "Choose…" : "Not given"),
-    texts.map((each, place) => h("option", { value: String(place) }, each)));
-  return labelled(control, schema, at, () => (control.value === "" ? undefined : options[Number(control.value)]),
-    (value) => { const place = options.findIndex((each) => each === value); control.value = place < 0 ? "" : String(place); });
+function choice(options, schema, at, isNullable) {
+  const all = isNullable ? [...options, [null]] : options;
+  const control = h("select", (!at.required || all.length > 1) && h("option", { value: "" }, at.required ? "Choose…" : "Not given"),
+    all.map(([each, title], place) => h("option", { value: String(place) }, title || (typeof each === "string" ? each : write(each)))));
+  return framed(schema, { ...at, isNullable: false }, {
+    value: () => (control.value === "" ? undefined : all[Number(control.value)][0]),
+    set(value) { const place = all.findIndex(([each]) => value !== undefined && write(each) === write(value)); control.value = place >= 0 ? String(place) : at.required && all.length === 1 ? "0" : ""; },
+  }, control);
 }
 
 function number(schema, type, at) {
-  const control = h("input", { type: "number", inputmode: type === "integer" ? "numeric" : "decimal", step: schema.multipleOf || (type === "integer" ? 1 : "any"), min: schema.minimum, max: schema.maximum });
-  return labelled(control, schema, at, () => (control.value === "" ? undefined : Number(control.value)), (value) => { control.value = value ?? ""; });
+  const step = (schema.minimum === undefined && schema.multipleOf) || (type === "integer" ? 1 : "any");
+  const control = h("input", { type: "number", inputmode: type === "integer" ? "numeric" : "decimal", step, min: schema.minimum, max: schema.maximum });
+  return framed(schema, at, {
+    value() {
+      if (control.validity.badInput) throw new Unreadable({ place: control, message: "This is not a number." });
+      return control.value === "" ? undefined : numberOf(control.value);
+    },
+    set(value) { control.value = value ?? ""; },
+  }, control);
 }
 
-const KINDS = { date: "date", "date-time": "datetime-local", email: "email", uri: "url", url: "url", password: "password" };
+const KINDS = { date: "date", "date-time": "datetime-local", email: "email", uri: "url", url: "url" };
 
 function text(schema, at) {
-  const kind = KINDS[schema.format];
-  if (kind === "datetime-local") {
-    const control = h("input", { type: kind, step: "1" });
-    return labelled(control, { ...schema, description: [schema.description, "in your own time zone"].filter(Boolean).join(" · ") }, at,
-      () => (control.value ? new Date(control.value).toISOString() : undefined),
-      (value) => { const date = new Date(value); control.value = isNaN(date) ? "" : new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19); });
-  }
-  const isLong = !kind && ((schema.maxLength ?? 0) > 200 || /text|body|content|markdown|prompt|code|query/i.test(at.name));
-  const control = isLong ? h("textarea", { rows: "3", dir: "auto" }) : h("input", { type: kind || "text", dir: "auto", spellcheck: "false", autocomplete: "off" });
-  const file = schema.contentEncoding === "base64" && h("input", { type: "file", "aria-label": `File for ${at.name}`, async onchange(event) {
-    const data = new Uint8Array(await event.target.files[0].arrayBuffer());
-    let binary = "";
-    for (let start = 0; start < data.length; start += 32768) binary += String.fromCharCode(...data.subarray(start, start + 32768));
-    control.value = btoa(binary);
+  const kind = KINDS[schema.format], isSecret = schema.format === "password";
+  if (kind === "datetime-local") return moment(schema, at);
+  const isLong = !kind && !isSecret && ((schema.maxLength ?? 0) > 200 || /text|body|content|markdown|prompt|code|query/i.test(at.name));
+  // An empty text is left out, unless it was meant: somebody who must give one has written and deleted, or it came so.
+  let isMeant = false;
+  const changed = () => {
+    const long = [...control.value].length;
+    isMeant = at.required && !kind;
+    control.setCustomValidity(long > schema.maxLength ? `At most ${schema.maxLength} characters.` : long && long < schema.minLength ? `At least ${schema.minLength} characters.` : "");
+  };
+  const control = isLong ? h("textarea", { rows: "3", dir: "auto", oninput: changed }) : h("input", { type: kind || "text", class: isSecret ? "secret" : null, dir: "auto", spellcheck: "false", autocomplete: "off", oninput: changed });
+  const file = schema.contentEncoding === "base64" && h("input", { type: "file", "aria-label": `File for ${at.name}`, onchange({ target }) {
+    const reader = new FileReader();
+    reader.onload = () => { control.value = reader.result.split(",")[1]; };
+    reader.readAsDataURL(target.files[0]);
   } });
-  // An empty text is left out, unless it must be there: then it is meant.
-  return labelled(control, schema, at, () => (control.value === "" && !at.required ? undefined : control.value), (value) => { control.value = value ?? ""; }, file);
+  return framed(schema, at, { value: () => (control.value === "" && !isMeant ? undefined : control.value), set(value) { control.value = value ?? ""; isMeant = value === ""; } }, control, file);
+}
+
+// A moment in the person's own time zone; one that came and was not changed is given back as it was written.
+function moment(schema, at) {
+  const control = h("input", { type: "datetime-local", step: "1" });
+  let came = null;
+  return framed(schema, { ...at, words: "in your own time zone" }, {
+    value: () => (!control.value ? undefined : control.value === came?.shown ? came.value : new Date(control.value).toISOString()),
+    set(value) {
+      const date = new Date(value ?? NaN);
+      control.value = isNaN(date) ? "" : new Date(date - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+      came = { shown: control.value, value };
+    },
+  }, control);
 }
 
 function json(schema, at) {
-  const control = h("textarea", { rows: "3", class: "code", spellcheck: "false", placeholder: "JSON" });
-  return labelled(control, schema, at, () => (control.value.trim() === "" ? undefined : read(control.value, at)),
-    (value) => { control.value = value === undefined ? "" : JSON.stringify(value, null, 2); });
-}
-
-export class NotJSON extends Error {
-  constructor(path, why) { super(`This is not JSON: ${why}`); this.faults = [{ argument: path, message: this.message }]; }
-}
-
-export function read(source, at) {
-  try {
-    return JSON.parse(source);
-  } catch (error) {
-    throw new NotJSON(at.path, error.message);
-  }
+  const control = h("textarea.code", { rows: "3", spellcheck: "false", placeholder: "JSON" });
+  return framed(schema, { ...at, isNullable: false }, { value: () => (control.value.trim() === "" ? undefined : read(control.value, control)), set(value) { control.value = value === undefined ? "" : write(value, 2); } }, control);
 }
 
 function object(schema, resolve, at) {
-  const required = new Set(schema.required || []);
-  const names = Object.keys(schema.properties).sort((one, other) => required.has(other) - required.has(one));
-  const make = () => names.map((name) => [name, field(schema.properties[name], resolve,
-    { name, path: at.path ? `${at.path}.${name}` : name, required: required.has(name), depth: at.depth + 1 })]);
-  if (at.depth === 0) {
-    const parts = make();
-    const element = h("div", { class: "fields" }, parts.length ? parts.map(([, part]) => part.element) : h("p", { class: "dim" }, "It takes no arguments."));
-    return { element, ...gathered(() => parts) };
+  const required = new Set(schema.required || []), properties = schema.properties || {}, others = schema.additionalProperties;
+  const names = Object.keys(properties).sort((one, other) => required.has(other) - required.has(one));
+  let parts = null, extras = [];
+  const body = h("div.fields"), more = h("div.fields");
+  const add = (others ?? !schema.properties) && button("Add a property", () => extra("").name.focus(), "quiet");
+  const toggle = at.depth > 0 && !at.required && button("Add", () => (parts ? drop() : begin()), "quiet");
+  function begin() {
+    if (parts) return;
+    parts = names.map((name) => [name, field(properties[name], resolve, { name, path: below(at.path, name), required: required.has(name), depth: at.depth + 1 })]);
+    show(body, parts.map(([, part]) => part.element), more, add, !names.length && !add && h("p.dim", "It takes no arguments."));
+    if (toggle) toggle.textContent = "Remove";
   }
-  let parts = null;
-  const body = h("div", { class: "fields" });
-  const toggle = h("button", { type: "button", class: "quiet", onclick: () => (parts ? drop() : add()) }, "Add");
-  function add() { parts = make(); show(body, parts.map(([, part]) => part.element)); toggle.textContent = "Remove"; }
-  function drop() { parts = null; show(body); toggle.textContent = "Add"; }
-  if (at.required) { add(); toggle.hidden = true; }
-  const element = h("fieldset", { "data-path": at.path }, h("legend", {}, h("span", { dir: "auto" }, at.name || "item"), " ", at.required ? h("span", { class: "needed" }, "required") : h("span", { class: "dim" }, "optional")),
-    h("p", { class: "hint", dir: "auto", hidden: !schema.description }, schema.description || ""), toggle, body, h("p", { class: "fault", role: "alert", hidden: true }));
-  const inner = gathered(() => parts || []);
-  return { element, value: () => (parts ? inner.value() : undefined), set(value) { if (value && typeof value === "object") { if (!parts) add(); inner.set(value); } else if (!at.required) drop(); } };
+  function drop() { parts = null; extras = []; show(body); show(more); toggle.textContent = "Add"; }
+  // A property that the schema does not name: what came with one keeps it, and where it is allowed one can be added.
+  function extra(text) {
+    const part = field(others, resolve, { name: "Value", path: below(at.path, text), required: true, depth: at.depth + 1, bare: true });
+    const name = h("input", { value: text, "aria-label": "Name of the property", placeholder: "Name", oninput() { part.element.dataset.path = below(at.path, name.value); } });
+    const entry = { name, part };
+    more.append(h("div.extra", name, part.element, button("Remove", (event) => { extras = extras.filter((each) => each !== entry); event.target.parentElement.remove(); }, "quiet")));
+    extras.push(entry);
+    return entry;
+  }
+  const part = {
+    begin: () => at.required && begin(),
+    value() {
+      if (!parts) return undefined;
+      const known = parts.map(([name, each]) => [name, each.value()]).filter(([, value]) => value !== undefined);
+      return Object.fromEntries([...known, ...extras.map(({ name, part }) => [name.value, filledIn(part)])]);
+    },
+    set(value) {
+      const given = value && typeof value === "object" && !Array.isArray(value) ? value : null;
+      if (given || at.required) begin(); else if (parts) drop();
+      for (const [name, each] of parts || []) each.set(own(given, name));
+      extras = [];
+      show(more);
+      for (const name of Object.keys(given || {})) if (!names.includes(name)) extra(name).part.set(given[name]);
+    },
+  };
+  if (at.depth > 0) return framed(schema, at, part, null, toggle, body);
+  begin();
+  return { element: body, ...part };
 }
 
-function gathered(parts) {
-  return {
-    value() {
-      const found = {};
-      for (const [name, part] of parts()) { const value = part.value(); if (value !== undefined) Object.defineProperty(found, name, { value, enumerable: true, configurable: true, writable: true }); }
-      return found;
-    },
-    set(value) { for (const [name, part] of parts()) part.set(value?.[name]); },
-  };
+// What somebody has added must have a value.
+function filledIn(part) {
+  const value = part.value();
+  if (value === undefined) throw new Unreadable({ place: part.element.querySelector("input, select, textarea"), message: "Fill it in, or remove it." });
+  return value;
 }
 
 function array(schema, resolve, at) {
-  const items = [];
-  const body = h("ol", { class: "items" });
+  let items = [];
+  const body = h("ol.items");
+  const path = (place) => `${at.path}[${place}]`;
   function add(value) {
-    const part = field(schema.items ?? {}, resolve, { name: `${at.name} ${items.length + 1}`, path: `${at.path}[${items.length}]`, required: true, depth: at.depth + 1 });
-    const entry = { part, line: null };
-    entry.line = h("li", {}, part.element, h("button", { type: "button", class: "quiet", "aria-label": `Remove ${at.name} ${items.length + 1}`, onclick() {
-      const kept = items.filter((each) => each !== entry).map((each) => each.part.value());
-      items.length = 0; show(body); kept.forEach(add);
-    } }, "Remove"));
-    items.push(entry);
-    body.append(entry.line);
+    const part = field(schema.items, resolve, { name: at.name, path: path(items.length), required: true, depth: at.depth + 1, bare: true });
+    const item = { part, line: h("li", part.element, button("Remove", () => {
+      items = items.filter((each) => each !== item);
+      item.line.remove();
+      items.forEach((each, place) => { const old = each.part.element.dataset.path; for (const one of [each.part.element, ...each.line.querySelectorAll("[data-path]")]) one.dataset.path = path(place) + one.dataset.path.slice(old.length); });
+    }, "quiet")) };
+    items.push(item);
+    body.append(item.line);
     if (value !== undefined) part.set(value);
   }
-  const more = h("button", { type: "button", class: "quiet", onclick() { add(); items.at(-1).line.querySelector("input, select, textarea, button")?.focus(); } }, "Add an item");
-  const element = h("fieldset", { "data-path": at.path }, h("legend", {}, h("span", { dir: "auto" }, at.name), " ", at.required ? h("span", { class: "needed" }, "required") : h("span", { class: "dim" }, "optional")),
-    h("p", { class: "hint", dir: "auto", hidden: !schema.description }, schema.description || ""), body, more, h("p", { class: "fault", role: "alert", hidden: true }));
-  return {
-    element,
-    value: () => (items.length || at.required ? items.map((each) => each.part.value() ?? null) : undefined),
-    set(value) { items.length = 0; show(body); if (Array.isArray(value)) value.forEach((each) => add(each)); },
-  };
+  const more = button("Add an item", () => { add(); items.at(-1).line.querySelector("input, select, textarea, button").focus(); }, "quiet");
+  return framed(schema, at, {
+    value: () => (items.length || at.required ? items.map(({ part }) => filledIn(part)) : undefined),
+    set(value) { items = []; show(body); if (Array.isArray(value)) value.forEach(add); },
+  }, null, body, more);
 }
 
 function oneOf(several, schema, resolve, at) {
-  const variants = several.map((each) => plainly(each, resolve).schema).filter((each) => each.type !== "null");
-  const named = variants.map((each, place) => each.title || each.const || each.properties?.kind?.const || each.properties?.type?.const || (each.type ? `${each.type}` : `choice ${place + 1}`));
+  const { oneOf: _, anyOf, title, description, ...beside } = schema;
+  const variants = several.map((each) => merged(beside, plainly(each, resolve).schema));
+  const named = variants.map((each, place) => each.title || each.const || Object.values(each.properties || {}).find((one) => one?.const)?.const || each.type || `choice ${place + 1}`);
   let part = null;
-  const body = h("div", { class: "fields" });
+  const body = h("div.fields");
   const control = h("select", { "aria-label": `Which ${at.name || "choice"}`, onchange: () => choose(control.value) },
     !at.required && h("option", { value: "" }, "Not given"), named.map((name, place) => h("option", { value: String(place) }, String(name))));
   function choose(place) {
     control.value = place;
-    part = place === "" ? null : field(variants[Number(place)], resolve, { ...at, required: true, depth: at.depth + 1 });
-    show(body, part && part.element);
+    part = place === "" ? null : field(variants[Number(place)], resolve, { ...at, required: true, depth: at.depth + 1, bare: true });
+    show(body, part?.element);
   }
-  choose(at.required ? "0" : "");
-  const element = h("fieldset", { "data-path": `${at.path}?` }, h("legend", {}, h("span", { dir: "auto" }, at.name || "one of"), " ", at.required ? h("span", { class: "needed" }, "required") : h("span", { class: "dim" }, "optional")),
-    h("p", { class: "hint", dir: "auto", hidden: !schema.description }, schema.description || ""), control, body, h("p", { class: "fault", role: "alert", hidden: true }));
-  const fits = (variant, value) => variant.type === (Array.isArray(value) ? "array" : value === null ? "null" : Number.isInteger(value) && variant.type === "integer" ? "integer" : typeof value) && (typeof value !== "object" || (variant.required || []).every((name) => name in value));
-  return {
-    element,
+  // The first that takes all of a value is the one that is meant.
+  function takes(place, value) {
+    choose(String(place));
+    part.set(value);
+    try { return !lost(value, part.value()); } catch { return false; }
+  }
+  return framed({ description: schema.description, default: schema.default }, at, {
     value: () => part?.value(),
-    set(value) { if (value === undefined) { choose(at.required ? "0" : ""); return; } const place = variants.findIndex((each) => fits(each, value)); choose(String(Math.max(place, 0))); part.set(value); },
-  };
+    set(value) { if (value === undefined) choose(at.required ? "0" : ""); else if (!variants.some((_, place) => takes(place, value))) takes(0, value); },
+  }, null, control, body);
 }

@@ -1,76 +1,75 @@
-// All operations: search as you type, filters by source and kind. Rows are made once, and hidden or shown by one pass.
+// All operations: search as you type, filters by source and kind. Rows are made as far as one looks.
 
-import { count, empty, h, show } from "./dom.js";
+import { address, button, count, empty, h, heading, searchbox, shortened, show, to } from "./dom.js";
 
 const AT_ONCE = 24;
 
 export function operationsPage(place, rest, state) {
-  const saved = new URLSearchParams(sessionStorage.getItem("enfold-filter") || "");
-  const entries = state.operations.map((each) => ({
-    ...each,
-    text: `${each.id} ${each.title} ${each.description} ${each.tags.join(" ")} ${each.source}`.toLowerCase(),
-  }));
-  if (!entries.length) {
-    show(place, empty("There are no operations yet", "Whoever you are here may call none. A source may still be starting; or another token sees more."));
-    return null;
-  }
-  const search = h("input", { type: "search", id: "search", placeholder: "Search by name, description, tag or source", "aria-label": "Search operations", autocomplete: "off", spellcheck: "false", value: saved.get("q") || "", oninput: filter });
-  const source = choice("source", "Every source", [...new Set(entries.map((each) => each.source))], saved.get("source"), filter);
-  const kind = choice("kind", "Every kind", ["query", "mutation", "subscription"], saved.get("kind"), filter);
-  const told = h("p", { class: "dim small", role: "status" });
-  const list = h("ul", { class: "rows", "aria-label": "Operations" });
-  const more = h("button", { type: "button", class: "more", onclick: () => grow(300) }, "Show more");
-  let found = entries, shown = 0;
+  const chosen = (name) => state.query.get(name) || "";
+  const search = searchbox("Search operations", "Search by name, description, tag or source", chosen("q"), filter);
+  const source = h("select", { "aria-label": "Filter by source", onchange: filter });
+  const kind = h("select", { "aria-label": "Filter by kind", onchange: filter });
+  const told = h("p.dim.small", { role: "status" });
+  const list = h("ul.rows", { "aria-label": "Operations" });
+  const more = button("Show more", () => grow(300), "more");
+  let drawn = null, entries = [], found = [], shown = 0;
 
+  function changed() {
+    if (drawn === state.operations) return;
+    const [least, from, type] = drawn?.length ? [Math.max(shown, AT_ONCE), source.value, kind.value] : [AT_ONCE, chosen("source"), chosen("kind")];
+    drawn = state.operations;
+    entries = drawn.map((each) => ({ ...each, text: `${each.id} ${each.title} ${each.description} ${each.tags.join(" ")} ${each.source}`.toLowerCase() }));
+    options(source, "Every source", [...new Set(entries.map((each) => each.source))], from);
+    options(kind, "Every kind", ["query", "mutation", "subscription"], type);
+    if (entries.length) show(place, heading("Operations", told), h("div.filters", { role: "search" }, search, source, kind), list, more);
+    else show(place, heading("Operations"), empty("There are no operations yet", "Nothing is registered here, or nothing that you may call. A source may still be starting, and another token may see more."));
+    draw(least);
+  }
   function filter() {
+    draw(AT_ONCE);
+    address("operations", { q: search.value, source: source.value, kind: kind.value });
+    state.listed = location.hash;
+  }
+  function draw(least) {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     found = entries.filter((each) => (!source.value || each.source === source.value) && (!kind.value || each.type === kind.value) && words.every((word) => each.text.includes(word)));
     if (words.length) found.sort((one, other) => rank(one, words) - rank(other, words));
     shown = 0;
     list.replaceChildren();
-    grow(AT_ONCE);
+    grow(least);
     const now = found;
     requestAnimationFrame(() => { if (now === found && shown === AT_ONCE) grow(60); });
     told.textContent = found.length === entries.length ? count(entries.length, "operation") : `${found.length.toLocaleString("en")} of ${count(entries.length, "operation")}`;
-    sessionStorage.setItem("enfold-filter", new URLSearchParams({ q: search.value, source: source.value, kind: kind.value }));
   }
   function grow(number) {
     const next = found.slice(shown, shown + number);
     shown += next.length;
     list.append(...next.map(row));
     more.hidden = shown >= found.length;
-    if (!found.length) list.append(h("li", { class: "none" }, "Nothing fits. Try fewer words, or another source."));
+    if (!found.length) list.append(h("li.none", "Nothing fits. Try fewer words, or another source."));
   }
-  search.addEventListener("keydown", (event) => { if (event.key === "ArrowDown") { event.preventDefault(); list.querySelector("a")?.focus(); } });
-  list.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
-    if (!step) return;
+  place.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key], all = [search, ...list.querySelectorAll("a")], at = all.indexOf(document.activeElement);
+    if (!step || at < 0) return;
     event.preventDefault();
-    (document.activeElement.closest("li")?.[step]?.querySelector("a") || (step[0] === "p" ? search : null))?.focus();
+    all[at + step]?.focus();
   });
-  filter();
-  show(place, h("div", { class: "heading" }, h("h1", {}, "Operations"), told),
-    h("div", { class: "filters", role: "search" }, search, source, kind), list, more);
-  return null;
+  changed();
+  state.listed = location.hash;
+  return { changed };
 }
 
 // What is called so comes before what only speaks of it.
 const rank = (each, words) => (words.every((word) => each.id.toLowerCase().includes(word)) ? 0 : 1);
 
-function choice(name, all, options, chosen, changed) {
-  return h("select", { "aria-label": `Filter by ${name}`, onchange: changed },
-    h("option", { value: "" }, all),
-    options.filter(Boolean).sort().map((each) => h("option", { value: each, selected: each === chosen }, each)));
+function options(select, all, names, chosen) {
+  show(select, h("option", { value: "" }, all), names.filter(Boolean).sort().map((each) => h("option", { value: each, selected: each === chosen }, each)));
 }
 
 function row(each) {
-  return h("li", {}, h("a", { href: `#/operations/${encodeURIComponent(each.id)}` },
-    h("span", { class: "id" }, each.id),
-    h("span", { class: `kind ${each.type}` }, each.type),
-    h("span", { class: "words", dir: "auto" }, firstSentence(each.title || each.description))));
+  const link = to("operations", each.id, h("span.id", each.id));
+  link.append(h("span", { class: `kind ${each.type}` }, each.type), h("span.words", { dir: "auto" }, firstLine(each.title || each.description)));
+  return h("li", link);
 }
 
-function firstSentence(text) {
-  const line = text.split("\n", 1)[0];
-  return line.length > 160 ? `${line.slice(0, 159)}…` : line;
-}
+const firstLine = (text) => shortened(text.split("\n", 1)[0], 160);

@@ -1,87 +1,103 @@
 // Provenance: the runs that were recorded; and one of them as a graph with its parents, each with its verdict.
 
 import { value } from "./api.js";
-import { count, empty, failed, h, show, svg } from "./dom.js";
+import { address, button, chip, count, empty, failed, h, heading, note, searchbox, shortened, show, svg, table, to, when } from "./dom.js";
 import { tree } from "./result.js";
 
-const WIDE = 196, HIGH = 60, GAP_X = 28, GAP_Y = 46;
+const WIDE = 210, HIGH = 64, GAP = 24, MOST = 300, PAGE = 200;
+const TIMES = [["", "At any time"], ["3600000", "In the last hour"], ["86400000", "In the last day"], ["604800000", "In the last week"]];
+const COLUMNS = [["Time"], ["Operation"], ["Run"], ["Caller"], ["Result"], ["Record"], ["Parents", true]];
 
-export async function runsPage(place, [runId]) {
-  if (runId) { await oneRun(place, runId); return null; }
-  const operation = h("input", { type: "search", placeholder: "Operation", "aria-label": "Only runs of an operation", onchange: load });
-  const caller = h("input", { type: "search", placeholder: "Caller", "aria-label": "Only runs of a caller", onchange: load });
-  const list = h("div");
-  const told = h("p", { class: "dim small", role: "status" });
-  async function load() {
-    const asked = { limit: 200 };
-    if (operation.value.trim()) asked.operation = operation.value.trim();
+export async function runsPage(place, [runId], state) {
+  if (runId) return oneRun(place, runId);
+  const box = (name) => searchbox(`Only runs of a${name === "Caller" ? "" : "n"} ${name.toLowerCase()}`, name, state.query.get(name.toLowerCase()), load, true);
+  const operation = box("Operation"), caller = box("Caller");
+  const since = h("select", { "aria-label": "Only runs of a time", onchange: load }, TIMES.map(([ms, words]) => h("option", { value: ms, selected: ms === state.query.get("since") }, words)));
+  const told = h("p.dim.small", { role: "status" });
+  const body = h("tbody"), list = h("div"), more = button("Show more", () => grow(), "more");
+  let runs = [];
+  // The server finds runs of one operation and one caller; part of a name is looked for in what it has given.
+  async function grow() {
+    const name = operation.value.trim(), asked = { limit: PAGE };
+    if (state.operations.some((each) => each.id === name)) asked.operation = name;
     if (caller.value.trim()) asked.caller = caller.value.trim();
+    if (since.value) asked.since = Date.now() - Number(since.value);
+    if (runs.length) asked.until = Date.parse(runs.at(-1).time) + 1;
     try {
-      const runs = await value("enfold.runs", asked);
-      told.textContent = `The last ${count(runs.length, "run")}`;
-      show(list, runs.length ? table(runs) : empty("Nothing was recorded", "A call is recorded when its caller asks for it: choose “Record this run”, or send Enfold-Capture-Provenance."));
+      const found = await value("enfold.runs", asked), known = new Set(runs.map((each) => each.run_id));
+      runs.push(...found.filter((each) => !known.has(each.run_id)));
+      const fitting = runs.filter((each) => each.operation.includes(name));
+      more.hidden = found.length < PAGE;
+      told.textContent = fitting.length < runs.length ? `${fitting.length} of the last ${count(runs.length, "run")}` : `The last ${count(runs.length, "run")}`;
+      show(body, fitting.map(row));
+      show(list, fitting.length ? table("Runs", COLUMNS, body, "log") : empty("No run is recorded here", "A call is recorded when its caller asks for it: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
     } catch (error) {
       show(list, failed(error, load));
     }
   }
-  show(place, h("div", { class: "heading" }, h("h1", {}, "Runs"), told), h("div", { class: "filters", role: "search" }, operation, caller), list);
+  function load(event) {
+    if (event?.type === "change") address("runs", { operation: operation.value, caller: caller.value, since: since.value });
+    runs = [];
+    return grow();
+  }
+  show(place, heading("Runs", told), h("div.filters", { role: "search" }, operation, caller, since), list);
   await load();
-  return null;
+  return {};
 }
 
-function table(runs) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Runs" }, h("table", {}, h("thead", {}, h("tr", {}, ["Time", "Operation", "Run", "Caller", "Parents"].map((each) => h("th", { scope: "col", class: each === "Parents" ? "number" : null }, each)))),
-    h("tbody", {}, runs.map((run) => h("tr", {}, h("td", { class: "nowrap" }, run.time ? new Date(run.time).toLocaleString() : ""), h("td", { class: "id" }, run.operation),
-      h("td", {}, h("a", { class: "id", href: `#/runs/${encodeURIComponent(run.run_id)}` }, run.run_id.slice(0, 13))), h("td", { dir: "auto" }, run.caller || ""), h("td", { class: "number" }, run.parents.length || ""))))));
+const row = (run) => h("tr", h("td", run.time && when(Date.parse(run.time))), h("td.id", run.operation), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")),
+  h("td", { dir: "auto" }, run.caller || ""), h("td", run.outputs ? "given" : "none"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
+
+// A record that nobody signed is whole, and no more: whoever changed it could make its digest anew.
+function verdict(run, isVerified = run.verified) {
+  const isSigned = run.methods?.includes("integrity.signature.create");
+  return isVerified ? [isSigned ? "whole, signed" : "whole, not signed", isSigned ? "good" : ""] : ["not verified", "bad"];
 }
 
 async function oneRun(place, runId) {
   const lineage = await value("enfold.lineage", { run_id: runId });
   const own = lineage.nodes.find((each) => each.run.run_id === runId) || { run: { operation: "Run" }, faults: [], notes: [] };
-  show(place, h("p", { class: "crumbs" }, h("a", { href: "#/runs" }, "Runs")),
-    h("div", { class: "heading" }, h("h1", { class: "id" }, own.run.operation), h("span", { class: `state ${lineage.verified ? "up" : "down"}` }, lineage.verified ? "verified" : "not verified")),
-    h("p", { class: "dim small id" }, runId),
-    [...lineage.faults, ...own.faults].map((each) => h("p", { class: "why", dir: "auto" }, each)),
-    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p", { class: "dim small", dir: "auto" }, each)),
-    lineage.nodes.length > 0 && [graph(lineage, runId), h("h2", {}, "Record"), tree(lineage.record).element]);
+  show(place, h("p.crumbs", h("a", { href: "#/runs" }, "Runs")),
+    h("div.heading", h("h1.id", own.run.operation), chip(...verdict(own.run, lineage.verified))),
+    h("p.dim.small.id", runId),
+    [...lineage.faults, ...own.faults].map((each) => h("p.why", { dir: "auto" }, each)),
+    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p.dim.small", { dir: "auto" }, each)),
+    lineage.nodes.length > 0 && [graph(lineage, runId), h("h2", "Record"), tree(lineage.record).element]);
+  return {};
 }
 
-// Parents stand above their children; a run that the store lacks is drawn as missing.
+// Each run hangs below its parent, and siblings stand under each other; a run that the store lacks is drawn as missing.
 function graph(lineage, current) {
-  const known = new Map(lineage.nodes.map((each) => [each.run.run_id, each]));
-  const parents = (id) => known.get(id)?.run.parents || [];
+  const nodes = lineage.nodes.slice(0, MOST); // the nearest come first
+  const known = new Map(nodes.map((each) => [each.run.run_id, each]));
+  const undrawn = new Set(lineage.nodes.slice(MOST).map((each) => each.run.run_id));
+  const parents = (id) => (known.get(id)?.run.parents || []).filter((each) => !undrawn.has(each));
   const ids = [...new Set([...known.keys(), ...[...known.keys()].flatMap(parents)])];
-  const level = new Map();
-  for (let pass = 0, changed = true; changed && pass <= ids.length; pass++) {
-    changed = false;
-    for (const id of ids) {
-      const found = Math.max(-1, ...parents(id).map((each) => level.get(each) ?? 0)) + 1;
-      if (level.get(id) !== found) { level.set(id, found); changed = true; }
-    }
-  }
-  const rows = [];
-  for (const id of ids) (rows[level.get(id)] ||= []).push(id);
-  const most = Math.max(...rows.map((row) => row.length));
-  const width = most * (WIDE + GAP_X) + GAP_X, height = rows.length * (HIGH + GAP_Y) + GAP_Y / 2;
   const spot = new Map();
-  rows.forEach((row, line) => row.forEach((id, place) => spot.set(id, [(width - row.length * (WIDE + GAP_X) + GAP_X) / 2 + place * (WIDE + GAP_X), line * (HIGH + GAP_Y) + GAP_Y / 4])));
-  const edges = ids.flatMap((id) => parents(id).map((each) => {
-    const [x1, y1] = spot.get(each), [x2, y2] = spot.get(id), from = [x1 + WIDE / 2, y1 + HIGH], to = [x2 + WIDE / 2, y2];
-    return svg("path", { class: "edge", d: `M${from} C${from[0]},${from[1] + GAP_Y / 2} ${to[0]},${to[1] - GAP_Y / 2} ${to}` });
-  }));
+  const hang = (id, depth) => {
+    if (spot.has(id)) return;
+    spot.set(id, [depth * 2 * GAP, spot.size * (HIGH + GAP / 2)]);
+    ids.filter((each) => parents(each).includes(id)).forEach((each) => hang(each, depth + 1));
+  };
+  ids.filter((id) => !parents(id).length).forEach((id) => hang(id, 0));
+  ids.forEach((id) => hang(id, 0)); // where runs are parents of each other
+  const width = Math.max(...[...spot.values()].map(([x]) => x)) + WIDE + 2, height = spot.size * (HIGH + GAP / 2);
+  const way = ([x1, y1], [x2, y2]) => `M${x1 + GAP},${y1 + HIGH} V${y2 + HIGH / 2} H${x2}`;
+  const edges = ids.flatMap((id) => parents(id).map((each) => svg("path", { class: "edge", d: way(spot.get(each), spot.get(id)) })));
   const boxes = ids.map((id) => {
     const node = known.get(id), [x, y] = spot.get(id);
-    const verdict = node ? (node.verified ? "verified" : "not verified") : "not in the store";
+    const [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
     const name = node?.run.operation || "missing";
-    const box = svg("g", { class: `box ${node ? (node.verified ? "good" : "bad") : "gone"} ${id === current ? "current" : ""}` },
+    const box = svg("g", { class: `box ${kind} ${id === current ? "current" : ""}` },
       svg("rect", { x, y, width: WIDE, height: HIGH, rx: 10 }),
-      svg("text", { x: x + 12, y: y + 22, class: "name" }, cut(name, 24)),
+      svg("text", { x: x + 12, y: y + 22 }, shortened(name, 25)),
       svg("text", { x: x + 12, y: y + 38, class: "small" }, id.slice(0, 13)),
-      svg("text", { x: x + 12, y: y + 52, class: "small verdict" }, verdict));
-    return node ? svg("a", { href: `#/runs/${encodeURIComponent(id)}`, "aria-label": `${name}, run ${id.slice(0, 13)}, ${verdict}`, "aria-current": id === current ? "true" : null }, box) : box;
+      svg("text", { x: x + 12, y: y + 54, class: "small verdict" }, words));
+    return node ? svg("a", { href: `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current ? "true" : null }, box) : box;
   });
-  const drawing = svg("svg", { class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Lineage of ${count(ids.length, "run")}` }, edges, boxes);
-  return h("div", { class: "scroll graphs", tabindex: "0", role: "region", "aria-label": "Lineage" }, drawing);
+  const drawing = svg("svg", { class: "graph", width, height, viewBox: `-1 -1 ${width} ${height}`, role: "group", "aria-label": `Lineage of ${count(ids.length, "run")}` }, edges, boxes);
+  const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": "Lineage" }, drawing);
+  const [x, y] = spot.get(current) || [0, 0]; // of a large graph the run that was opened is in view
+  requestAnimationFrame(() => region.scrollTo(x + WIDE / 2 - region.clientWidth / 2, y + HIGH / 2 - region.clientHeight / 2));
+  return [lineage.nodes.length > MOST && note(`Of ${count(lineage.nodes.length, "run")} the nearest ${MOST} are drawn.`), region];
 }
-
-const cut = (text, most) => (text.length > most ? `…${text.slice(text.length - most + 1)}` : text);

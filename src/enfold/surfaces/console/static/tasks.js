@@ -1,16 +1,19 @@
 // The caller's tasks: how far they are, the answers they still want, and a way to end them.
 
 import { value } from "./api.js";
-import { count, empty, failed, h, show, when } from "./dom.js";
+import { button, chip, count, empty, failed, h, heading, note, searchbox, show, to, when } from "./dom.js";
 import { schemaForm } from "./form.js";
+import { write } from "./json.js";
+import { dataView } from "./result.js";
 
 const EVERY = 2000;
+const KINDS = { completed: "good", failed: "bad", cancelled: "bad" };
 
 export async function tasksPage(place, [only], state) {
-  const told = h("p", { class: "dim small", role: "status" });
-  const list = h("div", { class: "cards" });
-  const search = h("input", { type: "search", placeholder: "Open a task by its id", "aria-label": "Open a task by its id", value: only || "", onchange() { location.hash = search.value.trim() ? `#/tasks/${encodeURIComponent(search.value.trim())}` : "#/tasks"; } });
-  show(place, h("div", { class: "heading" }, h("h1", {}, "Tasks"), told), h("div", { class: "filters", role: "search" }, search), list);
+  const told = h("p.dim.small", { role: "status" });
+  const list = h("div.cards");
+  const search = searchbox("Open a task by its id", "", only, () => { location.hash = `#/tasks/${encodeURIComponent(search.value.trim())}`; }, true);
+  show(place, heading("Tasks", told), h("div.filters", { role: "search" }, search), list);
   let timer = null, isOpen = true;
   const cards = new Map();
 
@@ -18,54 +21,64 @@ export async function tasksPage(place, [only], state) {
     try {
       const tasks = only ? [await value("enfold.tasks.get", { task_id: only })] : await value("enfold.tasks.list");
       told.textContent = count(tasks.length, "task");
-      for (const id of cards.keys()) if (!tasks.some((each) => idOf(each) === id)) cards.delete(id);
       const made = tasks.map((each) => {
-        const text = JSON.stringify(each), old = cards.get(idOf(each));
+        const text = write(each), old = cards.get(each.task_id);
         if (old?.text === text) return old.element;
         const element = card(each, act);
-        cards.set(idOf(each), { text, element });
+        cards.set(each.task_id, { text, element });
         return element;
       });
-      if (!made.length) show(list, empty("There are no tasks", state.about?.caller ? "A call that may take long becomes one: enfold call … --detach, or Prefer: respond-async." : "Where nobody has an identity, the id of a task is a secret and none is listed. Whoever has one opens it by its id."));
+      if (!made.length) show(list, empty("There are no tasks", state.about?.caller ? "A call that may take long becomes one: choose “Run as a task” at a durable operation." : "Where nobody has an identity, the id of a task is a secret and none is listed. Whoever has one opens it by its id."));
       else if (made.length !== list.children.length || made.some((each, at) => list.children[at] !== each)) show(list, made);
     } catch (error) {
       show(list, failed(error, load));
     }
     if (isOpen) timer = setTimeout(load, EVERY);
   }
-  async function act(id, input, button) {
-    button.disabled = true;
+  async function act(id, input, pressed) {
+    pressed.disabled = true;
     try {
       await value(id, input);
     } catch (error) {
-      button.after(failed(error));
+      pressed.after(failed(error));
+      pressed.disabled = false;
+      return;
     }
     clearTimeout(timer);
     await load();
   }
   await load();
-  return () => { isOpen = false; clearTimeout(timer); };
+  return { ended() { isOpen = false; clearTimeout(timer); } };
 }
 
-const idOf = (task) => task.task_id;
-
 function card(task, act) {
-  const id = idOf(task), status = task.status;
-  const isOver = ["completed", "failed", "cancelled"].includes(status);
-  return h("article", { class: `card ${status}`, "aria-label": `Task ${id}` },
-    h("div", { class: "bar" }, h("h2", { class: "id" }, task.operation), h("span", { class: `state ${status === "completed" ? "up" : isOver ? "down" : "starting"}` }, status.replace("_", " "))),
-    h("p", { class: "dim small id" }, id),
-    h("p", { class: "dim small" }, "since ", when(task.created)),
+  const id = task.task_id, isOver = task.status in KINDS;
+  return h("article.card", { "aria-label": `Task ${id}` },
+    h("div.bar", h("h2.id", task.operation), chip(task.status.replace("_", " "), KINDS[task.status] || "warn")),
+    h("p.small.id", to("tasks", id)),
+    note("since ", when(task.created)),
     task.message && h("p", { dir: "auto" }, task.message),
-    status === "working" && h("progress", { max: task.total || 1, value: task.total ? task.progress : undefined, "aria-label": "Progress" }),
+    task.status === "working" && h("progress", { max: task.total || 1, value: task.total ? task.progress : undefined, "aria-label": "Progress" }),
+    task.result && dataView(task.result.data, task.result.meta).element,
+    task.error && failed(task.error),
     Object.entries(task.questions).map(([key, asked]) => question(key, asked, id, act)),
-    !isOver && h("button", { type: "button", disabled: task.is_cancelling, onclick: (event) => act("enfold.tasks.cancel", { task_id: id }, event.target) }, task.is_cancelling ? "Cancelling…" : "Cancel"));
+    !isOver && h("div.row", h("button", { type: "button", disabled: task.is_cancelling, onclick: (event) => act("enfold.tasks.cancel", { task_id: id }, event.target) }, task.is_cancelling ? "Cancelling…" : "Cancel")));
 }
 
 function question(key, asked, id, act) {
   const wanted = asked.params || asked;
   const form = schemaForm(wanted.requestedSchema || wanted.schema || { type: "object" }, () => ({}));
-  const send = (action) => (event) => act("enfold.tasks.answer", { task_id: id, answers: { [key]: action === "accept" ? { action, content: form.value() } : { action } } }, event.target);
-  return h("section", { class: "question", "aria-label": "An answer is wanted" }, h("p", { dir: "auto" }, wanted.message || "An answer is wanted."), form.element,
-    h("div", { class: "row" }, h("button", { type: "button", class: "primary", onclick: send("accept") }, "Answer"), h("button", { type: "button", onclick: send("decline") }, "Decline")));
+  const answer = (given, pressed) => act("enfold.tasks.answer", { task_id: id, answers: { [key]: given } }, pressed);
+  function accept({ target }) {
+    try {
+      const content = form.value();
+      form.tell([]);
+      form.check();
+      answer({ action: "accept", content }, target);
+    } catch (error) {
+      form.tell(error.faults);
+    }
+  }
+  return h("section.question", { "aria-label": "An answer is wanted" }, h("p", { dir: "auto" }, wanted.message || "An answer is wanted."), form.element,
+    h("div.row", button("Answer", accept, "primary"), button("Decline", ({ target }) => answer({ action: "decline" }, target))));
 }

@@ -1,0 +1,106 @@
+"""Tables made from the code: keys of a configuration, codes of errors, examples. The words stand in the code as well."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+import options
+
+from enfold.config import config_keys
+from enfold.config.config_keys import ConfigKey
+from enfold.errors import CODES
+from enfold.sources.mcp.mcp_limits import MCPLimits
+
+SCHEMA = "enfold.schema.json"
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def schema() -> str:
+    """The published file: the same as `enfold schema` prints."""
+    return msgspec.json.format(msgspec.json.encode(config_keys.schema()), indent=2).decode() + "\n"
+
+
+def table(name: str) -> str:
+    return TABLES[name]()
+
+
+def _keys(keys: Mapping[str, ConfigKey], defaults: Mapping[str, Any] | None = None) -> str:
+    rows = [(f"`{name}`", _value(key, (defaults or {}).get(name)), key.about) for name, key in keys.items()]
+    return _rows(("key", "value", "what it is for"), rows)
+
+
+def _value(key: ConfigKey, default: Any) -> str:
+    if get_origin(key.type) is Literal:
+        words = [f"`{word}`" for word in get_args(key.type)]
+        text = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    else:
+        text = key.expected.partition(":")[0].partition(", such as")[0].partition(" such as {")[0]
+    default = default if key.default is None else key.default
+    return text if default is None else f"{text}; `{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _codes() -> str:
+    rows = [
+        (
+            f"`{code.name}`",
+            str(code.http_status),
+            str(code.exit_code),
+            _yes(code.retryable),
+            code.category,
+            _yes(code.recoverable),
+        )
+        for code in CODES.values()
+    ]
+    return _rows(("code", "HTTP", "exit", "retry is safe", "category", "recoverable"), rows)
+
+
+def _yes(is_so: bool) -> str:
+    return "yes" if is_so else "no"
+
+
+def _rows(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(re.sub(r'[|]', '&#124;', cell) for cell in line)} |" for line in lines)
+
+
+def _options() -> str:
+    """A section for each command that has options."""
+    return "\n\n".join(
+        f"## `enfold {command}`\n\n{about[:1].upper()}{about[1:]}.\n\n{_rows(('option', 'what it does'), rows)}"
+        for command, about, rows in options.sections()
+    )
+
+
+def _examples() -> str:
+    """Every program of `examples/`, with the sentence that it begins with."""
+    found = sorted([*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*/*.py")], key=lambda path: (len(path.parts), path))
+    names = [each.relative_to(EXAMPLES).as_posix() for each in found]
+    return "\n".join(f"- [{name}](examples/{name}): {_sentence(EXAMPLES / name)}" for name in names)
+
+
+def _sentence(program: Path) -> str:
+    return str(ast.get_docstring(ast.parse(program.read_text(encoding="utf-8")))).partition("\n")[0]
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "examples": _examples,
+    "options": _options,
+    "codes": _codes,
+    "common": lambda: _keys(config_keys.COMMON),
+    "mcp": lambda: _keys(config_keys.BY_KIND["mcp"]),
+    "openapi": lambda: _keys(config_keys.BY_KIND["openapi"]),
+    "functions": lambda: _keys(config_keys.BY_KIND["functions"]),
+    "login": lambda: _keys(config_keys.LOGIN),
+    "limits": lambda: _keys(config_keys.LIMITS, msgspec.structs.asdict(MCPLimits())),
+    "access": lambda: _keys(config_keys.ACCESS),
+    "issuer": lambda: _keys(config_keys.ISSUER),
+    "claims": lambda: _keys(config_keys.CLAIMS),
+    **{name: partial(_keys, keys) for name, keys in config_keys.PLAIN_TABLES.items()},
+}

@@ -1,0 +1,184 @@
+"""`enfold.calls`: calls as they end, after the last of them that are kept in memory.
+
+What they were given and gave is told only where the operator has it kept (`payloads.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from enfold.access import EVERYTHING
+from enfold.introspection.payloads import EndedPayload, Payloads
+from enfold.observing.call_record import CallRecord
+from enfold.operation import Context, Identity, Operation, OperationType
+from enfold.registry import Registry
+from enfold.reserved import ADMIN, is_reserved, reserved_operation
+from enfold.source_states import SourceTable
+
+KEPT: Final = 200
+MOST_WAITING: Final = 1_000  # for one who reads slowly; older ones are dropped
+
+
+class CallSummary(msgspec.Struct, frozen=True):
+    """A call that has ended."""
+
+    time: int  # Unix milliseconds
+    request_id: str
+    parent_request_id: str | None
+    operation: str  # "" where none was found
+    source: str
+    caller: str | None
+    surface: str
+    code: str
+    duration_ms: float
+    warnings: int
+    first_warning: str | None
+    request_bytes: int | None
+    response_bytes: int | None
+    items: int | None
+    # Where the operator keeps payloads: each without secrets; `is_cut` where something was left out for its size.
+    arguments: Any | UnsetType = UNSET
+    result: Any | UnsetType = UNSET  # of a stream a list of its first items
+    error: Any | UnsetType = UNSET
+    is_cut: bool | UnsetType = UNSET
+
+
+class KeptCall(msgspec.Struct, frozen=True):
+    """A call as it is kept, and as other processes are told of it."""
+
+    record: CallRecord
+    payload: EndedPayload | None = None
+
+    @property
+    def key(self) -> tuple[float, str]:
+        return self.record.time, self.record.request_id
+
+
+class CallLog:
+    """The last calls of a registry, and those who are told of the next ones. Calls about the program itself are left out."""
+
+    def __init__(self, registry: Registry, payloads: Payloads | None = None) -> None:
+        self._kept: deque[KeptCall] = deque(maxlen=KEPT)
+        self._listeners: list[Callable[[KeptCall], None]] = []
+        self._registry = registry
+        self._payloads = payloads
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Keep calls from now on: until somebody wants to know of them, no call pays for it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._registry.observers.add(self._take)
+
+    def _take(self, record: CallRecord) -> None:
+        payload = None if self._payloads is None else self._payloads.of(record)
+        if is_reserved(record.operation):
+            return
+        call = KeptCall(record, payload)
+        self._kept.append(call)
+        for listener in tuple(self._listeners):
+            listener(call)
+
+    async def follow(self, sees: Callable[[CallRecord], bool], *, is_endless: bool) -> AsyncIterator[CallSummary]:
+        """The calls that are kept, and, where it is endless, those to come."""
+        self.begin()
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        waiting: deque[KeptCall] = deque(self._kept, MOST_WAITING)
+
+        def listen(call: KeptCall) -> None:  # on whatever thread the call has ended
+            waiting.append(call)
+            loop.call_soon_threadsafe(arrived.set)
+
+        self._listeners.append(listen)
+        elsewhere = self._registry.reserved.elsewhere
+        listening = None
+        if elsewhere is not None and is_endless:
+            listening = asyncio.ensure_future(elsewhere.listen("calls", lambda wire: listen(_read(wire))))
+        try:
+            if elsewhere is not None:
+                others = [_read(wire) for kept in await elsewhere.ask("calls") for wire in kept]
+                known = {call.key: call for call in (*others, *waiting)}
+                waiting.clear()
+                waiting.extend(sorted(known.values(), key=lambda call: call.record.time))
+            while True:
+                while waiting:
+                    call = waiting.popleft()
+                    if sees(call.record):
+                        yield _summary(call, self._registry.sources)
+                if not is_endless:
+                    return
+                arrived.clear()
+                if not waiting:
+                    await arrived.wait()
+        finally:
+            self._listeners.remove(listen)
+            if listening is not None:
+                listening.cancel()
+
+    def kept(self) -> list[object]:
+        """What another process is told that asks for the last calls of this one."""
+        told: list[object] = msgspec.to_builtins(list(self._kept))
+        return told
+
+    def watch(self, hear: Callable[[object], None]) -> Callable[[], None]:
+        """Call back with each call that ends, as another process reads it; the answer ends the watching."""
+
+        def listen(call: KeptCall) -> None:
+            hear(msgspec.to_builtins(call))
+
+        self._listeners.append(listen)
+        return lambda: self._listeners.remove(listen)
+
+
+def _read(wire: object) -> KeptCall:
+    return msgspec.convert(wire, KeptCall)
+
+
+def call_operations(log: CallLog) -> Iterable[Operation]:
+    async def calls(context: Context, follow: bool = True) -> AsyncIterator[CallSummary]:
+        """Show the last calls, and then each call when it ends. Without `enfold:admin` a caller sees only their own.
+
+        Args:
+            follow: Whether to wait for calls to come; without it the stream ends after those that are kept.
+        """
+        identity = context.identity
+        async for summary in log.follow(lambda record: _sees(identity, record), is_endless=follow):
+            yield summary
+
+    yield reserved_operation(calls, "enfold.calls", type=OperationType.SUBSCRIPTION)
+
+
+def _sees(identity: Identity | None, record: CallRecord) -> bool:
+    """Whether a caller sees a call: their own, all of them with `enfold:admin`, or where nobody has an identity."""
+    return identity is None or record.caller == identity.id or not identity.scopes.isdisjoint((ADMIN, EVERYTHING))
+
+
+def _summary(call: KeptCall, sources: SourceTable) -> CallSummary:
+    record, payload = call.record, call.payload
+    summary = CallSummary(
+        round(record.time * 1000),
+        record.request_id,
+        record.parent_request_id,
+        record.operation,
+        sources.name_of(record.origin.kind, record.origin.name),
+        record.caller,
+        record.surface,
+        record.code,
+        round(record.duration * 1000, 3),
+        record.warnings,
+        record.first_warning,
+        record.request_bytes,
+        record.response_bytes,
+        record.items,
+    )
+    if payload is None:
+        return summary
+    texts = {"arguments": payload.arguments, "result": payload.result, "error": payload.error}
+    values = {name: msgspec.json.decode(text) for name, text in texts.items() if text is not None}
+    return msgspec.structs.replace(summary, **values, is_cut=payload.is_cut)

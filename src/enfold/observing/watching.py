@@ -1,0 +1,99 @@
+"""One call while it is observed: what it ends with is told, once, to those who observe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from enfold.errors import CallError, safe_code
+from enfold.observing.call_record import NOBODY, OK, CallRecord, code_of
+from enfold.operation import new_request_id
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope, ResultWarning
+    from enfold.observing.call_record import SpanStart
+    from enfold.observing.observers import Observers
+    from enfold.operation import Context, Identity, Operation
+
+
+class Watch:
+    """One call while it runs; `end` tells of it, once."""
+
+    __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
+
+    def __init__(self, observers: Observers, start: Callable[[], SpanStart], *, is_stream: bool = False) -> None:
+        tracer = observers.tracer
+        self._observers = observers
+        self._began = time.perf_counter()
+        self._is_stream = False
+        self._trace = None if tracer is None else tracer.begin(start(), is_current=not is_stream)
+        self.code = OK
+        self.items: int | None = None
+        self.request_bytes: int | None = None
+        self.warnings: Sequence[ResultWarning] = ()
+        observers.running += 1
+        if is_stream:
+            self.stream()
+
+    def __enter__(self) -> None:
+        if self._trace is not None:
+            self._trace.enter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._trace is not None:
+            self._trace.leave()
+
+    def stream(self) -> None:
+        """What is watched is a stream, and its items are counted."""
+        self._is_stream, self.items = True, 0
+        self._observers.streams += 1
+
+    def item(self) -> None:
+        """The stream has given one more item."""
+        self.items = (self.items or 0) + 1
+
+    def fail(self, error: BaseException) -> None:
+        """What ended the call: an error with a code, or somebody who gave up."""
+        self.code = safe_code(error.code) if isinstance(error, CallError) else "ABORTED"
+
+    def take(self, envelope: ResponseEnvelope[Any]) -> None:
+        """What the result tells."""
+        self.code, self.warnings = code_of(envelope), envelope.warnings
+
+    def end(
+        self,
+        surface: str,
+        operation: Operation | None,
+        context: Context | None,
+        identity: Identity | None = None,
+        outcome: Callable[[CallRecord], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Tell of the call; where it found no operation, or came to no context, `identity` is who called.
+
+        `outcome` gives what the conventions of a surface say of it, for its span.
+        """
+        observers = self._observers
+        observers.running -= 1
+        observers.streams -= self._is_stream
+        if self._trace is None and observers.end is None:
+            return
+        warnings = self.warnings
+        identity = identity if context is None else context.identity
+        record = CallRecord(
+            time.time(),
+            surface,
+            "" if operation is None else operation.spec.id,
+            NOBODY if operation is None else operation.origin,
+            self.code,
+            time.perf_counter() - self._began,
+            new_request_id() if context is None else context.request_id,
+            None if context is None else context.parent_request_id,
+            None if identity is None else identity.id,
+            len(warnings),
+            warnings[0].code if warnings else None,
+            self.request_bytes,
+            None,
+            self.items,
+        )
+        observers.tell(record, self._trace, None if self._trace is None or outcome is None else outcome(record))

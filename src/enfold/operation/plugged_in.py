@@ -1,0 +1,62 @@
+"""What other rooms plug into the context of a call: the recording of a run, the task that runs. Protocols, for types alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from enfold.envelope import ResponseEnvelope
+    from enfold.errors import CallError
+    from enfold.operation.spec import OperationSpec
+
+
+class RecordedRun(Protocol):
+    """One run that is being recorded: calls made inside it name it as their parent, and its outcome is told to it."""
+
+    def nested(self) -> RecordedRun: ...
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    async def keep_success(
+        self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any], *, inline: bool = False
+    ) -> ResponseEnvelope[Any]: ...
+
+    async def keep_failure(
+        self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
+    ) -> dict[str, Any] | None: ...
+
+    def request(self) -> dict[str, Any]: ...
+
+    def wishes(self) -> dict[str, Any] | None: ...
+
+    def was_made_as(self, wire: dict[str, Any] | None) -> None: ...
+
+    def adopt(self, wire: Any) -> None: ...
+
+
+class RunningTask(Protocol):
+    """The task that a handler runs for, as the handler sees it."""
+
+    @property
+    def id(self) -> str:
+        """The same in every attempt: who hands it to another system as its key has the effect there once."""
+
+    @property
+    def attempt(self) -> int:
+        """How often the handler has been started for this task, this time included."""
+
+    @property
+    def notes(self) -> Mapping[str, Any]:
+        """What earlier attempts have noted."""
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the task goes on without this attempt: its worker stops, it is another's, or it waits for an answer."""
+
+    async def note(self, key: str, value: Any) -> None:
+        """Keep a JSON value for later attempts; it is stored when this returns."""

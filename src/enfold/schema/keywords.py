@@ -1,0 +1,103 @@
+"""The keywords of JSON Schema by what stands below them: a schema, a list of schemas, schemas by name, or values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+SCHEMAS: Final = frozenset(
+    {
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "items",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    }
+)
+LISTS: Final = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+# Whatever they look like, they are no schemas: an `$id` or a `$ref` in there names nothing.
+VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
+
+
+def with_parts(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
+    """What stands below a keyword with every schema in it changed; the same object where none is."""
+    if isinstance(value, dict) and keyword in MAPS:
+        made = {name: change(each) for name, each in value.items()}
+        return value if all(made[name] is value[name] for name in value) else made
+    if isinstance(value, dict):
+        return change(value) if keyword in SCHEMAS else value
+    if isinstance(value, list) and keyword in LISTS:
+        changed = [change(each) for each in value]
+        return value if all(one is other for one, other in zip(changed, value, strict=True)) else changed
+    return value
+
+
+def with_references(schema: Any, change: Callable[[str], str]) -> Any:
+    """The schema with each of its references changed; a part with an `$id` stays whole, its references start there."""
+    if isinstance(schema, list):
+        return [with_references(item, change) for item in schema]
+    if not isinstance(schema, dict) or "$id" in schema:
+        return schema
+    return {key: _member(key, value, change) for key, value in schema.items()}
+
+
+def _member(key: str, value: Any, change: Callable[[str], str]) -> Any:
+    if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+        return change(value)
+    if key in VALUES:
+        return value
+    if key == "discriminator" and isinstance(value, dict) and isinstance(value.get("mapping"), dict):
+        return {**value, "mapping": {name: _branch(branch, change) for name, branch in value["mapping"].items()}}
+    if key in MAPS and isinstance(value, dict):
+        return {name: with_references(schema, change) for name, schema in value.items()}
+    return with_references(value, change)
+
+
+def _branch(named: Any, change: Callable[[str], str]) -> Any:
+    """A branch that a discriminator names: by a reference, which is changed, or by a schema's bare name."""
+    return change(named) if isinstance(named, str) and named.startswith("#") else named
+
+
+_TYPES: Final = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+_MOST_LOOKED_AT: Final = 1_000
+
+
+def schema_fault(schema: Any) -> str | None:
+    """The first thing in a stranger's schema that means nothing in JSON Schema, such as a type that there is not."""
+    waiting = [schema]
+    for each in waiting:  # grows while it is read
+        if isinstance(each, bool):
+            continue
+        if not isinstance(each, dict):
+            return "a schema is an object or a boolean"
+        types = each.get("type", [])
+        if not all(
+            isinstance(kind, str) and kind in _TYPES for kind in (types if isinstance(types, list) else [types])
+        ):
+            return f"there is no type {types!r:.50}"
+        for keyword in sorted(MAPS & each.keys()):
+            if not isinstance(each[keyword], dict):
+                return f"{keyword} must be an object"
+        if len(waiting) < _MOST_LOOKED_AT:
+            waiting += [part for keyword, value in each.items() for part in _parts(keyword, value)]
+    return None
+
+
+def _parts(keyword: str, value: Any) -> list[Any]:
+    """The schemas below a keyword."""
+    found: list[Any] = []
+
+    def look(part: Any) -> Any:
+        found.append(part)
+        return part
+
+    with_parts(keyword, value, look)
+    return [part for part in found if isinstance(part, dict)]

@@ -1,0 +1,97 @@
+"""SQLite files that several processes share: for their owner alone, with a write-ahead log, and opened by many at once."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+FileMarks: TypeAlias = tuple[tuple[int, int], ...]  # what tells a file and its log from others of the same names
+
+PAUSE: Final = 0.02  # seconds before a file is tried again that another process keeps to itself
+_making: Final = threading.Lock()
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def open_shared(
+    path: Path,
+    prepare: Callable[[sqlite3.Connection], object],
+    *,
+    synchronous: Literal["full", "normal"],
+    patience: float,
+) -> sqlite3.Connection:
+    """A connection to a file, which is made where there is none; `prepare` makes its tables, all of them or none.
+
+    Two processes may do so at the same moment: a busy file is tried again for `patience` seconds, and so is every
+    statement later. Threads may share the connection if one at a time uses it.
+    """
+    _make_for_owner_alone(path)
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
+    until = time.monotonic() + patience
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute("BEGIN")
+            prepare(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if not _is_busy(error) or time.monotonic() > until:
+                connection.close()
+                raise
+            time.sleep(PAUSE)
+        else:
+            return connection
+
+
+class Transaction:
+    """All of the writes inside of the block, or none where it raises."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> sqlite3.Cursor:
+        return self._connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def run_script(script: str, connection: sqlite3.Connection) -> None:
+    """Run statements inside of a transaction, which `executescript` would end."""
+    for statement in script.split(";"):
+        connection.execute(statement)
+
+
+def file_marks(path: Path) -> FileMarks:
+    """What tells the file that lies at a path now from one that was removed or replaced; none where there is none."""
+    if str(path) == ":memory:":
+        return ()
+    try:
+        found = [os.stat(each) for each in (path, f"{path}-wal")]  # noqa: PTH116  # the quicker way
+    except FileNotFoundError:
+        return ()
+    return tuple((each.st_dev, each.st_ino) for each in found)
+
+
+def _make_for_owner_alone(path: Path) -> None:
+    """Make the file where there is none. One that is there is not touched: to close any descriptor of a file drops all
+    locks that the process holds on it, so that others would take this process for gone, and remove its log.
+    """
+    if str(path) == ":memory:":
+        return
+    with _making, suppress(FileExistsError):  # no thread opens a new file before our descriptor is closed
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY

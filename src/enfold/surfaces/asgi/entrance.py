@@ -1,0 +1,78 @@
+"""Who is let in over HTTP: the hosts and origins of an app, its tokens, and what a caller without a good one is told (RFC 9728)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from enfold.identities.challenges import challenge, metadata_url, protected_resource, scopes_of
+from enfold.identities.revocation import while_admitted
+from enfold.identities.tokens import Door, Verifier, bearer_token
+from enfold.operation import Identity
+from enfold.registry import Registry
+from enfold.surfaces.asgi.hosts import Hosts
+from enfold.surfaces.asgi.messages import Header, Headers, Scope, origin_of, root_of
+
+_CHALLENGE: Final = b"www-authenticate"
+
+
+class Entrance:
+    """The way into one app."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        tokens: Verifier | None,
+        hosts: Hosts,
+        *,
+        allow_anonymous: bool,
+        authorization_servers: Iterable[str] = (),
+    ) -> None:
+        self.hosts = hosts
+        self.door = None if tokens is None else Door(tokens)
+        self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
+        self._registry = registry
+        self._servers = tuple(authorization_servers)
+
+    def while_admitted(
+        self,
+        headers: Headers,
+        identity: Identity | None,
+        refuse: Callable[[], None],
+        verifier: Verifier | None = None,
+    ) -> AbstractContextManager[None]:
+        """For as long as a stream is open: `refuse` is called when its token no longer lets the caller in.
+
+        `verifier` is that of an app above this one, where that one has let them in.
+        """
+        own = None if self.door is None else self.door.verifier
+        token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))
+        return while_admitted(verifier or own, token, identity, refuse)
+
+    def with_challenge(self, own: Sequence[Header], scope: Scope, headers: Headers, path: str = "") -> Sequence[Header]:
+        """The headers of a refusal; a challenge among them also names the scopes, and where to read who gives tokens."""
+        plain = dict(own).get(_CHALLENGE)
+        if plain is None:
+            return own
+        told = challenge(
+            "invalid_token" if b"invalid_token" in plain else None,
+            scope=scopes_of(self._registry.list()),
+            resource_metadata=metadata_url(*self._place(scope, headers, path)),
+        )
+        return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, told.encode())]
+
+    def metadata(self, scope: Scope, headers: Headers, path: str, **named: Any) -> bytes:
+        """The document that tells a client who gives tokens for what is at a path."""
+        issuers = [*self._servers, *([] if self.door is None else self.door.issuers)]
+        scopes = scopes_of(self._registry.list())
+        resource = "".join(self._place(scope, headers, path))
+        return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, **named))
+
+    def _place(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
+        """Where the client sees us, and the path below that."""
+        root = root_of(scope)
+        return f"{origin_of(scope, headers)}{root}", quote(path.removeprefix(root), safe="/:@!$&()*+,;=~")

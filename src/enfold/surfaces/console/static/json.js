@@ -1,0 +1,43 @@
+// JSON without loss: a number that JavaScript cannot hold keeps its digits, on the way in and on the way out.
+
+export class Exact {
+  constructor(text) { this.text = text; }
+  toString() { return this.text; }
+}
+
+// A word that no stranger can have written: what stands behind it in a string is a number.
+const MARK = `exact-${crypto.getRandomValues(new Uint32Array(4)).join("")}:`;
+const MARKED = new RegExp(`"${MARK}([^"]*)"`, "g");
+const LOSES = /(?:^|[[:,\s])-?(?:\d{16}|[\d.]{17}|\d[\d.]*[eE][-+]?\d{3})/; // such a number may be more than JavaScript holds
+const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+
+// The number that a text means: as JavaScript has it where nothing is lost, otherwise with its digits.
+export function number(text) {
+  const value = Number(text);
+  if (String(value) === text || (Number.isFinite(value) && digits(String(value)) === digits(text))) return value;
+  return Number.isNaN(value) ? value : new Exact(text.trim());
+}
+
+// Two texts of the same number have the same: its digits without zeros at either end, and where the first one stands.
+function digits(text) {
+  const [, whole, part = "", power = "0"] = /^\s*[-+]?(\d*)\.?(\d*)(?:[eE]([-+]?\d+))?\s*$/.exec(text) || [null, text];
+  const all = (whole + part).replace(/^0+/, "");
+  return all ? `${all.replace(/0+$/, "")}@${Number(power) + all.length - part.length}` : "0";
+}
+
+export function parse(text) {
+  const plain = JSON.parse(text); // says what is wrong with it, in words of the text as it was given
+  if (!LOSES.test(text)) return plain;
+  const marked = text.replace(TOKEN, (token) => (token[0] === '"' || !(number(token) instanceof Exact) ? token : `"${MARK}${token}"`));
+  try {
+    return JSON.parse(marked, (key, value) => (typeof value === "string" && value.startsWith(MARK) ? new Exact(value.slice(MARK.length)) : value));
+  } catch {
+    return plain; // nested deeper than a function can follow
+  }
+}
+
+export function write(value, indent) {
+  let hasExact = false;
+  const text = JSON.stringify(value, (key, each) => (each instanceof Exact ? ((hasExact = true), MARK + each) : each), indent);
+  return hasExact ? text.replace(MARKED, "$1") : text;
+}

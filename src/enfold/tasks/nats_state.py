@@ -1,0 +1,155 @@
+"""The states of tasks in the bucket: reading them with what callers have said since, and writing them over a known version.
+
+A large outcome is kept in parts. What somebody else has written there is DATA_LOSS, for its own task alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.tasks.nats_bucket import Conflict, Streams
+from enfold.tasks.nats_ledger import Ledger
+from enfold.tasks.nats_names import answer_key, owner_token, task_key
+from enfold.tasks.store import DATA_LOSS, now_ms, unreadable
+from enfold.tasks.task import Outcome, Status, Task
+from enfold.tasks.transitions import answered, cancelled, overdue
+
+T = TypeVar("T")
+
+INLINE: Final = 64 * 1024  # bytes of a result that is kept beside the state
+ROOM: Final = 8 * 1024  # bytes that are left in a state for what its attempts write there
+UNSURE_FOR: Final = 10.0  # seconds for which a write that was not confirmed is tried again
+PAUSE: Final = 0.1
+
+
+class _StateEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task as the bucket has it; a large outcome is kept in parts."""
+
+    task: Task
+    parts: str = ""  # the key of the parts
+    size: int = 0
+    digest: str = ""
+
+
+class FoundTask(msgspec.Struct, frozen=True):
+    """A task with the answers and the cancel that its caller has given, and the revision of its state."""
+
+    task: Task
+    kept: _StateEntry
+    revision: int
+
+
+class GivenAnswer(msgspec.Struct, frozen=True):
+    """What a caller has answered to a question, under a key of its own."""
+
+    key: str
+    answer: Any
+
+
+class States:
+    """The states of all tasks of a store."""
+
+    def __init__(self, streams: Streams, ledger: Ledger) -> None:
+        self._streams = streams
+        self._ledger = ledger
+
+    async def find(self, owner: str, task_id: str) -> FoundTask | None:
+        return await self.find_at(f"{owner_token(owner)}.{task_id}.state")
+
+    async def find_at(self, key: str) -> FoundTask | None:
+        """A task with what its caller has said since it was written."""
+        version = await self._streams.read(key)
+        if version is None:
+            return None
+        kept = read_kept(version.value)
+        task = kept.task
+        if task.is_ended:
+            return FoundTask(task, kept, version.revision)
+        if task.status is Status.INPUT_REQUIRED:
+            task = answered(task, await self._answers(task), task.updated)
+        if not task.fence and await self._streams.read(task_key(task, "cancel")) is not None:
+            task = cancelled(task, now_ms())
+        return FoundTask(overdue(task, now_ms()), kept, version.revision)
+
+    async def _answers(self, task: Task) -> dict[str, Any]:
+        keys = [answer_key(task, key) for key in task.questions]
+        read = await asyncio.gather(*(self._streams.read(key) for key in keys))
+        given = [read_entry(GivenAnswer, version.value) for version in read if version is not None]
+        return {each.key: each.answer for each in given}
+
+    async def put(self, task: Task, follows: int, fence: str = "") -> int:
+        """Write a state over the revision that it follows; the new revision. What has ended with it is counted."""
+        outcome = b"" if task.outcome is None else msgspec.json.encode(task.outcome)
+        text = encoded(task)
+        if not outcome or (len(outcome) <= INLINE and len(text) <= self._streams.most):
+            revision = await self._write_surely(task, text, follows)
+            if task.is_ended:
+                await self._ledger.add(task, len(text), seconds_kept(task))
+            return revision
+        # Under the name of the attempt: one that is fenced writes over nobody's parts.
+        parts = task_key(task, f"part.{fence.replace('.', '_')}")
+        digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
+        kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
+        revision = await self._write_surely(task, msgspec.json.encode(kept), follows)
+        await self._ledger.add(task, len(outcome), seconds_kept(task))
+        return revision
+
+    async def check_size(self, task: Task) -> None:
+        """PAYLOAD_TOO_LARGE where the server cannot hold the task with what a worker writes beside it."""
+        await self._streams.open()
+        self._streams.check_size(encoded(task), ROOM)
+
+    async def _write_surely(self, task: Task, value: bytes, follows: int) -> int:
+        """Write a state; where the server does not confirm it in time, look whether it has it, and try again."""
+        from nats.errors import Error
+
+        ends_at = time.monotonic() + UNSURE_FOR
+        while True:
+            try:
+                return await self._streams.write(task_key(task), value, follows, seconds_kept(task))
+            except Conflict:
+                found = await self._streams.read(task_key(task))
+                if found is not None and found.value == value:
+                    return found.revision  # ours: only the confirmation was lost
+                raise
+            except (Error, OSError, TimeoutError):
+                if time.monotonic() > ends_at:
+                    raise
+                self._streams.forget()
+                await asyncio.sleep(PAUSE)
+
+    async def whole(self, found: FoundTask) -> Task:
+        """The task with its outcome, however large."""
+        kept = found.kept
+        if not kept.parts or found.task.outcome is not None:
+            return found.task
+        text = await self._streams.read_parts(kept.parts, kept.size, kept.digest)
+        if text is None:
+            raise CallError(DATA_LOSS, "The result of the task is not complete any more")
+        return msgspec.structs.replace(found.task, outcome=msgspec.json.decode(text, type=Outcome))
+
+
+def encoded(task: Task) -> bytes:
+    return msgspec.json.encode(_StateEntry(task))
+
+
+def read_kept(value: bytes) -> _StateEntry:
+    return read_entry(_StateEntry, value)
+
+
+def read_entry(kind: type[T], value: bytes) -> T:
+    """What an entry of the bucket holds; DATA_LOSS where somebody else has written there."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise unreadable(error) from error
+
+
+def seconds_kept(task: Task) -> float:
+    """How long what belongs to a task is kept: for some time after its end even where our clock is ahead of the edge's."""
+    return max((task.order.expires - now_ms()) / 1000, task.order.keep)

@@ -1,0 +1,101 @@
+"""Servers that are careless with JSON and with the protocol: what they mean is kept, and what was odd is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from enfold import OperationRegistry, ResponseEnvelope
+from enfold.sources.mcp import from_mcp
+
+OBJECT = {"type": "object"}
+TOOLS = [
+    {"name": "nan", "inputSchema": OBJECT},
+    {"name": "half", "inputSchema": OBJECT},
+    {"name": "text", "inputSchema": OBJECT},
+    {"name": "block", "inputSchema": OBJECT},
+    {"name": "list_schema", "inputSchema": [1]},
+    {"name": "odd_schema", "inputSchema": {"type": "strng", "properties": 5}, "outputSchema": {"properties": []}},
+    5,
+    {"noname": 1},
+    {"name": 7},
+    {"name": ""},
+]
+RESULTS = {
+    "nan": '{"content": [], "structuredContent": {"a": NaN, "b": [1, -Infinity]}}',
+    "half": '{"content": [{"type": "text", "text": "a \\ud83d b"}]}',
+    "text": '{"content": "x"}',
+    "block": '{"content": {"type": "text", "text": "y"}}',
+}
+SERVER = f"""
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    method = message["method"]
+    result = {{
+        "initialize": json.dumps({{
+            "protocolVersion": "2025-06-18",
+            "capabilities": {{"tools": {{}}}},
+            "serverInfo": {{"name": "sloppy", "version": "1"}},
+        }}),
+        "tools/list": {json.dumps(json.dumps({"tools": TOOLS}))},
+        "tools/call": {RESULTS!r}.get(message.get("params", {{}}).get("name"), "{{}}"),
+    }}.get(method)
+    outcome = '"error": {{"code": -32601, "message": "no"}}' if result is None else f'"result": {{result}}'
+    print('{{"jsonrpc": "2.0", "id": %s, %s}}' % (json.dumps(message["id"]), outcome), flush=True)
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> list[str]:
+    program = tmp_path / "sloppy.py"
+    program.write_text(SERVER)
+    return [sys.executable, str(program)]
+
+
+async def _result(server: list[str], name: str) -> ResponseEnvelope[Any]:
+    async with from_mcp(server) as operations:
+        registry = OperationRegistry()
+        registry.register_all(operations)
+        return await registry.execute(name)
+
+
+KEPT: dict[str, Any] = {
+    "nan": ({"a": None, "b": [1, None]}, [("not_a_number", "/a"), ("not_a_number", "/b/1")]),
+    "half": ([{"type": "text", "text": "a \ufffd b"}], [("half_character", "/0/text")]),
+    "text": ([{"type": "text", "text": "x"}], [("content_block", "")]),
+    "block": ([{"type": "text", "text": "y"}], [("content_block", "")]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+async def test_a_careless_result_is_kept_and_what_was_odd_is_told(server: list[str], name: str) -> None:
+    envelope = await _result(server, name)
+    data, warnings = KEPT[name]
+
+    assert envelope.data == data
+    assert [(warning.code, warning.path) for warning in envelope.warnings] == warnings
+
+
+async def test_the_report_names_entries_and_schemas_that_cannot_be_used(server: list[str]) -> None:
+    async with from_mcp(server) as operations:
+        report = operations.report
+
+    assert sorted(report.imported) == ["block", "half", "list_schema", "nan", "odd_schema", "text"]
+    assert [(each.where, each.why) for each in report.skipped] == [
+        ("tools/list[6]", "an entry is an object, not number"),
+        ("tools/list[7]", "its name must be text that is not empty"),
+        ("tools/list[8]", "its name must be text that is not empty"),
+        ("tools/list[9]", "its name must be text that is not empty"),
+    ]
+    assert [(each.where, each.why) for each in report.degraded] == [
+        ("list_schema.inputSchema", "a schema is an object, not array"),
+        ("odd_schema.inputSchema", "there is no type 'strng'"),
+        ("odd_schema.outputSchema", "properties must be an object"),
+    ]

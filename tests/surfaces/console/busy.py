@@ -1,0 +1,128 @@
+"""A shop among three sources after a busy hour: calls, recorded runs, tasks, and a source that is down."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import httpx2
+import msgspec
+from tests.surfaces.console.app import many, ops
+from tests.surfaces.console.visiting import served
+
+from enfold import Context, Identity, OperationRegistry, http_envelope
+from enfold.identities.tokens import Tokens
+from enfold.introspection import keep_calls
+from enfold.introspection.payloads import Payloads
+from enfold.mcp import elicit
+from enfold.operation import Operation, Origin, Policy
+from enfold.provenance import Recorder, RecordStore
+from enfold.source_states import Problem
+from enfold.surfaces.http import to_http
+from enfold.surfaces.mcp import to_mcp
+from enfold.tasks import Tasks
+from enfold.tasks.memory import MemoryTasks
+
+UNSIGHTLY = ("strange", "nasty", "prototypes", "flood", "exact")  # which are there to break a page
+TOKENS = {"ann": Identity("ann", frozenset({"*"})), "ben": Identity("ben")}
+
+
+class Article(msgspec.Struct):
+    """One thing on a shelf."""
+
+    article: str
+    price: float
+    left: int
+
+
+def shop() -> OperationRegistry:
+    """A shop among three sources, of which one is down."""
+    made = OperationRegistry("shop", title="Corner Shop")
+    made.register_all(each for each in ops if each.spec.namespace == "shop" and each.spec.name not in UNSIGHTLY)
+    made.register_all(_of("billing", each) for each in many(140))
+
+    @made.query
+    def stock(
+        shelf: Literal["drinks", "bakery", "all"],
+        at_most: Annotated[int, msgspec.Meta(ge=1, le=50)] = 20,
+        since: date | None = None,
+    ) -> list[Article]:
+        """Tell what is left of everything on a shelf, as the warehouse knows it.
+
+        Args:
+            shelf: Which one.
+            at_most: How many articles.
+            since: Only what was counted on this day or later.
+        """
+        del shelf, since
+        goods = (("tea", 3.5, "412"), ("coffee", 6.25, "96"), ("قهوة عربية", 7.0, "18"), ("bread", 2.1, "60"))
+        rows = [{"article": name, "price": price, "left": left} for name, price, left in goods[:at_most]]
+        rows[1]["legacy_code"] = "K-77"  # as an old system writes it: one has to be repaired
+        return http_envelope(rows, content_type="application/json")  # type: ignore[return-value]
+
+    @made.mutation(durable=True)
+    async def stocktaking(context: Context) -> int:
+        """Count everything, which takes the night."""
+        context.progress(37, 120, "shelf 37")
+        await asyncio.sleep(3600)
+        return 120
+
+    @made.mutation(durable=True)
+    async def refund(context: Context) -> str:
+        """Give money back, once somebody has agreed."""
+        form = {
+            "type": "object",
+            "properties": {"agreed": {"type": "boolean"}, "reason": {"type": "string"}},
+            "required": ["agreed"],
+        }
+        return str(await elicit(context, "May order 4711 be refunded? It is 18.40 €.", form))
+
+    @made.query
+    async def audit(context: Context, depth: int = 3) -> int:
+        """Go through the books, level by level."""
+        await context.env.shop.items()
+        return 0 if not depth else (await context.env.shop.audit(depth=depth - 1)).data + 1
+
+    made.sources.enter("shop", "functions", "up", operations=12)
+    skipped = [Problem("POST /uploads", "its body is multipart/related, which no client here can write")]
+    made.sources.enter("billing", "openapi", "up", operations=140, skipped=skipped)
+    made.sources.enter("warehouse", "mcp", "down", why="Connection refused: http://warehouse.local:9000/mcp")
+    return made
+
+
+def _of(source: str, operation: Operation) -> Operation:
+    spec = operation.spec.replace(namespace=operation.spec.namespace.replace("big", source))
+    return Operation(spec, operation.handler, origin=Origin("openapi", source))
+
+
+@contextmanager
+def used(folder: Path) -> Iterator[tuple[str, str]]:
+    """The shop after a busy hour: its address, and a run that was recorded."""
+    recorder, payloads = Recorder(store=RecordStore(folder / "runs.db")), Payloads()
+    registry = shop().with_policy(Policy(payloads=payloads))
+    keep_calls(registry, payloads)
+    tasks = Tasks(registry, MemoryTasks())
+    mounts = {"/mcp": to_mcp(registry, recorder=recorder)}
+    app = to_http(registry, tokens=Tokens(TOKENS), recorder=recorder, mounts=mounts, tasks=tasks)
+    with served(app) as address, httpx2.Client(base_url=address) as client:
+
+        def post(name: str, caller: str = "ann", **arguments: Any) -> Any:
+            headers = {"authorization": f"Bearer {caller}", "enfold-capture-provenance": "full"}
+            if name in ("stocktaking", "refund"):
+                headers["prefer"] = "respond-async"
+            return client.post(f"functions/shop.{name}", json=arguments, headers=headers)
+
+        for caller in ("ann", "ben", "ann", "ben"):
+            for name in ("items", "untidy", "picture"):
+                post(name, caller)
+            post("add", caller, x=4)
+            post("add", caller, x=400)
+        run = post("audit").headers["enfold-run-id"]
+        post("stocktaking")
+        post("refund")
+        post("untidy", "ben")
+        post("order", "ben", lines=[{"item": "coffee", "quantity": 2}], delivery="bicycle", note="قبل الظهر من فضلك")
+        post("add", "ben", x=400)
+        yield address, run
