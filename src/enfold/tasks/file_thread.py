@@ -50,30 +50,30 @@ class FileThread:
         self._jobs: queue.SimpleQueue[_QueuedJob | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = 0
-        self._starting = threading.Lock()
+        self._giving = threading.Lock()  # no job is given to a thread that has just been told to end
 
     def submit(self, job: Callable[[sqlite3.Connection], T], *, writes: bool = True) -> asyncio.Future[T]:
         """The future result of a job, which is done even if nobody waits. What it raises undoes what it wrote alone."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._start()
-        self._jobs.put(_QueuedJob(job, writes, answer))
+        with self._giving:
+            self._start()
+            self._jobs.put(_QueuedJob(job, writes, answer))
         return answer
 
     def close(self) -> None:
         """Let the thread end after what it has been given; a later job starts another."""
-        with self._starting:
+        with self._giving:
             thread, self._thread = self._thread, None
-        if thread is not None and self._pid == os.getpid():
             self._jobs.put(None)
+        if thread is not None and self._pid == os.getpid():
             thread.join()
 
     def _start(self) -> None:
-        with self._starting:
-            if self._thread is None or self._pid != os.getpid():  # threads do not survive a fork
-                self._jobs = queue.SimpleQueue()
-                self._pid = os.getpid()
-                self._thread = threading.Thread(target=self._work, args=(self._jobs,), daemon=True, name="enfold-tasks")
-                self._thread.start()
+        if self._thread is None or self._pid != os.getpid():  # threads do not survive a fork
+            self._jobs = queue.SimpleQueue()
+            self._pid = os.getpid()
+            self._thread = threading.Thread(target=self._work, args=(self._jobs,), daemon=True, name="enfold-tasks")
+            self._thread.start()
 
     # in the thread
 
