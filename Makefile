@@ -56,7 +56,7 @@ conformance: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.conformance.generators
 
 faults: setup
-	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest -s tests/calls/test_fault_table.py \
+	ENFOLD_FAULTS=1 REQUIRE_ALL=1 $(BIN)/python -m pytest --timeout=3600 -s tests/calls/test_fault_table.py \
 		tests/calls/test_faults_by_seed.py tests/calls/test_rows_everywhere.py \
 		tests/calls/test_attacks.py tests/calls/test_nats_store.py \
 		tests/tasks/test_faults.py tests/tasks/test_attacks.py tests/tasks/test_served_tasks.py \
