@@ -48,9 +48,9 @@ async def _answers(registry: Registry, line: bytes, context: Context) -> AsyncIt
         spec = registry.find(operation)
         if spec.type is OperationType.SUBSCRIPTION:
             async for envelope in registry.subscribe(spec.id, given, context):
-                yield encode_result(written.write(envelope, spec))
+                yield encode_result(written.write, envelope, spec)
         else:
-            yield encode_result(written.write(await registry.execute(spec.id, given, context), spec))
+            yield encode_result(written.write, await registry.execute(spec.id, given, context), spec)
     except CallError as error:
         yield encode_failure(written.write_error(error, operation))
 

@@ -266,3 +266,29 @@ def test_half_a_character_in_an_error_does_not_hide_the_error(call: Call, format
         raise CallError("ODD", "It failed", {"given": ["\ud800"], "deep": {"\udfff": object()}})
 
     assert "It failed" in json.dumps(call(ops, "up.get", format).body)
+
+
+# Plain data that no JSON text can hold, and its place.
+UNWRITABLE: dict[str, tuple[Any, str]] = {
+    "half a character": ({"rows": ["whole", "half \ud800"]}, "/rows/1"),
+    "half a character in a key": ({"rows": {"\ud800": 1}}, "/rows"),
+    "a number of 5,000 digits": ({"rows": [1, -(10**5000)]}, "/rows/1"),
+    "a key of 5,000 digits": ({"rows": {10**5000: 1}}, "/rows"),
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("call", [over_http, over_cgi, over_mcp, in_the_shell])
+@pytest.mark.parametrize(("data", "path"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_a_result_that_cannot_be_written_is_one_failure_everywhere(
+    call: Call, format: str, data: Any, path: str
+) -> None:
+    seen = call(registry_with(data, {}), "up.get", format)
+    assert f"failed to marshal response: {path}" in json.dumps(seen.body)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_block_that_cannot_be_written_is_a_failure_over_mcp(format: str) -> None:
+    seen = over_mcp(registry_with([TextContent(text="\ud800")], {}), "up.get", format)
+    assert seen.status == 1
+    assert "failed to marshal response" in json.dumps(seen.body)

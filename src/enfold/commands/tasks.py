@@ -163,7 +163,7 @@ async def _wait(handle: TaskHandle, options: Namespace) -> int:
     finally:
         line.clear()
     envelope = handle.outcome(task)
-    print(encode_result(find_format(options.format).write(envelope), envelope.data).decode())
+    print(encode_result(find_format(options.format).write, envelope).decode())
     return error_of(envelope).row.exit_code if envelope.is_error else 0
 
 

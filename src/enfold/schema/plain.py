@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from decimal import Decimal
@@ -221,6 +221,8 @@ def _key(name: Any, path: str) -> str:
     key = _Walk().to_plain(name, _below(path, name if isinstance(name, str) else "?"))
     if isinstance(key, str):
         return key
+    if _is_endless(key):
+        raise _unfit(path, _FLAWS[_is_endless])
     if isinstance(key, int | float) and not isinstance(key, bool):
         return str(key)
     raise _unfit(path, f"a key of type {type(name).__name__} is not text")
@@ -298,7 +300,7 @@ def to_told(value: Any, above: tuple[int, ...] = ()) -> Any:
     """The value as plain data, in which text stands for all that has no form in JSON; `above` are the ids it lies in."""
     with suppress(CallError, RecursionError):
         plain = to_plain(value)
-        if half_character(plain) is None:
+        if all(_place(plain, is_flaw) is None for is_flaw in _FLAWS):
             return plain
     if id(value) in above or len(above) >= _DEEPEST_TOLD:
         return "…"
@@ -318,27 +320,48 @@ def _has_words(value: Any) -> bool:
 
 def unwritable(data: Any, error: Exception) -> CallError:
     """The failure to write plain data as JSON text, with its place where that can be found."""
-    try:
-        steps = half_character(data)
-    except RecursionError:
-        steps = None
-    if steps is None:
-        return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
-    return _unfit("".join(_below("", step) for step in steps), "the text holds half a character")
+    for is_flaw, reason in _FLAWS.items():
+        with suppress(RecursionError):
+            steps = _place(data, is_flaw)
+            if steps is not None:
+                return _unfit("".join(_below("", step) for step in steps), reason)
+    return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
 
 
 def half_character(data: Any) -> list[str | int] | None:
     """The keys and numbers that lead to text which UTF-8 cannot write, or to the object that has it as a key."""
-    if isinstance(data, str):
-        return None if data.encode("utf-8", "ignore").decode() == data else []
+    return _place(data, _is_half)
+
+
+def _place(data: Any, is_flaw: Callable[[Any], bool]) -> list[str | int] | None:
+    if is_flaw(data):
+        return []
     parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
     for step, part in parts:
-        if half_character(step) is not None:
+        if is_flaw(step):
             return []
-        steps = half_character(part)
+        steps = _place(part, is_flaw)
         if steps is not None:
             return [step, *steps]
     return None
+
+
+def _is_half(data: Any) -> bool:
+    return isinstance(data, str) and not data.isascii() and data.encode("utf-8", "ignore").decode() != data
+
+
+def _is_endless(data: Any) -> bool:
+    """Whether it is a number that Python does not write for being too long."""
+    if not isinstance(data, int) or data.bit_length() <= _BITS_ALWAYS_WRITTEN:
+        return False
+    try:
+        return not str(data)
+    except ValueError:
+        return True
+
+
+_BITS_ALWAYS_WRITTEN: Final = 2048  # the limit of digits cannot be set below 640
+_FLAWS: Final = {_is_half: "the text holds half a character", _is_endless: "the number has too many digits"}
 
 
 def _below(path: str, key: Any) -> str:

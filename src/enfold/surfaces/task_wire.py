@@ -49,7 +49,7 @@ def _ended(tasks: Tasks, task: Task, format: Format) -> dict[str, Any]:
     try:
         spec = tasks.registry.get_spec(task.operation) if task.operation in tasks.registry else None
         envelope = tasks.outcome(task)
-        return {"result": msgspec.Raw(encode_result(format.write(envelope, spec), envelope.data))}
+        return {"result": msgspec.Raw(encode_result(format.write, envelope, spec))}
     except CallError as error:
         return {"error": format.write_error(error, task.operation)}
 

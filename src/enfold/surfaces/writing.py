@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
+from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema.structs import encode
 
 __all__ = ["UNWRITABLE", "encode", "encode_failure", "encode_result", "unwritable"]
 
 
-def encode_result(wire: Any, data: Any = None) -> bytes:
-    """The JSON of a result, or the failure to write it, which names a place in its data, or else in all of it."""
+def encode_result(write: Callable[..., Any], envelope: ResponseEnvelope[Any], *beside: Any) -> bytes:
+    """The JSON of what `write` makes of an envelope, or the failure to write it, which names a place in its data."""
     try:
-        return encode(wire)
+        return encode(write(envelope, *beside))
     except UNWRITABLE as error:
-        raise unwritable(wire if data is None else data, error) from error
+        raise unwritable(envelope.data, error) from error
 
 
 UNWRITABLE: Final = (ValueError, TypeError, RecursionError)

@@ -171,7 +171,7 @@ class Shell:
             spec,
             given,
             context,
-            lambda envelope: encode_result(chosen.write(envelope, spec), envelope.data),
+            lambda envelope: encode_result(chosen.write, envelope, spec),
             write_error if "--format" in words.options else None,
             output=words.options.get("--output"),
             detaches=words.detach,
@@ -235,7 +235,7 @@ class Shell:
             asked.spec,
             asked.input,
             asked.context,
-            lambda envelope: encode_result(asked.write(envelope), envelope.data),
+            lambda envelope: encode_result(asked.write, envelope),
             lambda error: encode_failure(asked.write_error(error)),
             is_stored="--store" in words.options,
         )
@@ -322,7 +322,7 @@ class Shell:
         if envelope.warnings:
             self._warn(envelope.warnings)
         if call.is_verbose:
-            print(f"meta: {printable(encode_result(to_wire(envelope)['meta']).decode())}", file=self._messages)
+            print(f"meta: {printable(encode_failure(to_wire(envelope)['meta']).decode())}", file=self._messages)
         if not envelope.is_error:
             return 0
         self.tell(error_of(envelope))

@@ -190,9 +190,7 @@ class Functions:
 
     def written(self, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
         """The answer that holds the result of a task, as a call would have it."""
-        answer = _answer_with_notes(
-            encode_result(request.format.write(envelope, request.operation), envelope.data), envelope, request
-        )
+        answer = _answer_with_notes(encode_result(request.format.write, envelope, request.operation), envelope, request)
         if envelope.provenance is None or request.run_header():
             return answer
         run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
@@ -273,7 +271,7 @@ class Functions:
 
         given, context = await self.arguments(route, request), self.context(route, request)
         collected = await collect(self._registry, route.spec.id, given, context)
-        text = encode_result(request.format.write(collected.envelope, route.spec), collected.envelope.data)
+        text = encode_result(request.format.write, collected.envelope, route.spec)
         answer = _answer_with_notes(text, collected.envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
@@ -302,7 +300,7 @@ class Functions:
         try:
             envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
             request.code, request.warnings = code_of(envelope), envelope.warnings
-            return FunctionAnswer(encode_result(asked.write(envelope), envelope.data), headers=request.run_header())
+            return FunctionAnswer(encode_result(asked.write, envelope), headers=request.run_header())
         except CallError as error:
             return self.failure(request, error, asked.write_error(error))
 

@@ -135,7 +135,7 @@ class SubscriptionStream:
         is_resumable = operation is not None and operation.resumable
         async for envelope in items:
             event_id = self._take_event_id(envelope) if is_resumable else None
-            text = encode_result(request.format.write(envelope, operation), envelope.data)
+            text = encode_result(request.format.write, envelope, operation)
             await self._put(self._framing.item(text, event_id))
             self.items += 1
         await self._put(self._framing.complete, more=False)

@@ -17,7 +17,7 @@ from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest
 from enfold.surfaces.functions.routes import Route
 from enfold.surfaces.functions.service import NO_STORE, Functions
 from enfold.surfaces.task_wire import poll_interval_ms, shown_task
-from enfold.surfaces.writing import encode_result
+from enfold.surfaces.writing import encode_failure
 from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.task import Status
 
@@ -150,4 +150,4 @@ async def _answers(functions: Functions, request: FunctionRequest) -> dict[str, 
 
 
 def _json(value: Any, status: int = 200, headers: Sequence[tuple[bytes, bytes]] = ()) -> FunctionAnswer:
-    return FunctionAnswer(encode_result(value), status, [NO_STORE, *headers])
+    return FunctionAnswer(encode_failure(value), status, [NO_STORE, *headers])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from enfold.formats import Format
 from enfold.mcp.json_rpc import FORMAT_KEY
 from enfold.mcp.revisions import Revision
 from enfold.surfaces.mcp.catalog import MCPTool
-from enfold.surfaces.writing import UNWRITABLE, encode, encode_result, unwritable
+from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, unwritable
 
 if TYPE_CHECKING:
     from enfold.operation.plugged_in import RecordedRun
@@ -58,9 +59,9 @@ def success(
 ) -> Result:
     """The result of a call; `format` is the one that the caller asked for, if they did."""
     is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
-    if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
-        return _unusual_success(tool, envelope, revision, format, truncated=truncated)
     try:
+        if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
+            return _unusual_success(tool, envelope, revision, format, truncated=truncated)
         text = encode(tool.format.write(envelope, tool.spec))
     except UNWRITABLE as error:
         raise unwritable(envelope.data, error) from error
@@ -89,11 +90,12 @@ def _unusual_success(
 ) -> Result:
     is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(tool, envelope)
     is_error = envelope.is_error or is_wrong
-    result: Result = {"content": _content(tool, envelope, revision, format), "isError": is_error}
     has_structure = revision.has_structure and not revision.is_text_alone
+    content = encode(_content(tool, envelope, revision, format))
+    result: Result = {"content": msgspec.Raw(content), "isError": is_error}
     structure = _structure(tool, envelope, revision) if has_structure and not is_wrong else UNSET
     if structure is not UNSET:
-        result["structuredContent"] = msgspec.Raw(encode_result(structure, envelope.data))
+        result["structuredContent"] = msgspec.Raw(encode(structure))
     meta = _meta(envelope, truncated=truncated)
     if meta:
         result["_meta"] = meta
@@ -119,12 +121,12 @@ def _content(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision,
     if format is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
         return [_block(block, revision) for block in meta.content]
     chosen = format or tool.format
-    return _written_content(chosen, chosen.write(envelope, tool.spec))
+    return _written_content(chosen, chosen.write(envelope, tool.spec), encode)
 
 
-def _written_content(format: Format, wire: Any) -> list[Any]:
+def _written_content(format: Format, wire: Any, encode: Callable[[Any], bytes]) -> list[Any]:
     """The blocks a format makes itself, or its JSON as the text of one."""
-    return list(wire["content"]) if format.is_content else [{"type": "text", "text": json_text(wire)}]
+    return list(wire["content"]) if format.is_content else [{"type": "text", "text": encode(wire).decode()}]
 
 
 def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
@@ -194,7 +196,7 @@ def failure(error: CallError, format: Format, operation_id: str) -> Result:
     """A result that tells a model what went wrong, and a program under which code."""
     told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
     return {
-        "content": _written_content(format, format.write_error(error, operation_id)),
+        "content": _written_content(format, format.write_error(error, operation_id), encode_failure),
         "isError": True,
-        "_meta": {ERROR_KEY: msgspec.Raw(json_text(told).encode())},
+        "_meta": {ERROR_KEY: msgspec.Raw(encode_failure(told))},
     }
