@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sqlite3
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from enfold import OperationRegistry, OperationSpec, testing
-from enfold.finding import Finder, outline, signature
+from enfold import AccessControl, Identity, OperationRegistry, OperationSpec, testing
+from enfold.finding import Finder, finder, outline, signature
 from enfold.finding.index import Index, search_words, split_words
 from enfold.operation import Operation
 from enfold.surfaces.http import to_http
@@ -64,6 +65,8 @@ QUERIES = [
     ("memberships", "trello.get_board"),
     ("create source:github", "github.create_issue"),
     ("issue kind:query", "github.listIssues"),
+    ("whatever puts a ticket somewhere: create an issue", "github.create_issue"),
+    ("nothing of this exists", None),
     ('" OR (', None),
     ("", "trello.create_card"),
 ]
@@ -73,6 +76,34 @@ QUERIES = [
 def test_the_operation_that_fits_best_comes_first(query: str, first: str | None) -> None:
     found = Finder(registry()).find(query, None)
     assert (found[0].id if found else None) == first
+
+
+def test_what_a_caller_may_not_call_changes_nothing_that_they_find() -> None:
+    plain, more = registry(), registry()
+    for number in range(20):
+        rule, said = AccessControl(required_scopes=("vault",)), "Convert the secret issue card."
+        spec = OperationSpec(namespace="vault", name=f"open{number}", description=said, access_control=rule)
+        more.register(Operation(spec, lambda *_: {}))
+    without, beside = Finder(plain), Finder(more)
+    assert len(beside.find("secret", Identity("root", frozenset({"vault"})), 50)) == 20
+    words = ["secret", "issue", "card", "convert", "board", "create", "vault"]
+    queries = [" ".join(each) for each in itertools.permutations(words, 3)]
+    me = Identity("me", frozenset())
+    assert [without.find(query, me) for query in queries] == [beside.find(query, me) for query in queries]
+
+
+def test_the_indexes_of_many_kinds_of_callers_stay_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finder, "_MOST_ROWS", 10)
+    ops = registry()
+    for number in range(4):
+        rule = AccessControl(required_scopes=(f"s{number}",))
+        spec = OperationSpec(namespace="own", name=f"thing{number}", access_control=rule)
+        ops.register(Operation(spec, lambda *_: {}))
+    found = Finder(ops)
+    for number in (*range(4), *range(4)):
+        caller = Identity("me", frozenset({f"s{number}"}))
+        assert [each.id for each in found.find("own thing", caller)] == [f"own.thing{number}"]
+    assert len(found._indexes) == 1
 
 
 def test_only_what_changed_is_indexed_anew() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ from enfold.access import may_list
 from enfold.errors import CallError
 from enfold.finding.signatures import outline, signature
 from enfold.mcp.offers import kind_of
-from enfold.operation import Identity, OperationSpec, OperationType
+from enfold.operation import AccessControl, Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.schema.advertised import Advertising, first_sentence
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from enfold.finding.index import Index
 
 MOST_FOUND: Final = 50
+_MOST_ROWS: Final = 40_000  # of all indexes together: about 80 MB
 DEFAULT_LIMIT: Final = 5
 _LONGEST: Final = 200  # characters of a description
 _FILTER: Final = re.compile(r"(?:^|(?<=\s))(source|kind):([\w.-]+)")
@@ -47,13 +49,19 @@ class Description(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Finder:
-    """Finds the operations of a registry; the index is made with the first search, and only what changes is made anew."""
+    """Finds the operations of a registry; the index is made with the first search, and only what changes is made anew.
+
+    Callers who see different operations have different indexes: what is hidden from somebody also changes how rare a
+    word is, and so what they would find.
+    """
 
     def __init__(self, registry: Registry, is_offered: Callable[[OperationSpec], bool] | None = None) -> None:
         self._registry = registry
         self._is_offered = is_offered or _is_searched
         self._lock = Lock()
-        self._index: Index | None = None
+        self._indexes: dict[frozenset[AccessControl], Index] = {}  # by the access rules that a caller satisfies
+        self._offered: list[OperationSpec] = []
+        self._rules: set[AccessControl] = set()
         self._version = -1
         self._useful = Advertising()
 
@@ -75,14 +83,15 @@ class Finder:
         source, kind = filters.get("source", namespace), filters.get("kind", type)
 
         def is_wanted(spec: OperationSpec) -> bool:
-            is_there = may_list(spec.access_control, identity) and (kind is None or spec.type == kind)
-            return is_there and (source is None or spec.lies_in(source))
+            return (kind is None or spec.type == kind) and (source is None or spec.lies_in(source))
 
-        if not words.strip():
-            wanted = (spec for spec in self._offered() if is_wanted(spec))
-            return [found_of(spec) for spec, _ in zip(wanted, range(most), strict=False)]
         with self._lock:
-            found = self._current().search(words, most, is_wanted)
+            self._refresh()
+            if words.strip():
+                found = self._index_for(identity).search(words, most, is_wanted)
+            else:
+                seen = (spec for spec in self._offered if may_list(spec.access_control, identity))
+                found = list(islice(filter(is_wanted, seen), most))
         return [found_of(spec) for spec in found]
 
     def describe(self, name: str, identity: Identity | None) -> Description:
@@ -99,19 +108,32 @@ class Finder:
             spec.destructive,
         )
 
-    def _offered(self) -> list[OperationSpec]:
-        return [spec for spec in self._registry.list() if self._is_offered(spec)]
-
-    def _current(self) -> Index:
-        from enfold.finding.index import Index  # which loads sqlite3
-
-        if self._index is None:
-            self._index = Index()
+    def _refresh(self) -> None:
         version = self._registry.version
         if version != self._version:
-            self._index.update(self._offered())
+            self._offered = [spec for spec in self._registry.list() if self._is_offered(spec)]
+            self._rules = {spec.access_control for spec in self._offered}
+            for rules, index in self._indexes.items():
+                index.update(spec for spec in self._offered if spec.access_control in rules)
             self._version = version
-        return self._index
+
+    def _index_for(self, identity: Identity | None) -> Index:
+        from enfold.finding.index import Index  # which loads sqlite3
+
+        met = frozenset(rule for rule in self._rules if may_list(rule, identity))
+        index = self._indexes.pop(met, None)
+        if index is None:
+            index = Index()
+            index.update(spec for spec in self._offered if spec.access_control in met)
+            self._make_room(len(index))
+        self._indexes[met] = index  # at the end, as the one used last
+        return index
+
+    def _make_room(self, rows: int) -> None:
+        """Forget the indexes that nobody has used for longest, until all have room together."""
+        kept = sum(map(len, self._indexes.values()))
+        while self._indexes and kept + rows > _MOST_ROWS:
+            kept -= len(self._indexes.pop(next(iter(self._indexes))))
 
 
 def _split_filters(query: str) -> tuple[str, dict[str, str]]:

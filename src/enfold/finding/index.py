@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
@@ -25,7 +26,7 @@ _CANDIDATES: Final = 50  # the best by BM25 alone, which are ranked again
 _MOST_WORDS: Final = 150  # of a field: what stands further down a long description is about other things
 _LONGEST: Final = 2_000  # characters of a query
 _MOST_ASKED: Final = 16  # words of it
-_COMMON: Final = 0.1  # a word that more operations have says little
+_COMMON: Final = 0.1  # a word that more operations have says little, unless they are few enough to be ranked anyway
 _FEWEST: Final = 2  # words that are searched for in any case
 _DEEPEST: Final = 3  # levels of an output's fields
 
@@ -59,7 +60,8 @@ class Index:
         self._database.execute(_CREATE)
         self._rows: dict[str, _Row] = {}
         self._by_number: dict[int, _Row] = {}
-        self._counts: dict[str, int] = {}  # in how many operations' names, namespaces or descriptions a word is
+        self._counts: Counter[str] = Counter()  # in how many operations' names, namespaces or descriptions a word is
+        self._known: Counter[str] = Counter()  # and in how many at all
         self._last = 0
 
     def __len__(self) -> int:
@@ -86,10 +88,14 @@ class Index:
         return [row.spec for row, _ in best[:limit]]
 
     def _rarest(self, words: Iterable[str]) -> list[str]:
-        """The rarest words, which tell the most; words that nearly all operations have, only where there are no others."""
-        rarest = sorted(words, key=lambda word: (self._counts.get(word, 0), word))[:_MOST_ASKED]
-        common = len(self._rows) * _COMMON
-        telling = [word for word in rarest if self._counts.get(word, 0) <= common]
+        """The rarest words, which tell the most; words that nearly all operations have, only where there are no others.
+
+        A word that no operation has says nothing; it is tried only where it is all there is: accents may differ.
+        """
+        known = [word for word in words if word in self._known]
+        rarest = sorted(known or words, key=lambda word: (self._counts[word], word))[:_MOST_ASKED]
+        common = max(len(self._rows) * _COMMON, _CANDIDATES)
+        telling = [word for word in rarest if self._counts[word] <= common]
         return telling if len(telling) >= _FEWEST else rarest[: max(_FEWEST, len(telling))]
 
     def _candidates(
@@ -109,7 +115,7 @@ class Index:
         return score * (1 + _NAME_COVERED * sum(map(self._rarity, name & asked)) / whole) if whole else score
 
     def _rarity(self, word: str) -> float:
-        count = self._counts.get(word, 0)
+        count = self._counts[word]
         return log(1 + (len(self._rows) - count + 0.5) / (count + 0.5))
 
     def _take(self, spec: OperationSpec) -> None:
@@ -125,8 +131,11 @@ class Index:
         self._count(row, -1)
 
     def _count(self, row: _Row, by: int) -> None:
-        for word in set(" ".join(row.texts[:3]).split()):
-            self._counts[word] = self._counts.get(word, 0) + by
+        for counts, texts in ((self._counts, row.texts[:3]), (self._known, row.texts)):
+            for word in set(" ".join(texts).split()):
+                counts[word] += by
+                if not counts[word]:
+                    del counts[word]
 
 
 # --- what is said of an operation ---------------------------------------------------------------------------------
