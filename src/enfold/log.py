@@ -10,29 +10,29 @@ _silent: set[str] = set()
 
 
 class Log:
-    """The log of one room, under its name in the standard `logging`.
-
-    A line that belongs to a request is given its `request_id`, which a log for programs has as a field of its own.
-    """
+    """The log of one room, under its name in the standard `logging`."""
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def debug(self, message: str, *facts: Any, request_id: str | None = None) -> None:
-        self._write("debug", message, facts, request_id)
+    def debug(self, message: str, *facts: Any) -> None:
+        self._write("debug", message, facts)
 
-    def info(self, message: str, *facts: Any, request_id: str | None = None) -> None:
-        self._write("info", message, facts, request_id)
+    def info(self, message: str, *facts: Any) -> None:
+        self._write("info", message, facts)
 
-    def warning(self, message: str, *facts: Any, request_id: str | None = None) -> None:
-        self._write("warning", message, facts, request_id)
+    def warning(self, message: str, *facts: Any) -> None:
+        self._write("warning", message, facts)
 
     def error(
         self, message: str, *facts: Any, error: BaseException | None = None, request_id: str | None = None
     ) -> None:
-        """What should not have happened, with the stack of an exception where there is one."""
+        """What should not have happened, with the stack of an exception where there is one.
+
+        A log for programs has the `request_id` as a field of its own.
+        """
         self._write("error", message, facts, request_id, error)
 
     def _write(
@@ -40,7 +40,7 @@ class Log:
         level: str,
         message: str,
         facts: tuple[Any, ...],
-        request_id: str | None,
+        request_id: str | None = None,
         error: BaseException | None = None,
     ) -> None:
         if self._name in _silent:

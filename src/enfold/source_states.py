@@ -133,9 +133,7 @@ class SourceTable:
             self._tell(before, made)
         return made
 
-    def follow(
-        self, name: str, kind: SourceKind, source: Watched, *, required: bool | None = None
-    ) -> Callable[[], None]:
+    def follow(self, name: str, kind: SourceKind, source: Watched) -> Callable[[], None]:
         """Enter a source that lives, and keep its entry true; the answer leaves the entry as it is from then on.
 
         Its loss and its return are one line each; where peers are, their transport tells that.
@@ -154,7 +152,6 @@ class SourceTable:
                     operations=len(source),
                     skipped=source.skipped,
                     needs=getattr(source, "needs", ()),
-                    required=required,
                 )
                 if before is not None and kind != "calls" and not getattr(source, "is_closed", False):
                     _log_change(before, after)

@@ -39,17 +39,17 @@ def run_server(work: Coroutine[Any, Any, None], loop_factory: Callable[[], Any] 
     end_in_peace()
 
 
-def run_in_loop(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = None) -> T | None:
+def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
     """What the work gives; None where a signal ended it, after all that it had opened was closed."""
     before = {number: signal.getsignal(number) for number in (SIGTERM, SIGINT, *HANGUP)}
     try:
-        return _run(work, loop_factory)
+        return _run(work)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None) -> T | None:
+def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = None) -> T | None:
     async def until_ended() -> T | None:
         task = asyncio.ensure_future(work)
         with _woken_by_signals(), ended_by_signals(task.cancel):

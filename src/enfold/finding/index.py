@@ -18,6 +18,7 @@ from weakref import finalize
 import msgspec
 
 from enfold.operation import OperationSpec
+from enfold.schema.keywords import properties_of
 
 # The fields, and what a word in each of them counts.
 _FIELDS: Final = {"name": 3.0, "namespace": 1.0, "description": 1.0, "arguments": 0.3, "output": 0.3}
@@ -156,8 +157,7 @@ def _texts(spec: OperationSpec) -> tuple[str, str, str, str, str]:
 
 def _argument_texts(schema: Any) -> Iterator[str]:
     """The names of arguments, and what is said about them."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    for name, each in properties.items() if isinstance(properties, dict) else ():
+    for name, each in properties_of(schema).items():
         yield name
         description = each.get("description") if isinstance(each, dict) else None
         if isinstance(description, str):
@@ -171,8 +171,8 @@ def _output_names(schema: Any) -> Iterator[str]:
     seen: set[int] = set()
     for _ in range(_DEEPEST):
         parts = list(_resolved(level, definitions, seen))
-        yield from (name for part in parts for name in _properties(part))
-        level = [inner for part in parts for inner in _properties(part).values()]
+        yield from (name for part in parts for name in properties_of(part))
+        level = [inner for part in parts for inner in properties_of(part).values()]
 
 
 def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Iterator[dict[str, Any]]:
@@ -189,11 +189,6 @@ def _resolved(schemas: Iterable[Any], definitions: Any, seen: set[int]) -> Itera
         for key in ("anyOf", "oneOf", "allOf"):
             parts = schema.get(key)
             waiting += parts if isinstance(parts, list) else ()
-
-
-def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
 
 
 # --- the words of texts and names -------------------------------------------------------------------------------------

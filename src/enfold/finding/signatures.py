@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from enfold.operation import OperationSpec, OperationType
+from enfold.schema.keywords import is_deprecated, properties_of
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -39,22 +40,16 @@ def outline(schema: Any, depth: int = 2) -> str:
 
 
 def _arguments(schema: Schema) -> Iterator[str]:
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return
+    properties = properties_of(schema)
     definitions, required = schema.get("$defs"), schema.get("required")
     drawing = _Outline(definitions if isinstance(definitions, dict) else {})
     required = required if isinstance(required, list) else []
-    options = [name for name in properties if name not in required and not _is_deprecated(properties[name])]
+    options = [name for name in properties if name not in required and not is_deprecated(properties[name])]
     for name in (*(each for each in required if each in properties), *options[:_MOST_OPTIONS]):
         sign = "" if name in required else "?"
         yield f"{name}{sign}: {drawing.of(properties[name], 1)}"
     if len(options) > _MOST_OPTIONS:
         yield f"… {len(options) - _MOST_OPTIONS} more"
-
-
-def _is_deprecated(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("deprecated") is True
 
 
 class _Outline:
@@ -100,8 +95,7 @@ class _Outline:
                 name = str(part.get("$ref", "")).removeprefix("#/$defs/")
                 whole = self._definitions.get(name, part) if name and name not in seen else part
                 found |= self._fields(whole, seen | {name}) if isinstance(whole, dict) else {}
-        properties = schema.get("properties")
-        return found | properties if isinstance(properties, dict) else found
+        return found | properties_of(schema)
 
     def _object(self, fields: Schema, depth: int, seen: frozenset[str]) -> str:
         shown = [self._field(name, fields[name], depth, seen) for name in list(fields)[:_MOST_FIELDS]]

@@ -50,9 +50,9 @@ async def verified(tokens: Verifier, token: str) -> Identity | None:
 class Door:
     """Who may come in by which token; `issuers` are the URLs of those who give them."""
 
-    def __init__(self, verifier: Verifier, attempts: Attempts | None = None) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
-        self._attempts = attempts or Attempts()
+        self._attempts = Attempts()
 
     @property
     def issuers(self) -> list[str]:

@@ -61,7 +61,7 @@ def _now() -> str:
 class Recorder:
     """How a server records: the modes that it allows, the key that signs, the store that keeps records."""
 
-    __slots__ = ("adapter", "algorithm", "key", "modes", "record", "store")
+    __slots__ = ("algorithm", "key", "modes", "record", "store")
 
     def __init__(
         self,
@@ -70,7 +70,6 @@ class Recorder:
         key: SigningKey | None = None,
         store: RecordStore | None = None,
         algorithm: Algorithm = "sha256",
-        adapter: str = "enfold",
         record: Unasked = "asked",
     ) -> None:
         """`record` says what is recorded without being asked for: nothing (`asked`), `mutations`, or `all` calls."""
@@ -78,7 +77,6 @@ class Recorder:
         self.key = key
         self.store = store
         self.algorithm = algorithm
-        self.adapter = adapter
         self.record = record
 
     def begin(
@@ -86,7 +84,7 @@ class Recorder:
         options: CaptureOptions | None,
         *,
         operation: OperationSpec | None = None,
-        adapter: str | None = None,
+        adapter: str = "enfold",
         identity: str = "",
         writer: Writer | None = None,
         artifacts: Iterable[ArtifactRef | Artifact] = (),
@@ -104,7 +102,7 @@ class Recorder:
         return Recording(
             self,
             options if options is not None and is_asked else CaptureOptions("full"),
-            adapter or self.adapter,
+            adapter,
             identity,
             writer=writer if is_asked else None,
             given=tuple(item if isinstance(item, Artifact) else referred_artifact(item) for item in artifacts),

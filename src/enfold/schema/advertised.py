@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.schema.keywords import LISTS, with_parts
+from enfold.schema.keywords import LISTS, is_deprecated, with_parts
 
 Schema: TypeAlias = dict[str, Any]
 Make: TypeAlias = Callable[[Any], Any]
@@ -169,14 +169,10 @@ def _without_unused(schema: Schema) -> Schema:
         required = schema.get("required")
         needed = required if isinstance(required, list) else ()
         kept["properties"] = {
-            name: each for name, each in properties.items() if name in needed or not _is_deprecated(each)
+            name: each for name, each in properties.items() if name in needed or not is_deprecated(each)
         }
     is_same = len(kept) == len(schema) and kept.get("properties") == properties
     return schema if is_same else kept
-
-
-def _is_deprecated(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema.get("deprecated") is True
 
 
 def _in_short(schema: Schema) -> Schema:

@@ -15,6 +15,7 @@ from enfold.schema import wording
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.inputs.coercion import Coercion
 from enfold.schema.inputs.faults import MAX_STEPS, Fault, TooMuchWorkError, Walk
+from enfold.schema.keywords import properties_of
 from enfold.schema.nodes.budget import shared_effort
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
@@ -99,14 +100,9 @@ def _sentence(fault: Fault, schema: dict[str, Any]) -> str:
     if fault.reason == "missing":
         return f"{name} is missing (expected {fault.expected})"
     if fault.reason == "unknown":
-        near = _nearest(fault.argument, schema)
+        near = nearest(fault.argument, properties_of(schema))
         return f'Unknown argument "{fault.argument}"' + (f': did you mean "{near}"?' if near else "")
     if fault.said:
         return f"{name} {fault.said}"
     got = f", got {fault.got}" if fault.got else ""
     return f"{name} must be {fault.expected}{got}"
-
-
-def _nearest(name: str, schema: dict[str, Any]) -> str | None:
-    properties = schema.get("properties")
-    return nearest(name, properties) if isinstance(properties, dict) else None

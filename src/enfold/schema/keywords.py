@@ -27,6 +27,16 @@ MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definition
 VALUES: Final = frozenset({"enum", "const", "default", "example", "examples"})
 
 
+def properties_of(schema: Any) -> dict[str, Any]:
+    """The properties that a schema of anybody's names; none where it is no such schema."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def is_deprecated(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("deprecated") is True
+
+
 def with_parts(keyword: str, value: Any, change: Callable[[Any], Any]) -> Any:
     """What stands below a keyword with every schema in it changed; the same object where none is."""
     if isinstance(value, dict) and keyword in MAPS:

@@ -13,6 +13,7 @@ import msgspec
 
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
+from enfold.schema.keywords import properties_of
 
 Describe: TypeAlias = Literal["short", "full"]
 
@@ -100,7 +101,7 @@ class _Filled:
     @cached_property
     def _values(self) -> dict[str, Any]:
         """What is fixed, of those arguments that there are; a text from the environment may stand for a number."""
-        properties = _properties(self._spec.input_schema)
+        properties = properties_of(self._spec.input_schema)
         values = {name: value for name, value in self._fix.items() if name in properties}
         made: dict[str, Any] = coerce({"type": "object", "properties": properties}, values)
         return made
@@ -108,7 +109,7 @@ class _Filled:
     @cached_property
     def schema(self) -> dict[str, Any]:
         schema = self._spec.input_schema
-        properties = _properties(schema)
+        properties = properties_of(schema)
         hidden = [name for name in self._fix if name in properties]
         if not hidden:
             return schema
@@ -116,8 +117,3 @@ class _Filled:
         required = [name for name in schema.get("required", ()) if name not in hidden]
         rest = {key: value for key, value in schema.items() if key not in ("properties", "required", "examples")}
         return {**rest, "properties": kept, **({"required": required} if required else {})}
-
-
-def _properties(schema: dict[str, Any]) -> dict[str, Any]:
-    properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}

@@ -35,7 +35,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     line_bytes: int = 67_108_864  # of a message on the standard input
 
 
-def read_bounds(given: Mapping[str, object], before: Bounds | None = None) -> Bounds:
+def read_bounds(given: Mapping[str, object]) -> Bounds:
     """Other bounds by their names; what is not a bound, or no number above zero, is a VALIDATION_ERROR."""
     for name, number in given.items():
         if name not in Bounds.__struct_fields__:
@@ -47,7 +47,7 @@ def read_bounds(given: Mapping[str, object], before: Bounds | None = None) -> Bo
         if not _is_right(name, number):
             kind = "a number" if name in FRACTIONS else "a whole number"
             raise CallError("VALIDATION_ERROR", f"The bound {name} must be {kind} above zero")
-    return msgspec.structs.replace(before or Bounds(), **given)
+    return msgspec.structs.replace(Bounds(), **given)
 
 
 def divided(bounds: Bounds, count: int, number: int) -> Bounds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,12 +13,8 @@ from enfold.operation import Context
 from enfold.registry import Registry
 from enfold.surfaces.writing import UNWRITABLE, unwritable
 
-
-class CollectLimits(msgspec.Struct, frozen=True):
-    """How much of a stream is collected."""
-
-    items: int = 1_000
-    size: int = 1_000_000  # of the items' JSON text
+MOST_ITEMS: Final = 1_000  # that are collected of a stream
+MOST_BYTES: Final = 1_000_000  # of their JSON text
 
 
 class Collected(msgspec.Struct, frozen=True):
@@ -28,13 +24,7 @@ class Collected(msgspec.Struct, frozen=True):
     truncated: bool
 
 
-async def collect(
-    registry: Registry,
-    operation_id: str,
-    input: Mapping[str, Any],
-    context: Context,
-    limits: CollectLimits | None = None,
-) -> Collected:
+async def collect(registry: Registry, operation_id: str, input: Mapping[str, Any], context: Context) -> Collected:
     """Run a subscription and collect its items.
 
     It ends with the stream, at the limits, or at the caller's deadline: then what there is is given, as truncated.
@@ -42,14 +32,12 @@ async def collect(
     """
     stream = registry.subscribe(operation_id, input, context)
     try:
-        return await _collected(stream, operation_id, limits or CollectLimits(), context)
+        return await _collected(stream, operation_id, context)
     finally:
         await stream.aclose()
 
 
-async def _collected(
-    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, limits: CollectLimits, context: Context
-) -> Collected:
+async def _collected(stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, context: Context) -> Collected:
     items: list[Any] = []
     warnings: list[ResultWarning] = []
     size, truncated = 0, False
@@ -57,7 +45,7 @@ async def _collected(
         async for envelope in stream:
             data = to_wire(envelope)["data"]
             size += _size(data)
-            truncated = len(items) >= limits.items or size > limits.size
+            truncated = len(items) >= MOST_ITEMS or size > MOST_BYTES
             if truncated:
                 break
             warnings += (_below(warning, len(items)) for warning in envelope.warnings)

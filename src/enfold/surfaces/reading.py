@@ -18,6 +18,8 @@ CAPTURE_HEADER: Final = b"enfold-capture-provenance"
 KEY_HEADER: Final = b"idempotency-key"
 SELECT_HEADER: Final = b"enfold-select"
 
+LONGEST_WAIT: Final = 60.0  # seconds that a caller may prefer to wait for a better answer
+
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _MILLISECONDS: Final = re.compile(rb"0{0,20}[1-9][0-9]{0,11}")
 
@@ -49,14 +51,14 @@ class Prefer(NamedTuple):
     wait: float = 0.0
 
 
-def read_prefer(headers: Headers, longest: float = 60.0) -> Prefer:
+def read_prefer(headers: Headers) -> Prefer:
     """The preferences that we know; what cannot be read is ignored, as RFC 7240 asks."""
     is_async, wait = False, 0.0
     for part in headers.get(b"prefer", b"").decode("latin-1").split(","):
         name, _, value = (piece.strip().lower() for piece in part.partition(";")[0].partition("="))
         is_async = is_async or name == "respond-async"
         if name == "wait" and (number := value.strip('"')).isdecimal():
-            wait = min(float(number[:9]), longest)
+            wait = min(float(number[:9]), LONGEST_WAIT)
     return Prefer(is_async, wait)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from enfold.schema.keywords import properties_of
 from enfold.schema.nodes.reference import local_schema
 
 _MOST_REFERENCES: Final = 16
@@ -15,10 +16,8 @@ _MOST_CHOICES: Final = 12
 
 def fields_of(part: Any) -> list[tuple[str, Any, bool]]:
     """The properties of an object: name, schema, and whether it is required."""
-    properties = part.get("properties") if isinstance(part, dict) else None
-    if not isinstance(properties, dict):
-        return []
-    required = part.get("required")
+    properties = properties_of(part)
+    required = part.get("required") if properties else None
     names = required if isinstance(required, list) else []
     return [(name, field, name in names) for name, field in properties.items()]
 

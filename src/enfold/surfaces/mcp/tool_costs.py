@@ -11,8 +11,8 @@ from enfold.registry import Registry
 from enfold.surfaces.mcp.catalog import Catalog
 
 
-def tool_costs(registry: Registry, identity: Identity | None = None, format: str = DEFAULT_FORMAT) -> dict[str, int]:
+def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str, int]:
     """The tokens of each tool that a caller sees, by the id of its operation."""
-    tools = Catalog(registry.guarded(), format, "safe").tools
+    tools = Catalog(registry.guarded(), DEFAULT_FORMAT, "safe").tools
     seen = (tool for tool in tools if may_list(tool.spec.access_control, identity))
     return {tool.id: estimate_tokens(tool.text(LATEST)) for tool in seen}
