@@ -1,4 +1,4 @@
-"""A client of FastMCP that knows tasks, run by an environment that has it: it prints what it found at an address."""
+"""A client of FastMCP that knows tasks: it prints what it found at an address."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def main(url: str) -> None:
-    # By name: the type checker works in the project's own environment, where this FastMCP is not.
+    # By name: the type checker need not read FastMCP.
     fastmcp, tasks = import_module("fastmcp"), import_module("fastmcp_tasks")
 
     async def accept(message: str, response_type: Any, params: Any, context: Any) -> Any:

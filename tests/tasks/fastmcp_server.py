@@ -1,4 +1,4 @@
-"""A server of FastMCP whose tools are tasks, run by an environment that has it; it prints each method that comes, and when."""
+"""A server of FastMCP whose tools are tasks; it prints each method that comes, and when."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ QUESTION = {
 
 
 def build() -> Any:
-    # By name: the type checker works in the project's own environment, where this FastMCP is not.
+    # By name: the type checker need not read FastMCP.
     fastmcp, tasks, types = import_module("fastmcp"), import_module("fastmcp_tasks"), import_module("mcp_types")
     config = import_module("fastmcp.utilities.tasks").TaskConfig
     server = fastmcp.FastMCP("shop")

@@ -1,7 +1,4 @@
-"""Clients and servers that others have written, where they know tasks: FastMCP, and the inspector (checks 4, 5 and 6).
-
-FastMCP with its tasks is in the environment of `make bench`; where that is not made, these stories are not run.
-"""
+"""Clients and servers that others have written, where they know tasks: FastMCP, and the inspector (checks 4, 5 and 6)."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import from_mcp
 
 HERE = Path(__file__).parent
-PEERS = HERE.parents[1] / ".bench" / "peers"
 APP = """
 import asyncio
 from enfold import CallError, Context, OperationRegistry
@@ -51,14 +47,6 @@ async def sign(context: Context) -> str:
 
 
 @pytest.fixture
-def fastmcp() -> str:
-    """The Python that has FastMCP with its tasks."""
-    if not list(PEERS.glob("lib/*/site-packages/fastmcp_tasks")):
-        pytest.skip("FastMCP with tasks is not there: `make bench` fetches it")
-    return str(PEERS / "bin" / "python")
-
-
-@pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
     """Where `enfold serve` gives the app over MCP."""
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
@@ -73,8 +61,8 @@ def url(tmp_path: Path) -> Iterator[str]:
             server.wait(30)
 
 
-def test_the_client_of_fastmcp_calls_holds_cancels_answers_and_hears_of_failures(fastmcp: str, url: str) -> None:
-    words = [fastmcp, str(HERE / "fastmcp_client.py"), url]
+def test_the_client_of_fastmcp_calls_holds_cancels_answers_and_hears_of_failures(url: str) -> None:
+    words = [sys.executable, str(HERE / "fastmcp_client.py"), url]
     done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {
@@ -122,11 +110,11 @@ async def answer(params: dict[str, Any], context: Context) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def opened(python: str) -> AsyncIterator[tuple[OperationRegistry, Heard]]:
+async def opened() -> AsyncIterator[tuple[OperationRegistry, Heard]]:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
     process = await asyncio.create_subprocess_exec(
-        python, str(HERE / "fastmcp_server.py"), str(port), stdout=subprocess.PIPE
+        sys.executable, str(HERE / "fastmcp_server.py"), str(port), stdout=subprocess.PIPE
     )
     assert process.stdout is not None
     heard, registry = Heard(process.stdout), OperationRegistry()
@@ -155,8 +143,8 @@ async def _until_it_listens(port: int) -> None:
             return
 
 
-async def test_tasks_of_fastmcp_are_driven_to_their_result_question_failure_and_end(fastmcp: str) -> None:
-    async with opened(fastmcp) as (registry, heard):
+async def test_tasks_of_fastmcp_are_driven_to_their_result_question_failure_and_end() -> None:
+    async with opened() as (registry, heard):
         assert (await registry.execute("slow", {"seconds": 8 * INTERVAL})).text() == "done"
         asked = heard.times("tasks/get")
         waits = [after - before for before, after in pairwise(asked)]
