@@ -434,6 +434,19 @@ async def test_many_tasks_make_no_verb_of_the_file_slower(tmp_path: Path) -> Non
     assert {verb: many[verb] - few[verb] for verb in few if many[verb] - few[verb] > most.get(verb, 20)} == {}
 
 
+async def test_a_file_of_many_tasks_is_opened_without_reading_them(tmp_path: Path) -> None:
+    spent: list[int] = []
+    for more in (0, 1_000):
+        edge = Tasks(ops, SQLiteTasks(tmp_path / "t.db", fsync="normal"), at_once=0, limit=100_000)
+        last = (await asyncio.gather(*(edge.start("shop.wait", identity=ANN) for _ in range(more + 1))))[-1]
+        await edge.close()
+        opened = Counting(tmp_path / "t.db")
+        await opened.get(None, str(last.id))
+        await opened.close()  # after its thread has looked for changes
+        spent.append(opened.steps)
+    assert spent[1] - spent[0] < 50
+
+
 async def test_two_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from tests.tasks.fault_process import *\n"

@@ -78,6 +78,25 @@ async def counting(context: Context) -> None:
     context.progress(3, 3, "last")
 
 
+begun: list[asyncio.Queue[int]] = []
+
+
+@ops.query(durable=True)
+async def steady(context: Context) -> int:
+    assert context.task is not None
+    begun[0].put_nowait(context.task.attempt)
+    await gate[0].wait()
+    return 1
+
+
+@ops.mutation(durable=True)
+async def insist(context: Context) -> str:
+    while True:
+        answer = await context.ask("Your name?", FORM, key="name")
+        if answer.content["name"]:
+            return str(answer.content["name"])
+
+
 @ops.mutation(durable=True)
 async def halved(how: str, context: Context) -> str:
     context.progress(1, 2, "half \ud800")
@@ -163,6 +182,29 @@ async def test_questions_end_an_attempt_and_are_answered_one_by_one(tasks: Tasks
         await handle.answer({key: {"action": "decline"}})  # answered already
     assert (await handle.result()).data == "Hello Ann and Ann"
     assert (await handle.state()).attempt == 3
+
+
+async def test_a_question_that_is_asked_again_is_another_question(tasks: Tasks) -> None:
+    handle = await tasks.start("shop.insist")
+    keys: list[str] = []
+    for name in ("", "", "Ann"):
+        (key,) = (await until(tasks, str(handle.id), lambda task: bool(task.questions))).questions
+        keys.append(key)
+        await handle.answer({key: {"action": "accept", "content": {"name": name}}})
+    assert (await handle.result()).data == "Ann"
+    assert len(set(keys)) == 3
+
+
+async def test_workers_that_stop_in_order_cost_a_task_none_of_its_attempts(tasks: Tasks, go_on: asyncio.Event) -> None:
+    begun[:] = [asyncio.Queue()]
+    handle = await tasks.start("shop.steady")
+    for _ in range(4):  # one more than may die of it
+        await asyncio.wait_for(begun[0].get(), 10)
+        await tasks.runner.stop()
+        tasks.begin()
+    go_on.set()
+    assert (await asyncio.wait_for(handle.result(), 10)).data == 1
+    assert (await handle.state()).attempt == 5
 
 
 async def test_a_failure_keeps_its_category(tasks: Tasks) -> None:
@@ -427,14 +469,14 @@ async def test_a_list_has_the_newest_first_and_of_others_nothing(store: TaskStor
     edge = Tasks(ops, store, at_once=0)
     mine = []
     for _ in range(3):
-        mine.append((await edge.start("shop.greet", identity=ANN)).id)
+        mine.append((await edge.start("shop.greet", {"twice": True}, identity=ANN)).id)
         await edge.start("shop.greet", identity=BOB)
         await asyncio.sleep(0.002)  # tasks of one millisecond are equally new
     await (await edge.get(str(mine[2]), identity=ANN)).cancel()  # which makes it no newer, and no older
     await (await edge.get(str(mine[0]), identity=ANN)).cancel()
     listed = [await edge.list(identity=ANN, limit=limit) for limit in (2, 9)]
     assert [[task.id for task in tasks] for tasks in listed] == [mine[:0:-1], mine[::-1]]
-    assert listed[1][0].outcome is None
+    assert (listed[1][0].outcome, listed[1][0].order.input) == (None, {})  # they may be large
     await edge.close()
 
 

@@ -8,7 +8,7 @@ or into `remember`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import msgspec
@@ -64,8 +64,9 @@ class Peer(Protocol):
     def memory(self) -> dict[str, Any]:
         """What the call remembers from one round to the next."""
 
-    def new_key(self) -> str:
-        """A key for a question that has none: its number, which is the same in every round."""
+    @property
+    def asked(self) -> dict[str, int]:
+        """How often each name was asked in this round; those without a name are counted under the empty one."""
 
     def ask(self, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any]]:
         """The answer to each question, by its key."""
@@ -128,7 +129,7 @@ def roots() -> Question:
 
 def ask(context: Context, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any]]:
     """Ask several questions at once; the answers come under the same keys, as the protocol has them."""
-    return _waited(context, _asked(context, questions))
+    return _waited(context, _asked(context, questions, _keys(context, questions)))
 
 
 def elicit(
@@ -139,7 +140,7 @@ def elicit(
     url: str | None = None,
     key: str | None = None,
 ) -> Awaitable[Answer]:
-    """Ask the user; `key` names the question, which is its number otherwise."""
+    """Ask the user; `key` names the question, which is its number otherwise. What is asked again is a new question."""
     return _one(context, key, elicitation(message, schema, url=url), _answer)
 
 
@@ -190,21 +191,37 @@ def close_stream(context: Context) -> None:
 
 
 def _one(context: Context, key: str | None, question: Question, read: Callable[[dict[str, Any]], T]) -> Awaitable[T]:
-    peer = peer_of(context)
-    name = key or ("" if peer is None else peer.new_key())
+    name = key or ""
+    keys = _keys(context, (name,))
 
     async def asked() -> T:
-        return read((await _asked(context, {name: question}))[name])
+        return read((await _asked(context, {name: question}, keys))[name])
 
     return _waited(context, asked())
 
 
-async def _asked(context: Context, questions: Mapping[str, Question]) -> dict[str, Any]:
+def _keys(context: Context, names: Iterable[str]) -> dict[str, str]:
+    """The key of each question, the same in every round: what is asked again, under its name or without one, has its own."""
+    peer = peer_of(context)
+    return {} if peer is None else {name: _key(peer.asked, name) for name in names}
+
+
+def _key(asked: dict[str, int], name: str) -> str:
+    asked[name] = number = asked.get(name, 0) + 1
+    if not name:
+        return f"question{number}"
+    return name if number == 1 else f"{name}.{number}"
+
+
+async def _asked(context: Context, questions: Mapping[str, Question], keys: Mapping[str, str]) -> dict[str, Any]:
     peer = peer_of(context)
     for question in questions.values():
         if peer is None or not offers(peer.capabilities, question.capability):
             raise MissingCapability(question.capability)
-    return {} if peer is None else await peer.ask(questions)
+    if peer is None:
+        return {}
+    answers = await peer.ask({keys[name]: question for name, question in questions.items()})
+    return {name: answers[key] for name, key in keys.items()}
 
 
 def offers(capabilities: Any, path: tuple[str, ...]) -> bool:

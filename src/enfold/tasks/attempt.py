@@ -64,11 +64,7 @@ class AbsentCaller:
         self.memory = dict(task.memory)
         self._in_call = task.order.answers
         self._in_task = task.answers
-        self._asked = 0
-
-    def new_key(self) -> str:
-        self._asked += 1
-        return f"question{self._asked}"
+        self.asked: dict[str, int] = {}
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         keys = {key: question_key(key, question) for key, question in questions.items()}

@@ -22,6 +22,7 @@ from enfold.tasks.store import (
     after_ending,
     after_signal,
     limit_reached,
+    listed,
     now_ms,
     same_order,
 )
@@ -81,7 +82,7 @@ class MemoryTasks:
         # They stand in the order in which they were accepted.
         found = map(self._now, reversed(tuple(self._tasks)))
         newest = (task for task in found if task is not None and owner in (None, task.owner))
-        return [msgspec.structs.replace(task, outcome=None) for task in islice(newest, limit)]
+        return [listed(task) for task in islice(newest, limit)]
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         moment = self._wakeups.expect(WORK)

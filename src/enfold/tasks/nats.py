@@ -52,6 +52,7 @@ from enfold.tasks.store import (
     Served,
     Signal,
     after_ending,
+    listed,
     now_ms,
     same_order,
     store_away,
@@ -192,15 +193,15 @@ class NATSTasks:
         async with self._reached():
             pattern = "*" if owner is None else owner_token(owner)
             keys = await self._streams.keys(f"{pattern}.*.state")
-            tasks: list[Task] = []
+            newest: list[Task] = []
             for start in range(0, len(keys), READ_AT_ONCE):
                 some = await asyncio.gather(*map(self._listed, keys[start : start + READ_AT_ONCE]))
-                tasks += [task for task in some if task is not None]
-            newest = sorted(tasks, key=lambda task: task.created, reverse=True)[:limit]
-            return [msgspec.structs.replace(task, outcome=None) for task in newest]
+                found = [*newest, *(task for task in some if task is not None)]
+                newest = sorted(found, key=lambda task: task.created, reverse=True)[:limit]
+            return newest
 
     async def _listed(self, key: str) -> Task | None:
-        """A task of a list, without what its caller has said since; what cannot be read is passed over."""
+        """A task of a list, without what is large and what its caller has said since; what cannot be read is passed over."""
         version = await self._streams.read(key)
         try:
             task = None if version is None else read_kept(version.value).task
@@ -211,7 +212,7 @@ class NATSTasks:
         if task is None or is_forgotten(task, now):
             return None
         found = None if overdue(task, now) is task else await self._seen(task.owner, task.id)
-        return task if found is None else found.task
+        return listed(task if found is None else found.task)
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         async with self._reached():

@@ -364,6 +364,8 @@ class SQLiteTasks:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = open_shared(self.path, _upgrade, synchronous=self._fsync, patience=BUSY_SECONDS)
         self._file = file_marks(self.path)
+        if not self._seen:  # who waits from now on looks first: of what was before nobody is told
+            self._seen = connection.execute("SELECT COALESCE(MAX(change), 0) FROM tasks").fetchone()[0]
         return connection
 
     def _check_file(self) -> None:

@@ -14,7 +14,7 @@ from enfold.operation import Progress
 from enfold.operation.asking import Question
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.task import Order, Outcome, Task
-from enfold.tasks.transitions import answered, asked, cancelled, died, ended
+from enfold.tasks.transitions import abandoned, answered, asked, cancelled, ended
 
 Served: TypeAlias = Callable[[], Collection[str]]  # the ids of the operations that a worker can run now
 
@@ -81,7 +81,7 @@ class TaskStore(Protocol):
     async def get(self, owner: str | None, task_id: str) -> Task | None: ...
 
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
-        """The newest first, without their outcomes."""
+        """The newest first, without their inputs and outcomes."""
 
     async def claim(self, served: Served, n: int, wait: float) -> Claims:
         """At most `n` tasks of these operations to be run now; waits for some seconds if there is none."""
@@ -115,7 +115,7 @@ class TaskStore(Protocol):
 def after_ending(task: Task, ending: Ending, now: int) -> Task:
     if isinstance(ending, Asking):
         return asked(task, ending.questions, ending.memory, now)
-    return died(task, now) if isinstance(ending, Abandoned) else ended(task, ending, now)
+    return abandoned(task, now) if isinstance(ending, Abandoned) else ended(task, ending, now)
 
 
 def after_signal(task: Task, signal: Signal, now: int) -> Task:
@@ -126,6 +126,11 @@ def same_order(first: Task, order: Order) -> Task:
     """The first task with this key, if it was ordered with the same input."""
     refuse_other_input(first.order.digest, order.digest)
     return first
+
+
+def listed(task: Task) -> Task:
+    """A task in a list: what it was given and what it gave may be large, and nobody looks for them there."""
+    return msgspec.structs.replace(task, order=msgspec.structs.replace(task.order, input={}), outcome=None)
 
 
 def now_ms() -> int:

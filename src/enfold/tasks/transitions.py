@@ -72,9 +72,18 @@ def cancelled(task: Task, now: int) -> Task:
 
 def died(task: Task, now: int) -> Task:
     """The worker that held it is gone: start again where that starts nothing twice, or may; else nobody knows how it ended."""
+    return _without_worker(task, now, task.deaths + 1)
+
+
+def abandoned(task: Task, now: int) -> Task:
+    """The worker that held it stops in order: nothing died of the task, so that this costs none of its attempts."""
+    return _without_worker(task, now, task.deaths)
+
+
+def _without_worker(task: Task, now: int, deaths: int) -> Task:
     if task.is_ended or not task.fence:
         return task
-    left = _changed(task, now, fence="", deaths=task.deaths + 1)
+    left = _changed(task, now, fence="", deaths=deaths)
     if left.is_cancelling:
         return cancelled(left, now)
     may_start = left.order.retries or SERVER_TASK in left.notes  # which is only waited for
@@ -113,6 +122,6 @@ def frees_key(task: Task) -> bool:
 
 
 def _worker_died(task: Task) -> CallError:
-    often = "" if task.deaths == 1 else f" {task.deaths} times"
+    often = "" if task.deaths <= 1 else f" {task.deaths} times"
     message = f"The worker that ran {task.operation} died{often}: nobody knows how far it came"
     return CallError("EXECUTION_ERROR", message, {"reason": "worker_died"}, retryable=False)

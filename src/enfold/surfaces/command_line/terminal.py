@@ -35,11 +35,7 @@ class TerminalPeer:
         self.client: object = self
         self.meta: Mapping[str, Any] = {}
         self.memory: dict[str, Any] = {}
-        self._asked = 0
-
-    def new_key(self) -> str:
-        self._asked += 1
-        return f"question{self._asked}"
+        self.asked: dict[str, int] = {}
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         return {key: self.answer(question.method, question.params) for key, question in questions.items()}

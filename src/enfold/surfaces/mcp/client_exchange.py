@@ -90,7 +90,7 @@ class ClientExchange(msgspec.Struct, eq=False):
     answers: dict[str, Any] = {}
     memory: dict[str, Any] = {}
     progress: float | None = None  # the last that was told
-    questions: int = 0  # how many without a name were asked
+    asked: dict[str, int] = {}  # how often a handler has asked each question in this round
     recording: RecordedRun | None = None  # of the call, where it is recorded
     # What observers are told of the call: what was called, under which context, and what it came to.
     operation: Operation | None = None
@@ -152,10 +152,6 @@ class ClientExchange(msgspec.Struct, eq=False):
     @property
     def capabilities(self) -> Mapping[str, Any]:
         return self.caller.capabilities
-
-    def new_key(self) -> str:
-        self.questions += 1
-        return f"question{self.questions}"
 
     async def ask(self, questions: Mapping[str, Question]) -> dict[str, Any]:
         missing = {key: question for key, question in questions.items() if key not in self.answers}
