@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
 from urllib.parse import urlsplit
 
@@ -41,6 +40,7 @@ HEADROOM: Final = 4096  # the server counts headers, the client's own check does
 MAX_UNSENT: Final = 8 * 1024 * 1024
 MAX_VIOLATIONS: Final = 1000
 REBUILD_PAUSE: Final = 0.25
+CLOSING: Final = 2.0  # seconds for a server to take what has not been sent yet
 
 Identify = Callable[[str], Identity | None]
 
@@ -177,7 +177,7 @@ class NATSTransport:
             is_guarded = await self._is_guarded(client)
             self.capabilities = Capabilities(limit, peer_identity=is_guarded, rewrites_replies=self._by_account)
         except BaseException:
-            await client.close()
+            await _closed(client)
             raise
         self._client = client
 
@@ -244,12 +244,10 @@ class NATSTransport:
                 **settings,
             )
         except asyncio.CancelledError:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(client.close(), 1.0)
+            await _closed(client)
             raise
         except Exception as error:
-            with suppress(TimeoutError):  # its connection may stand: we were let in so far, and no farther
-                await asyncio.wait_for(_closed(client), 1.0)
+            await _closed(client)  # its connection may stand: we were let in so far, and no farther
             raise CallError("UNAVAILABLE", f"NATS at {self._shown} cannot be reached: {error}") from error
         return client
 
@@ -406,9 +404,13 @@ async def _drained(client: Client, subscription: Any) -> None:
 
 
 def _drop_connection(client: Client | None) -> None:
-    """Close the connection on which a client was refused: it would open another, and forget this one."""
-    if client is not None and client._transport is not None:
-        client._transport.close()  # type: ignore[no-untyped-call]  # of nats-py
+    """Cut the connection of a client that would forget it, or wait for its server: what was not sent yet is lost."""
+    transport = None if client is None else client._transport
+    writer = getattr(transport, "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+    elif transport is not None:  # a WebSocket
+        transport.close()  # type: ignore[no-untyped-call]  # of nats-py
 
 
 def _drop_unsent(client: Client) -> None:
@@ -453,10 +455,13 @@ def _is_refusal(error: Exception) -> bool:
 
 
 async def _closed(client: Client) -> None:
-    """Close a client; one whose server has sent it away waits for a connection that nats-py has cancelled by itself."""
+    """Close a client, soon: a server that has gone or takes nothing more is not waited for."""
     try:
-        await client.close()
-    except asyncio.CancelledError:
+        async with asyncio.timeout(CLOSING):
+            await client.close()
+    except OSError:  # a timeout is one, too
+        _drop_connection(client)
+    except asyncio.CancelledError:  # which nats-py raises by itself for a client whose server has sent it away
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise  # somebody gave up on the closing

@@ -1,0 +1,39 @@
+"""The end of a peer whose NATS server is away: it comes soon and in peace, whatever had not been sent yet."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.calls.networks import Server, nats_server_program, shop
+
+from enfold.calls.nats import NATSTransport
+from enfold.calls.protocol.transport import TransportError
+from enfold.surfaces.calls import serve_calls
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    made = Server(nats_server_program(), tmp_path)
+    made.wait_until_ready()
+    yield made
+    made.close()
+
+
+async def test_a_worker_ends_in_peace_after_its_server_has_died(server: Server) -> None:
+    async with asyncio.timeout(30):
+        async with NATSTransport(server.url) as transport, serve_calls(shop(), transport):
+            server.kill()
+            while transport.client.is_connected:  # noqa: ASYNC110  # it tells those who listen, and we do not
+                await asyncio.sleep(0.01)
+
+
+async def test_a_peer_ends_though_a_frozen_server_takes_nothing_from_it(server: Server) -> None:
+    async with asyncio.timeout(30):
+        async with NATSTransport(server.url, ping_interval=3600) as transport:
+            await transport.connect()
+            server.freeze()
+            with suppress(TransportError):
+                for _ in range(64):
+                    await transport.publish("shop.news", b"x" * 500_000)
