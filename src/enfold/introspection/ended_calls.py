@@ -101,21 +101,23 @@ class CallLog:
         if elsewhere is not None and is_endless:
             listening = asyncio.ensure_future(elsewhere.listen("calls", lambda wire: listen(_read(wire))))
         try:
-            if elsewhere is not None:
-                others = [_read(wire) for kept in await elsewhere.ask("calls") for wire in kept]
-                known = {call.key: call for call in (*others, *waiting)}
-                waiting.clear()
-                waiting.extend(sorted(known.values(), key=lambda call: call.record.time))
+            told = [] if elsewhere is None else await elsewhere.ask("calls")
+            others = [_read(wire) for kept in told for wire in kept]
+            arrivals = sorted([*others, *_taken(waiting)], key=lambda call: call.record.time)
+            shown: dict[tuple[float, str], None] = {}  # the last ones: what ends while others are asked is told twice
             while True:
-                while waiting:
-                    call = waiting.popleft()
-                    if sees(call.record):
+                for call in arrivals:
+                    if call.key not in shown and sees(call.record):
                         yield _summary(call, self._registry.sources)
+                    shown[call.key] = None
+                    if len(shown) > MOST_WAITING:
+                        del shown[next(iter(shown))]
                 if not is_endless:
                     return
                 arrived.clear()
                 if not waiting:
                     await arrived.wait()
+                arrivals = _taken(waiting)
         finally:
             self._listeners.remove(listen)
             if listening is not None:
@@ -127,13 +129,20 @@ class CallLog:
         return told
 
     def watch(self, hear: Callable[[object], None]) -> Callable[[], None]:
-        """Call back with each call that ends, as another process reads it; the answer ends the watching."""
+        """Call back with the calls that are kept and each that ends, as another process reads it; the answer ends the watching."""
 
         def listen(call: KeptCall) -> None:
             hear(msgspec.to_builtins(call))
 
         self._listeners.append(listen)
+        for call in tuple(self._kept):  # one that ends just now is told twice, and none is missed
+            listen(call)
         return lambda: self._listeners.remove(listen)
+
+
+def _taken(waiting: deque[KeptCall]) -> list[KeptCall]:
+    """What waits just now; other threads may add to it meanwhile."""
+    return [waiting.popleft() for _ in range(len(waiting))]
 
 
 def _read(wire: object) -> KeptCall:

@@ -176,7 +176,7 @@ class _Sibling:
 
     async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(EOFError, ConnectionError):
+            with suppress(EOFError, ConnectionError, asyncio.CancelledError):  # asyncio logs a cancelled one as a failure
                 wish = await read_value(reader)
                 if "scope" in wish:
                     await self._serve(wish["scope"], reader, writer)
