@@ -59,6 +59,7 @@ def test_records_are_found_by_parent_child_operation_caller_and_time(store: Reco
     assert store.parents("b") == ["a"]
     assert store.children("a") == ["b", "c"]
     assert [each["run_id"] for each in store.find(operation="shop.add")] == ["b", "a"]
+    assert [each["run_id"] for each in store.find(matching="OP.AD")] == ["b", "a"]
     assert [each["run_id"] for each in store.find(identity="bob", since=2500)] == ["c"]
     assert [each["run_id"] for each in store.find(until=3000, limit=1)] == ["b"]
     assert {each["run_id"] for each in store.lineage("b")} == {"a", "b"}

@@ -61,6 +61,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
     async def runs(
         context: Context,
         operation: str | None = None,
+        matching: str | None = None,
         caller: str | None = None,
         since: int | None = None,
         until: int | None = None,
@@ -70,6 +71,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
 
         Args:
             operation: Only runs of this operation.
+            matching: Only runs of operations with this in their name.
             caller: Only runs of this caller; without `enfold:admin` it is whoever asks.
             since: Only runs from this time on, in Unix milliseconds.
             until: Only runs before this time, in Unix milliseconds.
@@ -78,7 +80,8 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         own = _only_caller(context.identity)
         if own is not None and caller not in (None, own):
             return []
-        asked = {"operation": operation, "identity": own or caller, "since": since, "until": until, "limit": limit}
+        named = {"operation": operation, "matching": matching, "identity": own or caller}
+        asked = {**named, "since": since, "until": until, "limit": limit}
         return await asyncio.to_thread(_listed, store, asked)
 
     async def lineage(run_id: str, context: Context) -> Lineage:

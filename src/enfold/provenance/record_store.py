@@ -108,6 +108,7 @@ class WantedRuns(TypedDict, total=False):
     """Which runs are looked for; the times are Unix milliseconds."""
 
     operation: str | None
+    matching: str | None  # part of an operation's name, in small or capital letters
     identity: str | None
     since: int | None
     until: int | None
@@ -115,6 +116,7 @@ class WantedRuns(TypedDict, total=False):
 
 _CONDITIONS: Final = {
     "operation": "operation = ?",
+    "matching": "instr(lower(operation), lower(?))",
     "identity": "identity = ?",
     "since": "time >= ?",
     "until": "time < ?",
@@ -291,7 +293,7 @@ class RecordStore:
         wanted = {condition: asked_for.get(name) for name, condition in _CONDITIONS.items()}
         asked = {condition: value for condition, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(asked)}" if asked else ""
-        # The conditions are the four texts above; every value is bound.
+        # The conditions are the texts above; every value is bound.
         numbers = f"SELECT number, time AS moment FROM settled {where} ORDER BY time DESC, number DESC LIMIT ?"  # noqa: S608
         query = f"SELECT {_RUN} FROM ({numbers}) JOIN records USING (number) ORDER BY moment DESC, number DESC"  # noqa: S608
         return [_stored_run(row) for row in self._read(query, (*asked.values(), limit), settled=True)]

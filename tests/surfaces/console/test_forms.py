@@ -56,6 +56,31 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     ),
 }
 
+# What strangers declare: schemas that are none, and small ones that unfold without end.
+ODD: dict[str, Any] = {
+    "needs": {"type": "object", "required": True},
+    "parts": {"allOf": "x"},
+    "choices": {"anyOf": {"x": 1}},
+    "reference": {"$ref": 5},
+    "address": {"$ref": "#/%E0%A4%A"},
+    "title": {"oneOf": [{"title": {"x": 1}, "type": "string"}, {"title": 5}]},
+}
+ENDLESS = record(list("abcdef"), **{name: {"$ref": "#/$defs/Endless"} for name in "abcdef"})
+SCHEMAS["odd"] = record(["last"], **ODD, last={"type": "string"})
+SCHEMAS["endless"] = {**record(["all"], all={"$ref": "#/$defs/Endless"}), "$defs": {"Endless": ENDLESS}}
+SCHEMAS["ways"] = {
+    **record(
+        ["to", "headers", "place"],
+        to={"oneOf": [{"$ref": "#/$defs/Home"}, {"$ref": "#/$defs/Shop"}]},
+        headers={"type": "object", "patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": False},
+        place={"properties": {"city": {"type": "string"}}, "required": ["city"]},
+    ),
+    "$defs": {
+        "Home": record(["street"], street={"type": "string"}),
+        "Shop": record(["number"], number={"type": "integer"}),
+    },
+}
+
 
 def _echo(input: dict[str, Any], context: Context) -> dict[str, Any]:
     del context
@@ -231,3 +256,30 @@ def test_the_same_call_elsewhere_follows_what_stands_in_the_form(page: Page, add
     expect(page.get_by_role("tab", name="MCP")).to_be_focused()
     page.keyboard.press("Home")
     expect(page.get_by_role("tab", name="curl")).to_be_focused()
+
+
+def test_a_schema_that_is_none_is_a_field_for_json_and_one_without_end_ends(page: Page, address: str) -> None:
+    go(page, address, "operations/odd.odd")
+    for name in ("needs", "parts", "choices", "reference", "address"):
+        expect(page.locator(f"[data-path={name}] textarea")).to_be_visible()
+    page.get_by_label("last").fill("x")
+    assert sent(page) == {"last": "x"}
+    go(page, address, "operations/odd.endless")
+    expect(page.get_by_role("button", name="Call")).to_be_visible()
+    assert page.locator("[data-path]").count() < 5_000
+
+
+def test_choices_have_the_names_of_their_schemas_and_what_has_no_type_is_what_it_looks_like(
+    page: Page, address: str
+) -> None:
+    go(page, address, "operations/odd.ways")
+    page.get_by_label("Which to").select_option(label="Shop")
+    page.get_by_label("number").fill("007")
+    page.get_by_label("city").fill("Rome")
+    page.get_by_role("button", name="Add a property").first.click()
+    page.get_by_label("Name of the property").fill("x-age")
+    page.get_by_label("Value").fill(".12345678901234567890")
+    page.get_by_text("The same call from elsewhere").click()
+    expect(page.locator(".same pre")).to_contain_text('"headers":{"x-age":0.12345678901234567890}')
+    page.get_by_label("Value").fill("7")
+    assert sent(page) == {"to": {"number": 7}, "headers": {"x-age": 7}, "place": {"city": "Rome"}}

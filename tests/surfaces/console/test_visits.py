@@ -304,6 +304,10 @@ def test_runs_say_what_they_need_and_are_found_by_part_of_a_name_and_page_by_pag
         return 1
 
     @ops.query
+    def old() -> int:
+        return 0
+
+    @ops.query
     async def broad(context: Context) -> int:
         return sum([(await context.env.shop.good()).data for _ in range(30)])
 
@@ -315,14 +319,20 @@ def test_runs_say_what_they_need_and_are_found_by_part_of_a_name_and_page_by_pag
     with served(app) as address:
         opened = Visit(browser)
         page = opened.page
+        page.request.post(f"{address}functions/shop.old", data={})
         for _ in range(230):
             page.request.post(f"{address}functions/shop.good", data={})
         page.request.post(f"{address}functions/shop.bad", data={})
         run = page.request.post(f"{address}functions/shop.broad", data={}).headers["enfold-run-id"]
         go(page, address, "runs")
         expect(page.locator("tbody tr")).to_have_count(200)
+        page.get_by_label("Only runs of an operation").fill("OLD")  # which is older than all that are shown
+        page.keyboard.press("Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.get_by_label("Only runs of an operation").fill("")
+        page.keyboard.press("Enter")
         page.get_by_role("button", name="Show more").click()
-        expect(page.locator("tbody tr")).to_have_count(262)
+        expect(page.locator("tbody tr")).to_have_count(263)
         page.get_by_label("Only runs of an operation").fill("ba")
         page.keyboard.press("Enter")
         expect(page.locator("tbody tr")).to_have_count(1)
@@ -360,4 +370,35 @@ def test_results_with_lists_of_records_are_tables_and_lines_are_lines(browser: B
         page.keyboard.press("Control+Enter")
         expect(page.locator(".answer .string")).to_have_text('"one\ntwo"')
         assert "\n" in page.locator(".answer .string").inner_text()
+        opened.close(address)
+
+
+def test_on_a_narrow_screen_long_names_hide_neither_a_call_nor_a_state_nor_who_is_calling(browser: Browser) -> None:
+    name = "a_name_that_somebody_generated_from_a_column_of_a_database_table"
+    ops = OperationRegistry("warehouse_of_the_north", title="A title that somebody gave without a thought of headers")
+    ops.register(lambda: 1, name=name)
+    ops.sources.enter("a-service-with-a-name-that-needs-two-lines", "openapi", "up", operations=1)
+    ops.sources.enter("slow", "mcp", "starting", why="it is being fetched")
+    keep_calls(ops)
+    with served(to_http(ops)) as address:
+        opened = Visit(browser, viewport={"width": 360, "height": 800})
+        page = opened.page
+        page.request.post(f"{address}functions/warehouse_of_the_north.{name}", data={})
+        page.request.post(f"{address}functions/nothing", data={})
+        go(page, address, "calls")
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(2)
+        for row, code in zip(rows.all(), ("OPERATION_NOT_FOUND", "OK"), strict=True):
+            expect(row.get_by_role("button")).to_be_in_viewport(ratio=1)
+            expect(row.locator(".chip", has_text=code)).to_be_in_viewport()
+        expect(rows.first.get_by_role("button")).to_have_text("refused")
+        go(page, address, "sources")
+        states = page.locator(".bar .chip")
+        expect(states).to_have_text(["starting", "up"])
+        assert all(state.evaluate("each => each.scrollWidth <= each.clientWidth") for state in states.all())
+        expect(page.locator(".why")).to_have_count(0)  # only what is down is a fault
+        tops = [page.locator(each).bounding_box() for each in ("#title", "#who")]
+        assert tops[0] is not None
+        assert tops[1] is not None
+        assert abs(tops[0]["y"] - tops[1]["y"]) < 20  # in one line
         opened.close(address)

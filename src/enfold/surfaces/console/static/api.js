@@ -23,7 +23,7 @@ let asking = null;
 
 export function askForToken(why) {
   asking ||= new Promise((resolve) => {
-    const field = h("input.secret", { type: "text", id: "token", autocomplete: "off", spellcheck: "false", value: token.get() });
+    const field = h("input.secret", { type: "text", id: "token", autocomplete: "off", value: token.get() });
     // What is typed here is for the dialog alone: Ctrl-Enter would call what stands behind it.
     const dialog = h("dialog", { "aria-labelledby": "token-title", onkeydown: (event) => event.stopPropagation(), onclose() {
       asking = null;

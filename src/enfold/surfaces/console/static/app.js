@@ -41,7 +41,7 @@ async function learn() {
 async function learnOperations() {
   const all = await documentOf({ outline: "true" });
   state.title = all.info.title;
-  document.getElementById("title").textContent = state.title;
+  show(document.getElementById("title"), state.title);
   const found = outline(all);
   if (JSON.stringify(found) === JSON.stringify(state.operations)) return;
   state.operations = found;
@@ -53,7 +53,7 @@ async function learnRest() {
   state.own = new Set(outline(await documentOf({ outline: "true", namespace: "enfold" })).map((each) => each.id));
   state.about = state.own.has("enfold.about") ? await value("enfold.about").catch(() => null) : null;
   const caller = state.about?.caller;
-  who.textContent = caller ? caller.id : state.own.has("enfold.sources") ? "Anonymous" : GIVE;
+  show(who, caller ? caller.id : state.own.has("enfold.sources") ? "Anonymous" : GIVE);
   who.title = caller ? `Scopes: ${caller.scopes.join(" ") || "none"}` : GIVE;
   links();
 }

@@ -1,11 +1,11 @@
 // Calls as they end, newest first: a filter, and one of them in full.
 
 import { follow } from "./api.js";
-import { address, button, bytes, chip, count, failed, h, heading, note, pairs, searchbox, show, table, to, took, when } from "./dom.js";
+import { address, button, bytes, chip, count, failed, filters, h, heading, note, pairs, searchbox, show, table, to, took, when } from "./dom.js";
 import { dataView } from "./result.js";
 
 const MOST = 500, SHOWN = 200;
-const COLUMNS = [["Time"], ["Code"], ["Operation"], ["Took", true], ["Caller"], ["Surface"], ["Warnings", true]];
+const COLUMNS = [["Time"], ["Operation"], ["Code"], ["Took", true], ["Caller"], ["Surface"], ["Warnings", true]];
 
 export function callsPage(place, [wanted], { query }) {
   const told = note("Waiting for calls…");
@@ -49,7 +49,7 @@ export function callsPage(place, [wanted], { query }) {
     if (!number) show(body, h("tr", h("td.none", { colspan: "7" }, calls.length ? "No call fits." : "Nothing has been called yet. Call an operation, and it appears here.")));
   }
   draw();
-  show(place, heading("Calls", told), h("div.filters", { role: "search" }, search, h("label.switch", onlyBad, "Failures alone")), trouble, open, table("Calls", COLUMNS, body, "log"));
+  show(place, heading("Calls", told), filters(search, h("label.switch", onlyBad, "Failures alone")), trouble, open, table("Calls", COLUMNS, body, "log"));
   return { ended: follow("enfold.calls", {}, (call) => {
     if (calls.some((each) => each.time === call.time && each.request_id === call.request_id && each.operation === call.operation)) return; // who connects again gets the last ones again
     calls.unshift(call);
@@ -68,15 +68,15 @@ const kindOf = (code) => (code === "OK" ? "good" : /^(INPUT_REQUIRED|DETACHED|AB
 const text = (each) => `${each.operation} ${each.caller || ""} ${each.code} ${each.surface} ${each.request_id} ${each.source}`.toLowerCase();
 
 function row(each, go) {
-  return h("tr", h("td", when(each.time)), h("td", chip(each.code, kindOf(each.code))), h("td", button(each.operation || "no operation", go, "link id")),
-    h("td.end", took(each.duration_ms)), h("td", { dir: "auto" }, each.caller || "anonymous"), h("td", each.surface), h("td.end", each.warnings || ""));
+  return h("tr", h("td", when(each.time)), h("td", button(each.operation || "refused", go, "link id")), h("td", chip(each.code, kindOf(each.code))),
+    h("td.end", took(each.duration_ms)), h("td", each.caller || "anonymous"), h("td", each.surface), h("td.end", each.warnings || ""));
 }
 
 function one(each, close) {
   // What the call was given and gave, where the operator keeps that.
   const kept = ["arguments", "result", "error"].filter((name) => name in each);
   return h("article.card", { tabindex: "-1", "aria-label": `Call ${each.request_id}` },
-    h("div.bar", h("h2.id", each.operation ? to("operations", each.operation) : "No operation"), button("Close", close, "quiet")),
+    h("div.bar", h("h2.id", each.operation ? to("operations", each.operation) : "Refused before an operation was found"), button("Close", close, "quiet")),
     pairs([["Source", each.source], ["Code", each.code], ["Time", new Date(each.time).toLocaleString()], ["Took", took(each.duration_ms)], ["Caller", each.caller || "anonymous"],
       ["Surface", each.surface], ["Request id", each.request_id], ["Called by", each.parent_request_id], ["Warnings", each.warnings ? `${each.warnings}, first ${each.first_warning}` : ""], ["Request", bytes(each.request_bytes)], ["Answer", bytes(each.response_bytes)], ["Items", each.items]], "facts"),
     h("div.sides", kept.map((name) => h("section", h("h3", name[0].toUpperCase() + name.slice(1)), dataView(each[name]).element))),

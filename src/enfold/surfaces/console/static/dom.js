@@ -13,7 +13,7 @@ export const svg = (tag, ...children) => filled(document.createElementNS("http:/
 function filled(element, children) {
   const props = Object.getPrototypeOf(children[0] ?? "") === Object.prototype ? children.shift() : {};
   for (const [name, value] of Object.entries(props)) {
-    if (value === undefined || value === null || value === false) continue;
+    if (value == null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked" || name === "disabled" || name === "hidden") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
@@ -22,16 +22,20 @@ function filled(element, children) {
   return element;
 }
 
-const real = (children) => children.flat(9).filter((each) => each !== null && each !== undefined && each !== false);
+// Characters that turn the direction of what follows would let a text look like another: they are written out.
+const plainly = (each) => (typeof each === "string" ? each.replace(/[\u202a-\u202e\u2066-\u2069]/g, (one) => `\\u${one.charCodeAt(0).toString(16)}`) : each);
+const real = (children) => children.flat(9).filter((each) => each != null && each !== false).map(plainly);
 
 export function show(place, ...children) {
   place.replaceChildren(...real(children));
 }
 
-export const button = (words, onclick, kind) => h("button", { type: "button", class: kind, onclick }, words);
+export const button = (words, onclick, kind) => h("button", { class: kind, onclick }, words);
 export const chip = (words, kind = "", onclick = null) => (onclick ? button(words, onclick, `chip ${kind}`) : h("span", { class: `chip ${kind}` }, words));
 export const note = (...words) => h("p.dim.small", words);
+export const status = (...words) => h("p.dim.small", { role: "status" }, words);
 export const heading = (title, ...more) => h("div.heading", h("h1", title), more);
+export const filters = (...controls) => h("div.filters", { role: "search" }, controls);
 export const to = (page, id, words, kind) => h("a", { href: `#/${page}/${encodeURIComponent(id)}`, class: kind }, words ?? id);
 
 // What is chosen on a page stands in its address: reload, back and sharing find it again.
@@ -47,12 +51,13 @@ export function announce(text) {
 let last = 0;
 export const fresh = (prefix) => `${prefix}-${++last}`;
 
-export const count = (number, one) => `${number.toLocaleString("en")} ${one}${number === 1 ? "" : "s"}`;
+export const long = (number) => number.toLocaleString("en");
+export const count = (number, one) => `${long(number)} ${one}${number === 1 ? "" : "s"}`;
 
 export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
 
 export function bytes(size) {
-  if (size === null || size === undefined) return "";
+  if (size == null) return "";
   return size < 1000 ? `${size} B` : size < 1e6 ? `${(size / 1000).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
@@ -72,7 +77,7 @@ export function table(label, columns, body, kind) {
 }
 
 export function pairs(facts, kind) {
-  return h("dl", { class: kind }, facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", name), h("dd", { dir: "auto" }, value instanceof Node ? value : String(value))]));
+  return h("dl", { class: kind }, facts.filter(([, value]) => (value ?? "") !== "").map(([name, value]) => [h("dt", name), h("dd", value instanceof Node ? value : String(value))]));
 }
 
 // A row of choices of which one is on; the arrow keys, Home and End move between them.
@@ -80,7 +85,7 @@ export function tabs(label, parts) {
   let now = 0;
   const panel = h("div.panel", { role: "tabpanel", tabindex: "0", id: fresh("panel") });
   const buttons = parts.map(([name], place) =>
-    h("button", { role: "tab", type: "button", id: fresh("tab"), "aria-controls": panel.id, onclick: () => choose(place) }, name));
+    h("button", { role: "tab", id: fresh("tab"), "aria-controls": panel.id, onclick: () => choose(place) }, name));
   function choose(place = now) {
     now = place;
     buttons.forEach((each, at) => {
@@ -118,7 +123,7 @@ export function copied(shown, text = () => shown) {
 
 // A box in which one searches; `changed` is told at every key, or with `once` when one is done.
 export function searchbox(label, placeholder, value, changed, once) {
-  return h("input", { type: "search", "aria-label": label, placeholder: placeholder || label, autocomplete: "off", spellcheck: "false", value: value || "", [once ? "onchange" : "oninput"]: changed });
+  return h("input", { type: "search", "aria-label": label, placeholder: placeholder || label, autocomplete: "off", value: value || "", [once ? "onchange" : "oninput"]: changed });
 }
 
 export function empty(title, ...words) {
@@ -127,6 +132,6 @@ export function empty(title, ...words) {
 
 export function failed(error, again) {
   return h("div.failure", { role: "alert" },
-    h("strong", error.code || "Not reached"), " ", h("span", { dir: "auto" }, error.message),
+    h("strong", error.code || "Not reached"), " ", h("span", error.message),
     again && button("Try again", again, "quiet"));
 }

@@ -3,12 +3,13 @@
 import { button, fresh, h, shortened, show } from "./dom.js";
 import { Exact, number as numberOf, parse, write } from "./json.js";
 
-const DEEPEST = 12;
+const CONTROLS = "input, select, textarea";
+const DEEPEST = 12, MOST = 500; // levels, and fields below the second one: what goes on is JSON text
 
 // `resolve` finds what a $ref names. A form has `element`, `value()`, `set(value)`, `tell(faults)`, and `check()`, which
 // throws what its fields have to say against what stands in them.
 export function schemaForm(schema, resolve) {
-  const form = field(schema, resolve, { name: "", path: "", required: true, depth: 0 });
+  const form = field(schema, resolve, { name: "", path: "", required: true, depth: 0, made: { number: 0 } });
   // What was wrong may be right once it is changed.
   form.element.addEventListener("input", ({ target }) => { target.removeAttribute("aria-invalid"); const told = target.closest("[data-path]")?.querySelector(":scope > .fault"); if (told) told.hidden = true; });
   return {
@@ -21,7 +22,7 @@ export function schemaForm(schema, resolve) {
       return lost;
     },
     check() {
-      const wrong = [...form.element.querySelectorAll("input, select, textarea")].filter((each) => each.checkVisibility() && !each.checkValidity());
+      const wrong = [...form.element.querySelectorAll(CONTROLS)].filter((each) => each.checkVisibility() && !each.checkValidity());
       if (wrong.length) throw new Unreadable(...wrong.map((each) => ({ place: each, message: each.validationMessage })));
     },
   };
@@ -59,20 +60,29 @@ function mark(root, { argument, place, message }) {
   if (!told) return false;
   told.textContent = told.textContent ? `${told.textContent} ${message}` : message;
   told.hidden = false;
-  (place || field.querySelector("input, select, textarea") || field).setAttribute("aria-invalid", "true");
+  (place || field.querySelector(CONTROLS) || field).setAttribute("aria-invalid", "true");
   return true;
 }
 
 function field(given, resolve, at) {
-  const { schema, isNullable } = plainly(given, resolve);
+  try {
+    return fieldOf(plainly(given, resolve), resolve, at);
+  } catch {
+    return json({}, at); // a schema that is none: the server says what it thinks of the value
+  }
+}
+
+const deeper = ({ depth, made }, more) => ({ depth: depth + 1, made, required: true, ...more });
+
+function fieldOf({ schema, isNullable }, resolve, at) {
   const several = schema.oneOf || schema.anyOf;
   if (schema.const !== undefined) return choice([[schema.const]], schema, at, isNullable);
   if (Array.isArray(schema.enum)) return choice(schema.enum.map((each) => [each]), schema, at, isNullable && !schema.enum.includes(null));
   if (several?.every((each) => each?.const !== undefined)) return choice(several.map((each) => [each.const, each.title]), schema, at, isNullable);
   at = { ...at, isNullable };
-  if (at.depth > DEEPEST) return json(schema, at);
+  if (at.depth > DEEPEST || (at.depth > 2 && ++at.made.number > MOST)) return json(schema, at);
   if (several) return oneOf(several, schema, resolve, at);
-  const types = [schema.type].flat().filter((each) => each !== "null"), type = types.length === 1 ? types[0] : null;
+  const types = [schema.type ?? (schema.properties ? "object" : schema.items && "array")].flat().filter((each) => each !== "null"), type = types.length === 1 ? types[0] : null;
   if (type === "object") return object(schema, resolve, at);
   if (type === "array" && !Array.isArray(schema.prefixItems)) return array(schema, resolve, at);
   if (type === "boolean") return choice([[true], [false]], schema, at, isNullable);
@@ -110,7 +120,7 @@ function framed(schema, at, part, control, ...inside) {
   const told = fresh("told"), words = [schema.description, at.words, limits(schema)].filter(Boolean).join(" · ");
   const none = at.isNullable && h("input", { type: "checkbox", onchange: turn });
   const body = h("div", control, inside);
-  const name = [h("span", { dir: "auto" }, at.name || schema.title || "one of"), " ", h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
+  const name = [h("span", String(at.name || schema.title || "input")), " ", h(at.required ? "span.needed" : "span.dim", at.required ? "required" : "optional")];
   const empty = none && h("label.switch.null", { hidden: !at.required && schema.default === null }, none, "null");
   if (control) {
     control.id ||= fresh("field");
@@ -119,7 +129,7 @@ function framed(schema, at, part, control, ...inside) {
     if (at.bare) control.setAttribute("aria-label", at.name);
   }
   const title = at.bare ? empty : control ? h("div.named", h("label", { for: control.id }, name), empty) : [h("legend", name), empty];
-  const hint = h("p.hint", { id: told, dir: "auto", hidden: !words }, words);
+  const hint = h("p.hint", { id: told, hidden: !words }, words);
   const element = h(control || at.bare ? "div.field" : "fieldset", { "data-path": at.path }, title, control ? [body, hint] : [hint, body], h("p.fault", { role: "alert", hidden: true }));
   function turn() {
     body.hidden = none.checked;
@@ -153,10 +163,10 @@ function limits(schema) {
 function choice(options, schema, at, isNullable) {
   const all = isNullable ? [...options, [null]] : options;
   const control = h("select", (!at.required || all.length > 1) && h("option", { value: "" }, at.required ? "Choose…" : "Not given"),
-    all.map(([each, title], place) => h("option", { value: String(place) }, title || (typeof each === "string" ? each : write(each)))));
+    all.map(([each, title], place) => h("option", { value: place }, title || (typeof each === "string" ? each : write(each)))));
   return framed(schema, { ...at, isNullable: false }, {
-    value: () => (control.value === "" ? undefined : all[Number(control.value)][0]),
-    set(value) { const place = all.findIndex(([each]) => value !== undefined && write(each) === write(value)); control.value = place >= 0 ? String(place) : at.required && all.length === 1 ? "0" : ""; },
+    value: () => (control.value === "" ? undefined : all[control.value][0]),
+    set(value) { const place = all.findIndex(([each]) => value !== undefined && write(each) === write(value)); control.value = place >= 0 ? place : at.required && all.length === 1 ? 0 : ""; },
   }, control);
 }
 
@@ -185,7 +195,7 @@ function text(schema, at) {
     isMeant = at.required && !kind;
     control.setCustomValidity(long > schema.maxLength ? `At most ${schema.maxLength} characters.` : long && long < schema.minLength ? `At least ${schema.minLength} characters.` : "");
   };
-  const control = isLong ? h("textarea", { rows: "3", dir: "auto", oninput: changed }) : h("input", { type: kind || "text", class: isSecret ? "secret" : null, dir: "auto", spellcheck: "false", autocomplete: "off", oninput: changed });
+  const control = isLong ? h("textarea", { rows: "3", spellcheck: "true", oninput: changed }) : h("input", { type: kind || "text", class: isSecret ? "secret" : null, autocomplete: "off", oninput: changed });
   const file = schema.contentEncoding === "base64" && h("input", { type: "file", "aria-label": `File for ${at.name}`, onchange({ target }) {
     const reader = new FileReader();
     reader.onload = () => { control.value = reader.result.split(",")[1]; };
@@ -209,12 +219,13 @@ function moment(schema, at) {
 }
 
 function json(schema, at) {
-  const control = h("textarea.code", { rows: "3", spellcheck: "false", placeholder: "JSON" });
+  const control = h("textarea.code", { rows: "3", placeholder: "JSON" });
   return framed(schema, { ...at, isNullable: false }, { value: () => (control.value.trim() === "" ? undefined : read(control.value, control)), set(value) { control.value = value === undefined ? "" : write(value, 2); } }, control);
 }
 
 function object(schema, resolve, at) {
-  const required = new Set(schema.required || []), properties = schema.properties || {}, others = schema.additionalProperties;
+  const required = new Set(schema.required || []), properties = schema.properties || {};
+  const others = schema.additionalProperties || Object.values(schema.patternProperties || {})[0] || schema.additionalProperties;
   const names = Object.keys(properties).sort((one, other) => required.has(other) - required.has(one));
   let parts = null, extras = [];
   const body = h("div.fields"), more = h("div.fields");
@@ -222,14 +233,14 @@ function object(schema, resolve, at) {
   const toggle = at.depth > 0 && !at.required && button("Add", () => (parts ? drop() : begin()), "quiet");
   function begin() {
     if (parts) return;
-    parts = names.map((name) => [name, field(properties[name], resolve, { name, path: below(at.path, name), required: required.has(name), depth: at.depth + 1 })]);
+    parts = names.map((name) => [name, field(properties[name], resolve, deeper(at, { name, path: below(at.path, name), required: required.has(name) }))]);
     show(body, parts.map(([, part]) => part.element), more, add, !names.length && !add && h("p.dim", "It takes no arguments."));
     if (toggle) toggle.textContent = "Remove";
   }
   function drop() { parts = null; extras = []; show(body); show(more); toggle.textContent = "Add"; }
   // A property that the schema does not name: what came with one keeps it, and where it is allowed one can be added.
   function extra(text) {
-    const part = field(others, resolve, { name: "Value", path: below(at.path, text), required: true, depth: at.depth + 1, bare: true });
+    const part = field(others, resolve, deeper(at, { name: "Value", path: below(at.path, text), bare: true }));
     const name = h("input", { value: text, "aria-label": "Name of the property", placeholder: "Name", oninput() { part.element.dataset.path = below(at.path, name.value); } });
     const entry = { name, part };
     more.append(h("div.extra", name, part.element, button("Remove", (event) => { extras = extras.filter((each) => each !== entry); event.target.parentElement.remove(); }, "quiet")));
@@ -244,9 +255,9 @@ function object(schema, resolve, at) {
       return Object.fromEntries([...known, ...extras.map(({ name, part }) => [name.value, filledIn(part)])]);
     },
     set(value) {
-      const given = value && typeof value === "object" && !Array.isArray(value) ? value : null;
+      const given = value && typeof value === "object" && !Array.isArray(value) ? value : null, old = parts;
       if (given || at.required) begin(); else if (parts) drop();
-      for (const [name, each] of parts || []) each.set(own(given, name));
+      for (const [name, each] of parts || []) if (old || own(given, name) !== undefined) each.set(own(given, name)); // a new one is empty
       extras = [];
       show(more);
       for (const name of Object.keys(given || {})) if (!names.includes(name)) extra(name).part.set(given[name]);
@@ -260,7 +271,7 @@ function object(schema, resolve, at) {
 // What somebody has added must have a value.
 function filledIn(part) {
   const value = part.value();
-  if (value === undefined) throw new Unreadable({ place: part.element.querySelector("input, select, textarea"), message: "Fill it in, or remove it." });
+  if (value === undefined) throw new Unreadable({ place: part.element.querySelector(CONTROLS), message: "Fill it in, or remove it." });
   return value;
 }
 
@@ -269,7 +280,7 @@ function array(schema, resolve, at) {
   const body = h("ol.items");
   const path = (place) => `${at.path}[${place}]`;
   function add(value) {
-    const part = field(schema.items, resolve, { name: at.name, path: path(items.length), required: true, depth: at.depth + 1, bare: true });
+    const part = field(schema.items, resolve, deeper(at, { name: at.name, path: path(items.length), bare: true }));
     const item = { part, line: h("li", part.element, button("Remove", () => {
       items = items.filter((each) => each !== item);
       item.line.remove();
@@ -279,7 +290,7 @@ function array(schema, resolve, at) {
     body.append(item.line);
     if (value !== undefined) part.set(value);
   }
-  const more = button("Add an item", () => { add(); items.at(-1).line.querySelector("input, select, textarea, button").focus(); }, "quiet");
+  const more = button("Add an item", () => { add(); items.at(-1).line.querySelector(`${CONTROLS}, button`).focus(); }, "quiet");
   return framed(schema, at, {
     value: () => (items.length || at.required ? items.map(({ part }) => filledIn(part)) : undefined),
     set(value) { items = []; show(body); if (Array.isArray(value)) value.forEach(add); },
@@ -289,19 +300,19 @@ function array(schema, resolve, at) {
 function oneOf(several, schema, resolve, at) {
   const { oneOf: _, anyOf, title, description, ...beside } = schema;
   const variants = several.map((each) => merged(beside, plainly(each, resolve).schema));
-  const named = variants.map((each, place) => each.title || each.const || Object.values(each.properties || {}).find((one) => one?.const)?.const || each.type || `choice ${place + 1}`);
+  const named = variants.map((each, place) => each.title || each.const || Object.values(each.properties || {}).find((one) => one?.const)?.const || several[place].$ref?.split("/").at(-1) || each.required?.join(", ") || each.type || `choice ${place + 1}`);
   let part = null;
   const body = h("div.fields");
   const control = h("select", { "aria-label": `Which ${at.name || "choice"}`, onchange: () => choose(control.value) },
-    !at.required && h("option", { value: "" }, "Not given"), named.map((name, place) => h("option", { value: String(place) }, String(name))));
+    !at.required && h("option", { value: "" }, "Not given"), named.map((name, place) => h("option", { value: place }, String(name))));
   function choose(place) {
     control.value = place;
-    part = place === "" ? null : field(variants[Number(place)], resolve, { ...at, required: true, depth: at.depth + 1, bare: true });
+    part = place === "" ? null : field(variants[place], resolve, deeper(at, { name: at.name, path: at.path, bare: true }));
     show(body, part?.element);
   }
   // The first that takes all of a value is the one that is meant.
   function takes(place, value) {
-    choose(String(place));
+    choose(place);
     part.set(value);
     try { return !lost(value, part.value()); } catch { return false; }
   }

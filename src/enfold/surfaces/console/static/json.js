@@ -11,18 +11,11 @@ const MARKED = new RegExp(`"${MARK}([^"]*)"`, "g");
 const LOSES = /(?:^|[[:,\s])-?(?:\d{16}|[\d.]{17}|\d[\d.]*[eE][-+]?\d{3})/; // such a number may be more than JavaScript holds
 const TOKEN = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
 
-// The number that a text means: as JavaScript has it where nothing is lost, otherwise with its digits.
+// The number that a text means: as JavaScript has it where that is written alike, otherwise with its digits.
 export function number(text) {
   const value = Number(text);
-  if (String(value) === text || (Number.isFinite(value) && digits(String(value)) === digits(text))) return value;
-  return Number.isNaN(value) ? value : new Exact(text.trim());
-}
-
-// Two texts of the same number have the same: its digits without zeros at either end, and where the first one stands.
-function digits(text) {
-  const [, whole, part = "", power = "0"] = /^\s*[-+]?(\d*)\.?(\d*)(?:[eE]([-+]?\d+))?\s*$/.exec(text) || [null, text];
-  const all = (whole + part).replace(/^0+/, "");
-  return all ? `${all.replace(/0+$/, "")}@${Number(power) + all.length - part.length}` : "0";
+  if (String(value) === text || Number.isNaN(value)) return value;
+  return new Exact(text.replace(/^(-?)0*(?=\d)/, "$1").replace(/^(-?)\./, "$10.")); // a field takes 007 and .5, JSON does not
 }
 
 export function parse(text) {

@@ -18,14 +18,14 @@ export async function operationPage(place, [id], state) {
   }
   const resolve = (reference) => reference.split("/").slice(1).reduce((at, part) => at?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")], found) || {};
   const form = schemaForm(item.requestBody.content["application/json"].schema, resolve);
-  const plain = h("textarea.code", { rows: "10", spellcheck: "false", "aria-label": "The input as JSON" });
+  const plain = h("textarea.code", { rows: "10", "aria-label": "The input as JSON" });
   const fault = h("p.fault", { role: "alert", hidden: true });
   const area = h("div", { oninput: renew, onchange: renew, onclick: renew }, form.element);
   const asJSON = h("input", { type: "checkbox", role: "switch", onchange: swap });
   const isStream = item["x-enfold-type"] === "subscription", isDurable = "202" in item.responses;
   const record = !isStream && state.own.has("enfold.runs") && h("input", { type: "checkbox" });
   const answer = h("div.answers", { "aria-live": "polite" });
-  const run = h("button.primary", { type: "button", onclick: () => go(false) }, isStream ? "Subscribe" : "Call", h("kbd", { "aria-hidden": "true" }, "Ctrl ⏎"));
+  const run = h("button.primary", { onclick: () => go(false) }, isStream ? "Subscribe" : "Call", h("kbd", { "aria-hidden": "true" }, "Ctrl ⏎"));
   let running = null;
 
   const input = () => (asJSON.checked ? read(plain.value || "{}") : form.value());
@@ -102,7 +102,7 @@ export async function operationPage(place, [id], state) {
     present(h("section.answer", { "aria-label": "Stream" }, h("p.summary", status, many, pause, stop, again), list));
     // Once a frame, and of many items only the newest: a stream may be faster than anybody reads.
     function draw() {
-      const made = fresh.slice(-MOST_ITEMS).reverse().map(([place, { data, meta, warnings = [] }, time]) => h("li", { value: String(place) },
+      const made = fresh.slice(-MOST_ITEMS).reverse().map(([place, { data, meta, warnings = [] }, time]) => h("li", { value: place },
         note(`${time.toLocaleTimeString()} · ${from(meta)}`, warnings.length > 0 && ` · ${count(warnings.length, "warning")}`), briefly(data, meta)));
       fresh = [];
       many.textContent = count(number, "item");
@@ -125,7 +125,7 @@ export async function operationPage(place, [id], state) {
       } catch (error) {
         draw();
         if (error.name === "AbortError") say("stopped");
-        else { say(error.code, "bad"); list.prepend(h("li.failure", { dir: "auto" }, error.message)); if (!number) tell(faultsOf(error)); }
+        else { say(error.code, "bad"); list.prepend(h("li.failure", error.message)); if (!number) tell(faultsOf(error)); }
       }
       pause.hidden = stop.hidden = true;
       again.hidden = false;
@@ -144,8 +144,8 @@ export async function operationPage(place, [id], state) {
   const security = item.security && `needs ${item.security.map((each) => Object.values(each).flat().join(" and ")).join(", or ") || "an identity"}`;
   show(place, crumbs,
     h("div.heading", h("h1.id", id), h("span", { class: `kind ${item["x-enfold-type"]}` }, item["x-enfold-type"]), isDurable && h("span.kind", "durable"), item["x-enfold-destructive"] && h("span.kind.bad", "destructive")),
-    item.summary && h("p", { dir: "auto" }, item.summary),
-    item.description && h("p.description", { dir: "auto" }, item.description),
+    item.summary && h("p", item.summary),
+    item.description && h("p.description", item.description),
     note([`from ${[...new Set([item["x-enfold-source"], item["x-enfold-kind"]])].filter(Boolean).join(", ")}`, item["x-mcp-tool"] && `MCP tool ${item["x-mcp-tool"]}`, item.tags?.some((each) => !id.startsWith(`${each}.`)) && `tags ${item.tags.join(", ")}`, security].filter(Boolean).join(" · ")),
     h("div.columns", {},
       h("section.call", { "aria-label": "Input" }, h("div.bar", h("h2", "Input"), h("label.switch", asJSON, "JSON")), area, fault,

@@ -1,6 +1,6 @@
 // All operations: search as you type, filters by source and kind. Rows are made as far as one looks.
 
-import { address, button, count, empty, h, heading, searchbox, shortened, show, to } from "./dom.js";
+import { address, button, count, empty, filters, h, heading, long, searchbox, shortened, show, status, to } from "./dom.js";
 
 const AT_ONCE = 24;
 
@@ -9,7 +9,7 @@ export function operationsPage(place, rest, state) {
   const search = searchbox("Search operations", "Search by name, description, tag or source", chosen("q"), filter);
   const source = h("select", { "aria-label": "Filter by source", onchange: filter });
   const kind = h("select", { "aria-label": "Filter by kind", onchange: filter });
-  const told = h("p.dim.small", { role: "status" });
+  const told = status();
   const list = h("ul.rows", { "aria-label": "Operations" });
   const more = button("Show more", () => grow(300), "more");
   let drawn = null, entries = [], found = [], shown = 0;
@@ -21,7 +21,7 @@ export function operationsPage(place, rest, state) {
     entries = drawn.map((each) => ({ ...each, text: `${each.id} ${each.title} ${each.description} ${each.tags.join(" ")} ${each.source}`.toLowerCase() }));
     options(source, "Every source", [...new Set(entries.map((each) => each.source))], from);
     options(kind, "Every kind", ["query", "mutation", "subscription"], type);
-    if (entries.length) show(place, heading("Operations", told), h("div.filters", { role: "search" }, search, source, kind), list, more);
+    if (entries.length) show(place, heading("Operations", told), filters(search, source, kind), list, more);
     else show(place, heading("Operations"), empty("There are no operations yet", "Nothing is registered here, or nothing that you may call. A source may still be starting, and another token may see more."));
     draw(least);
   }
@@ -39,7 +39,7 @@ export function operationsPage(place, rest, state) {
     grow(least);
     const now = found;
     requestAnimationFrame(() => { if (now === found && shown === AT_ONCE) grow(60); });
-    told.textContent = found.length === entries.length ? count(entries.length, "operation") : `${found.length.toLocaleString("en")} of ${count(entries.length, "operation")}`;
+    told.textContent = found.length === entries.length ? count(entries.length, "operation") : `${long(found.length)} of ${count(entries.length, "operation")}`;
   }
   function grow(number) {
     const next = found.slice(shown, shown + number);
@@ -68,7 +68,7 @@ function options(select, all, names, chosen) {
 
 function row(each) {
   const link = to("operations", each.id, h("span.id", each.id));
-  link.append(h("span", { class: `kind ${each.type}` }, each.type), h("span.words", { dir: "auto" }, firstLine(each.title || each.description)));
+  link.append(h("span", { class: `kind ${each.type}` }, each.type), h("span.words", firstLine(each.title || each.description)));
   return h("li", link);
 }
 

@@ -1,6 +1,6 @@
 // An answer: one line that says where it came from, and below it the data and everything beside it.
 
-import { button, bytes, chip, copied, count, h, note, pairs, shortened, show, table as grid, tabs, to, took } from "./dom.js";
+import { button, bytes, chip, copied, count, h, long, note, pairs, shortened, show, table as grid, tabs, to, took } from "./dom.js";
 import { Exact, write } from "./json.js";
 
 const ROWS = 100;
@@ -32,7 +32,7 @@ export function failureView(error) {
   const details = Object.keys(error.details || {}).length > 0;
   return h("section.answer", { "aria-label": "Answer" },
     h("p.summary", chip(error.code, "bad"), outcome && [chip(took(outcome.ms)), chip(`HTTP ${outcome.status}`), runChip(outcome.headers)]),
-    h("p", { dir: "auto" }, error.message),
+    h("p", error.message),
     outcome && tabs("Answer", [...(details ? [["Details", () => tree(error.details).element]] : []), ["Headers", () => headersView(outcome.headers, {})], ["Raw", () => raw(outcome.text)]]).element);
 }
 
@@ -51,8 +51,8 @@ export function from(meta) {
 function warningsView(warnings, go) {
   if (!warnings.length) return h("p.dim", "The result is what was promised: nothing was changed.");
   return h("ul.warnings", warnings.map((each) => h("li", {},
-    h("code", each.code), h("span", { dir: "auto" }, each.message || "", each.count > 1 && h("span.dim", `, ${each.count} times`)),
-    h("button.quiet", { type: "button", "aria-label": `Show ${each.path || "/"}`, onclick: () => go(each.path) }, "Show"))));
+    h("code", each.code), h("span", each.message || "", each.count > 1 && h("span.dim", `, ${each.count} times`)),
+    h("button.quiet", { "aria-label": `Show ${each.path || "/"}`, onclick: () => go(each.path) }, "Show"))));
 }
 
 function headersView(headers, meta) {
@@ -83,7 +83,7 @@ export function dataView(data, meta = {}) {
   const rest = isRecord(data) && Object.entries(data).filter(([, each]) => !isTable(each));
   const place = h("div");
   const toTables = () => show(place, button("Show as a tree", toTree, "quiet"), rest.length > 0 && tree(Object.fromEntries(rest)).element,
-    tables.map(([name, rows]) => [name && h("h3", { dir: "auto" }, plainly(name)), table(rows)]));
+    tables.map(([name, rows]) => [name && h("h3", name), table(rows)]));
   const toTree = () => { const made = tree(data); show(place, button("Show as a table", toTables, "quiet"), made.element); return made; };
   toTables();
   return { element: [images, place], root: { reveal: (path) => toTree().reveal(path) } };
@@ -143,7 +143,7 @@ function cell(value) {
 export function briefly(data, meta) {
   const text = isLeaf(data) || Object.keys(data).length <= 12 ? write(data) : "";
   if (!text || text.length > SHORT || imagesIn(data, meta).length) return dataView(data, meta).element;
-  return h("p.tree", h("span", { dir: "auto", class: isNumber(data) ? "number" : typeof data }, plainly(text)));
+  return h("p.tree", h("span", { class: isNumber(data) ? "number" : typeof data }, text));
 }
 
 // A tree that is made as far as it is opened; `reveal` opens the way to a JSON pointer.
@@ -167,21 +167,21 @@ export function tree(value) {
 }
 
 function node(key, value, depth) {
-  const name = key === null ? null : [h("span.key", { dir: "auto" }, plainly(String(key))), h("span.dim", ": ")];
+  const name = key === null ? null : [h("span.key", String(key)), h("span.dim", ": ")];
   if (isLeaf(value)) return { element: h("div.leaf", name, leaf(value)) };
   const entries = Array.isArray(value) ? value.map((each, place) => [place, each]) : Object.entries(value);
-  const long = entries.length.toLocaleString("en"), size = Array.isArray(value) ? `[${long}]` : `{${long}}`;
+  const number = long(entries.length), size = Array.isArray(value) ? `[${number}]` : `{${number}}`;
   if (!entries.length) return { element: h("div.leaf", name, h("span.dim", Array.isArray(value) ? "[]" : "{}")) };
   const children = new Map();
   const body = h("div.inside");
   let shown = 0;
   const more = button("", () => grow(500), "quiet");
-  function grow(number) {
-    const made = entries.slice(shown, shown + number).map(([each, item]) => { const child = node(each, item, depth + 1); children.set(String(each), child); return child.element; });
+  function grow(most) {
+    const made = entries.slice(shown, shown + most).map(([each, item]) => { const child = node(each, item, depth + 1); children.set(String(each), child); return child.element; });
     shown += made.length;
     more.remove();
     body.append(...made);
-    if (shown < entries.length) { more.textContent = `Show more of ${long}`; body.append(more); }
+    if (shown < entries.length) { more.textContent = `Show more of ${number}`; body.append(more); }
   }
   const element = h("details", { ontoggle() { if (element.open && !shown) grow(ROWS); } }, h("summary", name, h("span.dim", size)), body);
   if (depth < 2 && entries.length <= ROWS) { grow(ROWS); element.open = true; }
@@ -198,15 +198,12 @@ function node(key, value, depth) {
   };
 }
 
-// Characters that turn the direction of what follows would let a text look like another: they are written out.
-const plainly = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (each) => `\\u${each.charCodeAt(0).toString(16)}`);
-
 function leaf(value) {
   if (typeof value !== "string") return h("span", { class: value === null ? "null" : isNumber(value) ? "number" : typeof value }, shortened(String(value), LONG));
   // As JSON, but with lines as lines: exactly is what Raw is for.
-  const quoted = (text) => plainly(JSON.stringify(text)).replace(/\\(.)/g, (all, each) => ({ n: "\n", t: "\t" })[each] || all);
-  if (value.length <= LONG) return h("span.string", { dir: "auto" }, quoted(value));
-  const place = h("span.string", { dir: "auto" }, quoted(value.slice(0, LONG)), "…");
-  place.append(" ", button(`Show all ${value.length.toLocaleString("en")} characters`, () => show(place, quoted(value)), "quiet"));
+  const quoted = (text) => JSON.stringify(text).replace(/\\(.)/g, (all, each) => ({ n: "\n", t: "\t" })[each] || all);
+  if (value.length <= LONG) return h("span.string", quoted(value));
+  const place = h("span.string", quoted(value.slice(0, LONG)), "…");
+  place.append(" ", button(`Show all ${long(value.length)} characters`, () => show(place, quoted(value)), "quiet"));
   return place;
 }

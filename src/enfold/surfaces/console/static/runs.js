@@ -1,7 +1,7 @@
 // Provenance: the runs that were recorded; and one of them as a graph with its parents, each with its verdict.
 
 import { value } from "./api.js";
-import { address, button, chip, count, empty, failed, h, heading, note, searchbox, shortened, show, svg, table, to, when } from "./dom.js";
+import { address, button, chip, count, empty, failed, filters, h, heading, note, searchbox, shortened, show, status, svg, table, to, when } from "./dom.js";
 import { tree } from "./result.js";
 
 const WIDE = 210, HIGH = 64, GAP = 24, MOST = 300, PAGE = 200;
@@ -13,24 +13,19 @@ export async function runsPage(place, [runId], state) {
   const box = (name) => searchbox(`Only runs of a${name === "Caller" ? "" : "n"} ${name.toLowerCase()}`, name, state.query.get(name.toLowerCase()), load, true);
   const operation = box("Operation"), caller = box("Caller");
   const since = h("select", { "aria-label": "Only runs of a time", onchange: load }, TIMES.map(([ms, words]) => h("option", { value: ms, selected: ms === state.query.get("since") }, words)));
-  const told = h("p.dim.small", { role: "status" });
+  const told = status();
   const body = h("tbody"), list = h("div"), more = button("Show more", () => grow(), "more");
   let runs = [];
-  // The server finds runs of one operation and one caller; part of a name is looked for in what it has given.
   async function grow() {
-    const name = operation.value.trim(), asked = { limit: PAGE };
-    if (state.operations.some((each) => each.id === name)) asked.operation = name;
-    if (caller.value.trim()) asked.caller = caller.value.trim();
-    if (since.value) asked.since = Date.now() - Number(since.value);
-    if (runs.length) asked.until = Date.parse(runs.at(-1).time) + 1;
+    const asked = { limit: PAGE }, chosen = { matching: operation.value.trim(), caller: caller.value.trim(), since: since.value && Date.now() - Number(since.value), until: runs.length && Date.parse(runs.at(-1).time) + 1 };
+    for (const [name, wanted] of Object.entries(chosen)) if (wanted) asked[name] = wanted;
     try {
       const found = await value("enfold.runs", asked), known = new Set(runs.map((each) => each.run_id));
       runs.push(...found.filter((each) => !known.has(each.run_id)));
-      const fitting = runs.filter((each) => each.operation.includes(name));
       more.hidden = found.length < PAGE;
-      told.textContent = fitting.length < runs.length ? `${fitting.length} of the last ${count(runs.length, "run")}` : `The last ${count(runs.length, "run")}`;
-      show(body, fitting.map(row));
-      show(list, fitting.length ? table("Runs", COLUMNS, body, "log") : empty("No run is recorded here", "A call is recorded when its caller asks for it: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
+      told.textContent = `The last ${count(runs.length, "run")}`;
+      show(body, runs.map(row));
+      show(list, runs.length ? table("Runs", COLUMNS, body, "log") : asked.matching || asked.caller || asked.since ? empty("No run fits", "Try fewer words, or a longer time.") : empty("No run is recorded here", "A call is recorded when its caller asks for it: choose “Record this run”, or send Enfold-Capture-Provenance."), more);
     } catch (error) {
       show(list, failed(error, load));
     }
@@ -40,13 +35,13 @@ export async function runsPage(place, [runId], state) {
     runs = [];
     return grow();
   }
-  show(place, heading("Runs", told), h("div.filters", { role: "search" }, operation, caller, since), list);
+  show(place, heading("Runs", told), filters(operation, caller, since), list);
   await load();
   return {};
 }
 
 const row = (run) => h("tr", h("td", run.time && when(Date.parse(run.time))), h("td.id", run.operation), h("td", to("runs", run.run_id, run.run_id.slice(0, 13), "id")),
-  h("td", { dir: "auto" }, run.caller || ""), h("td", run.outputs ? "given" : "none"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
+  h("td", run.caller || ""), h("td", run.outputs ? "given" : "none"), h("td", h("span", { title: run.faults.join(" ") }, chip(...verdict(run)))), h("td.end", run.parents.length || ""));
 
 // A record that nobody signed is whole, and no more: whoever changed it could make its digest anew.
 function verdict(run, isVerified = run.verified) {
@@ -60,8 +55,8 @@ async function oneRun(place, runId) {
   show(place, h("p.crumbs", h("a", { href: "#/runs" }, "Runs")),
     h("div.heading", h("h1.id", own.run.operation), chip(...verdict(own.run, lineage.verified))),
     h("p.dim.small.id", runId),
-    [...lineage.faults, ...own.faults].map((each) => h("p.why", { dir: "auto" }, each)),
-    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p.dim.small", { dir: "auto" }, each)),
+    [...lineage.faults, ...own.faults].map((each) => h("p.why", each)),
+    [...new Set([...lineage.notes, ...own.notes])].slice(0, 10).map((each) => h("p.dim.small", each)),
     lineage.nodes.length > 0 && [graph(lineage, runId), h("h2", "Record"), tree(lineage.record).element]);
   return {};
 }

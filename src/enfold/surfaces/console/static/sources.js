@@ -1,12 +1,12 @@
 // Where the operations come from, and how each source is; it changes while one looks.
 
 import { follow } from "./api.js";
-import { chip, count, empty, failed, h, heading, pairs, show, when } from "./dom.js";
+import { chip, count, empty, failed, h, heading, long, pairs, show, status, when } from "./dom.js";
 
 const KINDS = { down: "bad", starting: "warn", up: "good" }; // in the order in which they want to be looked at
 
 export function sourcesPage(place) {
-  const told = h("p.dim.small", { role: "status" }, "Asking…");
+  const told = status("Asking…");
   const trouble = h("div"), list = h("div.cards");
   show(place, heading("Sources", told), trouble, list);
   const opened = new Set(), rank = (each) => Object.keys(KINDS).indexOf(each.state);
@@ -25,9 +25,9 @@ function card(source, opened) {
   const skipped = source.skipped.length > 0 && h("details", { open: opened.has(source.name), ontoggle(event) { opened[event.target.open ? "add" : "delete"](source.name); } },
     h("summary", `${count(source.skipped.length, "operation")} skipped`), pairs(source.skipped.slice(0, 200).map((each) => [each.where, each.why]), "pairs"));
   return h("article", { class: `card ${source.state}`, "aria-label": source.name },
-    h("div.bar", h("h2", { dir: "auto" }, source.name), chip(source.state, KINDS[source.state])),
-    source.why && h("p.why", { dir: "auto" }, source.why),
-    pairs([["Kind", source.kind + (source.required ? " · required" : "")], ["Operations", source.operations.toLocaleString("en")],
-      ["Cost for a model", source.tokens > 0 ? `≈ ${source.tokens.toLocaleString("en")} tokens` : ""], [`${source.state[0].toUpperCase()}${source.state.slice(1)} since`, source.since && when(source.since)]], "facts"),
+    h("div.bar", h("h2", source.name), chip(source.state, KINDS[source.state])),
+    source.why && h(source.state === "down" ? "p.why" : "p.dim.small", source.why),
+    pairs([["Kind", source.kind + (source.required ? " · required" : "")], ["Operations", long(source.operations)],
+      ["Cost for a model", source.tokens > 0 ? `≈ ${long(source.tokens)} tokens` : ""], [`${source.state[0].toUpperCase()}${source.state.slice(1)} since`, source.since && when(source.since)]], "facts"),
     skipped);
 }

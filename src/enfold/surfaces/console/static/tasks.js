@@ -1,7 +1,7 @@
 // The caller's tasks: how far they are, the answers they still want, and a way to end them.
 
 import { value } from "./api.js";
-import { button, chip, count, empty, failed, h, heading, note, searchbox, show, to, when } from "./dom.js";
+import { button, chip, count, empty, failed, filters, h, heading, note, searchbox, show, status, to, when } from "./dom.js";
 import { schemaForm } from "./form.js";
 import { write } from "./json.js";
 import { dataView } from "./result.js";
@@ -10,10 +10,10 @@ const EVERY = 2000;
 const KINDS = { completed: "good", failed: "bad", cancelled: "bad" };
 
 export async function tasksPage(place, [only], state) {
-  const told = h("p.dim.small", { role: "status" });
+  const told = status();
   const list = h("div.cards");
   const search = searchbox("Open a task by its id", "", only, () => { location.hash = `#/tasks/${encodeURIComponent(search.value.trim())}`; }, true);
-  show(place, heading("Tasks", told), h("div.filters", { role: "search" }, search), list);
+  show(place, heading("Tasks", told), filters(search), list);
   let timer = null, isOpen = true;
   const cards = new Map();
 
@@ -57,12 +57,12 @@ function card(task, act) {
     h("div.bar", h("h2.id", task.operation), chip(task.status.replace("_", " "), KINDS[task.status] || "warn")),
     h("p.small.id", to("tasks", id)),
     note("since ", when(task.created)),
-    task.message && h("p", { dir: "auto" }, task.message),
+    task.message && h("p", task.message),
     task.status === "working" && h("progress", { max: task.total || 1, value: task.total ? task.progress : undefined, "aria-label": "Progress" }),
     task.result && dataView(task.result.data, task.result.meta).element,
     task.error && failed(task.error),
     Object.entries(task.questions).map(([key, asked]) => question(key, asked, id, act)),
-    !isOver && h("div.row", h("button", { type: "button", disabled: task.is_cancelling, onclick: (event) => act("enfold.tasks.cancel", { task_id: id }, event.target) }, task.is_cancelling ? "Cancelling…" : "Cancel")));
+    !isOver && h("div.row", h("button", { disabled: task.is_cancelling, onclick: (event) => act("enfold.tasks.cancel", { task_id: id }, event.target) }, task.is_cancelling ? "Cancelling…" : "Cancel")));
 }
 
 function question(key, asked, id, act) {
@@ -79,6 +79,6 @@ function question(key, asked, id, act) {
       form.tell(error.faults);
     }
   }
-  return h("section.question", { "aria-label": "An answer is wanted" }, h("p", { dir: "auto" }, wanted.message || "An answer is wanted."), form.element,
+  return h("section.question", { "aria-label": "An answer is wanted" }, h("p", String(wanted.message || "An answer is wanted.")), form.element,
     h("div.row", button("Answer", accept, "primary"), button("Decline", ({ target }) => answer({ action: "decline" }, target))));
 }
