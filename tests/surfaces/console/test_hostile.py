@@ -159,6 +159,19 @@ def test_a_server_that_goes_away_in_mid_stream_is_told_and_found_again(browser: 
     assert {message for message in opened.messages if "net::ERR_" not in message} == set()
 
 
+def test_a_page_whose_file_was_not_to_be_had_comes_when_it_is_asked_for_again(browser: Browser) -> None:
+    with served(to_http(many(3))) as address:
+        opened = Visit(browser)
+        page = opened.page
+        page.route("**/operation.js", lambda route: route.abort())
+        page.goto(f"{address}#/operations/big.orders.get_orders_0")
+        expect(page.locator(".failure")).to_be_visible()
+        page.unroute("**/operation.js")
+        page.get_by_role("button", name="Try again").click()
+        expect(page.get_by_role("button", name="Call")).to_be_visible()
+        opened.context.close()
+
+
 class Revocable:
     """Tokens that an operator takes back."""
 

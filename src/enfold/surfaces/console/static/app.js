@@ -117,7 +117,8 @@ async function route() {
       scrollTo(0, 0);
       if (!isFirst) main.focus({ preventScroll: true });
     } catch (error) {
-      if (mine === turn) put(failed(error, route));
+      // A browser asks once for a module: where one was not to be had, all of them are asked for anew.
+      if (mine === turn) put(failed(error, error.code ? route : () => location.reload()));
     }
   }
   if (isList && !isFirst && !trouble) learnOperations().catch(() => {}); // others may have come meanwhile
