@@ -2,11 +2,16 @@ import copy
 import json
 from collections import UserDict
 from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv4Address
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import jsonschema_rs
 import msgspec
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -332,6 +337,53 @@ def test_typed_access_gives_an_instance(model: Any) -> None:
     assert local_envelope([{"x": 3}], "a").as_(list[model]) == [model(x=3)]
     with pytest.raises(FormatError, match="x"):
         local_envelope({"x": "three"}, "a").as_(model)
+
+
+class Mixed(Enum):
+    ONE = 1
+    TWO = "two"
+
+
+@dataclass
+class Places:
+    folder: Path
+    host: IPv4Address
+
+
+@pydantic.dataclasses.dataclass
+class Bounded:
+    x: int = pydantic.Field(gt=5)
+
+
+class OtherModel(BaseModel):
+    y: int
+
+
+# Types that operations take and give, too.
+TYPED: dict[str, tuple[Any, Any, Any]] = {
+    "keys that are numbers": (dict[int, str], {"1": "a"}, {1: "a"}),
+    "keys that are ids": (dict[UUID, int], {str(UUID(int=1)): 1}, {UUID(int=1): 1}),
+    "a path and an address": (Places, {"folder": "/a", "host": "192.0.2.1"}, Places(Path("/a"), IPv4Address("192.0.2.1"))),
+    "one of two models": (list[PointModel | OtherModel], [{"x": 1}, {"y": 2}], [PointModel(x=1), OtherModel(y=2)]),
+    "a model or a number": (PointModel | int, 5, 5),
+    "values of several types": (Mixed, "two", Mixed.TWO),
+    "a dataclass of pydantic": (Bounded, {"x": 6}, Bounded(x=6)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("type", "data", "expected"), TYPED.values(), ids=TYPED)
+def test_typed_access_knows_the_types_that_operations_know(type: Any, data: Any, expected: Any) -> None:
+    assert local_envelope(data, "a").as_(type) == expected
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [(Bounded, {"x": 1}), (PointModel | OtherModel, {"z": 1}), (Places, {"folder": 5, "host": "x"}), (Mixed, 3)],
+    ids=["a bound", "neither model", "no text", "no member"],
+)
+def test_typed_access_refuses_what_does_not_fit_such_types(type: Any, data: Any) -> None:
+    with pytest.raises(FormatError, match="The data is not a "):
+        local_envelope(data, "a").as_(type)
 
 
 def test_typed_access_as_a_typed_dict_is_the_data() -> None:

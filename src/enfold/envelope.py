@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import (
@@ -166,7 +167,7 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
     def as_(self, model: type[M]) -> M:
         """The data as a dataclass, TypedDict, msgspec Struct, pydantic model, or a container of these."""
         try:
-            return msgspec.convert(self.data, model, strict=True, dec_hook=_build_model)
+            return cast(M, _typed(self.data, model))
         except (ValueError, TypeError) as error:
             name = model if get_origin(model) else getattr(model, "__qualname__", model)
             raise FormatError(f"The data is not a {name}: {error}") from error
@@ -208,13 +209,29 @@ def _texts(meta: MCPResponseMeta) -> list[str]:
     return [text for text in texts if not is_encoded_block(text)]
 
 
+def _typed(data: Any, model: Any) -> Any:
+    """The data as a value of a type, by msgspec, or by pydantic where the type is its own, or nothing for msgspec."""
+    if not hasattr(model, "__pydantic_validator__"):
+        try:
+            return msgspec.convert(data, model, dec_hook=_build_model, str_keys=True)
+        except TypeError:
+            if "pydantic" not in sys.modules:
+                raise
+    return sys.modules["pydantic"].TypeAdapter(model).validate_python(data)
+
+
 def _build_model(model: Any, value: Any) -> Any:
     if isinstance(value, model):
         return value
     validate = getattr(model, "model_validate", None)
-    if validate is None:
-        raise TypeError(f"{model.__name__} cannot be built from JSON data")
-    return validate(value)
+    if validate is not None:
+        return validate(value)
+    if model.__module__ in _WRITTEN_AS_TEXT and isinstance(value, str):
+        return model(value)
+    raise TypeError(f"{model.__name__} cannot be built from JSON data")
+
+
+_WRITTEN_AS_TEXT: Final = frozenset({"pathlib", "ipaddress"})
 
 
 def local_envelope(data: T, operation_id: str) -> ResponseEnvelope[T]:
