@@ -2,6 +2,7 @@ import asyncio
 import contextvars
 import functools
 import logging
+import signal
 import subprocess
 import sys
 import threading
@@ -729,10 +730,26 @@ def test_a_real_interrupt_without_a_loop_ends_the_program() -> None:
 
     @ops.query
     def wait() -> int:
-        raise KeyboardInterrupt
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise  # after tidying up
+        return 1
 
     with pytest.raises(KeyboardInterrupt):
         ops.execute_now("t.wait")
+
+
+def test_an_interrupt_that_a_handler_raises_itself_is_its_failure_without_a_loop_too() -> None:
+    ops = registry()
+
+    @ops.query
+    def stop() -> int:
+        raise KeyboardInterrupt("enough")
+
+    with pytest.raises(CallError) as caught:
+        ops.execute_now("t.stop")
+    assert (caught.value.code, caught.value.message) == ("EXECUTION_ERROR", "enough")
 
 
 async def test_closing_a_call_that_waits_is_quiet() -> None:

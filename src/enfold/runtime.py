@@ -697,7 +697,17 @@ def _is_meant_for_us(error: BaseException) -> bool:
         # Closing a coroutine raises it where that waits, and in none of the frames below.
         return error.__traceback__ is None or error.__traceback__.tb_next is None
     # A loop turns Ctrl-C into a cancellation; without a loop it arrives wherever the program is.
-    return isinstance(error, KeyboardInterrupt) and not _loop_is_running()
+    return isinstance(error, KeyboardInterrupt) and not _loop_is_running() and not _is_raised_in_python(error)
+
+
+def _is_raised_in_python(error: BaseException) -> bool:
+    """Whether a `raise` stands where it began; a signal comes between two other instructions."""
+    from opcode import opmap  # no call but one that is interrupted needs it
+
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and place.tb_frame.f_code.co_code[place.tb_lasti] == opmap["RAISE_VARARGS"]
 
 
 def _loop_is_running() -> bool:

@@ -1,4 +1,5 @@
 import json
+import shlex
 import signal
 import socket
 import subprocess
@@ -201,6 +202,22 @@ def test_permissions_are_made_for_a_target(words: list[str], tmp_path: Path) -> 
     users = tmp_path / "users.json"
     users.write_text('[{"id": "ann", "scopes": ["shop:order"]}]')
     assert '"op.ann.shop.order"' in enfold("nats", *words, "--users", str(users)).stdout
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [["list"], ["call", "shop.add", "x=1", "y=2"]], ids=["list", "call"])
+def test_a_command_runs_with_standard_streams_that_are_closed(words: list[str], closed: str) -> None:
+    line = shlex.join([sys.executable, "-m", "enfold", words[0], SHOP, *words[1:]])
+    done = subprocess.run(f"{line} {closed}", shell=True, capture_output=True, check=False, timeout=60)  # noqa: S602
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupt_of_the_handlers_own_fails_the_call_and_not_the_command(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    text = "from enfold import OperationRegistry\nops = OperationRegistry()\n@ops.query\ndef stop() -> int:\n    raise {}\n"
+    app.write_text(text.format("KeyboardInterrupt('enough')"))
+    done = enfold("call", str(app), "stop")
+    assert (done.returncode, done.stderr) == (1, "EXECUTION_ERROR: enough\n")
 
 
 def test_a_list_of_nothing_is_empty(tmp_path: Path) -> None:

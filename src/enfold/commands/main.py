@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # as `typing` has it, which takes longer to load than the
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
-    from typing import Final, NoReturn
+    from typing import Any, Final, NoReturn
 
     from enfold.registry import Registry
 
@@ -129,6 +129,7 @@ class CommandEndedError(Exception):
 
 def exit_code_of(command: Callable[[], int]) -> int:
     """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # Python has None for what is closed
     try:
         return _with_all_written(command)
     except CommandEndedError as ended:
@@ -149,6 +150,10 @@ def exit_code_of(command: Callable[[], int]) -> int:
             raise
         print(f"{error.code}: {error.message}", file=sys.stderr)
         return error.row.exit_code
+
+
+def _nowhere() -> Any:
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # open as long as the program, without `pathlib`
 
 
 def _with_all_written(command: Callable[[], int]) -> int:

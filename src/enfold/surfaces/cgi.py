@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError, error_from, invalid_argument
+from enfold.errors import CallError, invalid_argument
 from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.log import Log
@@ -223,11 +223,7 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
     if route.spec.durable == "required":
         work = _with_tasks(tasks, work)
     needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
-    try:
-        answer = drive(functions.lifetime.during(work), needs_loop)
-    except KeyboardInterrupt as error:  # Web servers send none: it is the handler's own.
-        _log_failure(request, error)
-        raise route.prepared.told(error_from(error, f"Operation {route.spec.id} failed")) from None
+    answer: FunctionAnswer = drive(functions.lifetime.during(work), needs_loop)
     return answer
 
 
