@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, Final, Protocol, TypeAlias
@@ -87,29 +88,12 @@ def _as_record(record: Record | Mapping[str, Any]) -> Record:
 
 
 def _parents_first(known: Mapping[str, Record]) -> list[Record]:
-    """The records with parents before children; records that are left over form a circle, which is a CycleError."""
-    waiting = {run_id: {parent for parent in record.parents if parent in known} for run_id, record in known.items()}
-    children: dict[str, list[str]] = {}
-    for run_id, parents in waiting.items():
-        for parent in parents:
-            children.setdefault(parent, []).append(run_id)
-    ready = [run_id for run_id, parents in waiting.items() if not parents]
-    for run_id in ready:  # grows while it is read
-        for child in children.get(run_id, ()):
-            waiting[child].discard(run_id)
-            if not waiting[child]:
-                ready.append(child)
-    if len(ready) < len(known):
-        raise CycleError(_circle({run_id: parents for run_id, parents in waiting.items() if parents}))
-    return [known[run_id] for run_id in ready]
-
-
-def _circle(waiting: Mapping[str, set[str]]) -> list[str]:
-    """One circle among records that depend on each other: parents are followed until a run is met again."""
-    path = [min(waiting)]
-    while (parent := min(waiting[path[-1]] & waiting.keys())) not in path:
-        path.append(parent)
-    return [*path[path.index(parent) :], parent]
+    """The records with parents before children; CycleError names a circle from each run to its parent."""
+    parents = {run_id: [each for each in record.parents if each in known] for run_id, record in known.items()}
+    try:
+        return [known[run_id] for run_id in graphlib.TopologicalSorter(parents).static_order()]
+    except graphlib.CycleError as error:
+        raise CycleError(reversed(error.args[1])) from None
 
 
 # --- verifying ----------------------------------------------------------------------------------------------------
