@@ -176,7 +176,8 @@ class _Sibling:
 
     async def hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            with suppress(EOFError, ConnectionError, asyncio.CancelledError):  # asyncio logs a cancelled one as a failure
+            # asyncio logs one that is cancelled at the end as a failure.
+            with suppress(EOFError, ConnectionError, asyncio.CancelledError):
                 wish = await read_value(reader)
                 if "scope" in wish:
                     await self._serve(wish["scope"], reader, writer)

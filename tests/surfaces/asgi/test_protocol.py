@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from select import select
 from typing import Any, Final
 
 import pytest
@@ -119,6 +120,14 @@ def test_a_body_that_nobody_reads_does_not_hold_the_connection_for_ever() -> Non
     with serve(to_http(ops), Bounds(header_seconds=0.2)) as client, client.connect() as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9000\r\n\r\nabc")
         assert everything(connection).startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_large_body_that_nobody_reads_is_passed_over_on_the_way_to_the_next_request(client: Client) -> None:
+    with client.connect() as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900000\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"x" * 900_000 + HEALTH)
+        answers(connection, 1)
 
 
 def test_requests_that_wait_are_all_answered_in_their_order(client: Client) -> None:
@@ -290,3 +299,57 @@ def test_a_client_of_http_1_0_gets_no_chunks(path: str, body: bytes) -> None:
         head, _, got = everything(connection).partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert got == body
+
+
+# --- what no decent client sends ----------------------------------------------------------------------------------
+
+POST: Final = b"POST /functions/shop.greet HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNKED: Final = POST + b'transfer-encoding: chunked\r\n\r\ne\r\n{"name":"Ann"}\r\n'
+
+
+@pytest.mark.parametrize("target", [b"CONNECT localhost:80", b"GET http://[::1", b"GET http://localhost"])
+def test_a_target_that_is_no_path_is_a_400_and_leaves_no_stack_in_the_log(
+    client: Client, target: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with client.connect() as connection:
+        connection.sendall(target + b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert everything(connection).startswith(b"HTTP/1.1 400 ")
+    assert caplog.messages == []
+
+
+def test_trailers_are_no_headers(client: Client) -> None:
+    with client.connect() as connection:
+        connection.sendall(CHUNKED + b"0\r\nhost: evil.example\r\n\r\n" + HEALTH)
+        assert b"Hello Ann" in answers(connection, 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [(b"0\r\n", b"x-many: 1\r\n" * 200), (b"0\r\nx-long: ", b"a" * 2_000), (b"e;", b"a" * 2_000)],
+    ids=["many trailers", "a trailer without end", "an extension without end"],
+)
+def test_what_follows_a_body_has_the_bounds_of_a_head(client: Client, start: bytes, more: bytes) -> None:
+    with client.connect() as connection:
+        connection.sendall(CHUNKED + start)
+        try:
+            while not select([connection], [], [], 0)[0]:
+                connection.sendall(more)
+        except OSError:
+            pass  # the server has had enough
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 400 ") or answer == b""
+    assert client.get("/healthz").status == 200
+
+
+def test_a_request_after_one_that_wanted_another_protocol_is_answered(client: Client) -> None:
+    upgrade = HEALTH.replace(b"\r\n\r\n", b"\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+    with client.connect() as connection:
+        connection.sendall(upgrade * 2 + HEALTH)
+        answers(connection, 3)
+
+
+def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(client: Client) -> None:
+    with client.connect() as connection:
+        whole = POST.replace(b"1.1", b"1.0") + b"expect: 100-continue\r\ncontent-length: 14\r\n\r\n"
+        connection.sendall(whole + b'{"name":"Ann"}')
+        assert everything(connection).startswith(b"HTTP/1.1 200 ")

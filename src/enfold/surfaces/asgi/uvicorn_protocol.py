@@ -123,7 +123,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self.has_asked = False  # a whole head has come
         self._address = ""
         self._is_in_head = True
-        self._head_bytes = 0  # of pieces that ended inside of a head
+        self._head_bytes = 0  # of pieces that ended inside of a head, or that held nothing of the body they came in
         self._piece_bytes = 0
         self._held: bytes | bytearray = b""
         self._is_over = False
@@ -177,16 +177,21 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._piece_bytes = size = len(data)
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
+        cycle, body = (None, 0) if self._is_in_head else (self.cycle, len(self.cycle.body))
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # there is nothing to upgrade to: it is a request like others
+        except httptools.HttpParserUpgrade as upgrade:  # there is nothing to upgrade to: it is a request like others
+            if rest := data[upgrade.args[0] :]:
+                self._feed(rest)
+                return
         except httptools.HttpParserError:
             if not self._is_over:
                 self._refuse_nonsense()
             return
         if self._is_in_head:
             self._head_bytes += size
+        elif cycle is self.cycle and not cycle.response_complete:  # a trailer, or what stands around a chunk
+            self._head_bytes = self._head_bytes + size if len(cycle.body) == body else 0
         if self._head_bytes > 0 or not self._is_in_head:
             self._wait_for_rest()
         elif self._waiting_timer is not None:
@@ -194,9 +199,9 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def _wait_for_rest(self) -> None:
         """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
-        if self._is_in_head and self._head_bytes > self.bounds.header_bytes:
+        if self._head_bytes > self.bounds.header_bytes:
             self._refuse_head("header_bytes")
-        elif self._is_in_head and len(self.headers) > self.bounds.headers:
+        elif len(self.headers) > self.bounds.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
             self._stop_waiting()  # whoever answers it waits for the body
@@ -245,10 +250,12 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._refuse_head("header_bytes")
         else:
             self._head_bytes = 0
-            self.has_asked = True
             _found_head(self)
+            self.has_asked = True
             self._is_in_head = False
+            self.headers = []  # for trailers, which are no headers
             if not self.cycle.keep_alive and self.scope["http_version"] != "1.1":
+                self.cycle.waiting_for_100_continue = False
                 _send_without_chunks(self.cycle)
             return
         raise ConnectionAbortedError  # which ends the parsing
@@ -312,6 +319,10 @@ class _BoundedProtocol(HttpToolsProtocol):
     # refusing
 
     def _refuse_head(self, bound: str) -> None:
+        if not self._is_in_head:
+            self.doorway.note(bound, self._address)
+            self._refuse_nonsense()
+            return
         message = b"The head of a request is at most %d bytes in %d headers" % (
             self.bounds.header_bytes,
             self.bounds.headers,
