@@ -153,7 +153,7 @@ def exit_code_of(command: Callable[[], int]) -> int:
 
 
 def _nowhere() -> Any:
-    return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # open as long as the program, without `pathlib`
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # open as long as the program, without `pathlib`
 
 
 def _with_all_written(command: Callable[[], int]) -> int:

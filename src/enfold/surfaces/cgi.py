@@ -223,7 +223,7 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
     if route.spec.durable == "required":
         work = _with_tasks(tasks, work)
     needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
-    answer: FunctionAnswer = drive(functions.lifetime.during(work), needs_loop)
+    answer = drive(functions.lifetime.during(work), needs_loop)
     return answer
 
 
