@@ -17,7 +17,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema.types import shapes
-from enfold.schema.types.record_classes import is_record, names_of_module, read_record, resolve
+from enfold.schema.types.record_classes import RecursiveAlias, is_record, names_of_module, read_record, resolve
 from enfold.schema.types.shapes import Definitions, RecordShape, Shape
 from enfold.schema.types.value_limits import is_pydantic_metadata, limit, read_metadata
 
@@ -309,7 +309,7 @@ def _is_pydantic(annotation: Any) -> bool:
 
 
 def _is_alias(annotation: Any) -> bool:
-    return type(annotation).__name__ == "TypeAliasType"
+    return type(annotation).__name__ == "TypeAliasType" or isinstance(annotation, RecursiveAlias)
 
 
 def _alias_name(alias: Any) -> str:

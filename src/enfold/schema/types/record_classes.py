@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
@@ -70,7 +70,41 @@ def resolve(annotation: Any, globals_: Mapping[str, Any], locals_: Mapping[str, 
     if annotation is None or isinstance(annotation, type):
         return annotation
     holder = type("Holder", (), {"__annotations__": {"it": annotation}})  # only a class may have a ClassVar
-    return typing.get_type_hints(holder, dict(globals_), dict(locals_), include_extras=True)["it"]
+    read = typing.get_type_hints(holder, dict(globals_), dict(locals_), include_extras=True)["it"]
+    unread = list(_unread_texts(read))
+    scope = {**globals_, **locals_} if unread else {}
+    for name, value in scope.items():
+        if name in unread or (type(value) is str and value in unread):
+            alias = RecursiveAlias(name, value, globals_.get("__name__"))
+            return resolve(annotation, globals_, {**locals_, name: alias})
+    return read
+
+
+def _unread_texts(annotation: Any) -> Iterator[str]:
+    """What is left as text: Python does not read an alias inside itself."""
+    if isinstance(annotation, typing.ForwardRef):
+        yield annotation.__forward_arg__
+    for argument in get_args(annotation):
+        yield from _unread_texts(argument)
+
+
+class RecursiveAlias:
+    """What stands for an alias inside itself: `JSON` in `JSON = dict[str, "JSON"] | str`. It looks like a TypeAliasType."""
+
+    def __init__(self, name: str, value: Any, module: str | None) -> None:
+        self.__name__, self.__value__, self.__module__ = name, value, module or ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecursiveAlias) and self.__value__ is other.__value__
+
+    def __hash__(self) -> int:
+        return hash(self.__name__)
+
+    def __or__(self, other: Any) -> Any:
+        return typing.Union[self, other]  # noqa: UP007  # it is no type
+
+    def __ror__(self, other: Any) -> Any:
+        return typing.Union[other, self]  # noqa: UP007  # it is no type
 
 
 def names_of_module(name: str | None) -> Mapping[str, Any]:
