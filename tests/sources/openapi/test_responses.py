@@ -175,6 +175,13 @@ SEVERAL = {"application/json": {"schema": ITEM}, "text/csv": {"schema": {"type":
         (b"<html>login</html>", "text/html", "<html>login</html>", ["root_mismatch"]),
         (b"\x00\x01", "application/zip", b"\x00\x01", ["root_mismatch"]),
         (b'{"id": 1', "application/json", '{"id": 1', ["invalid_json", "root_mismatch"]),
+        (
+            b'{"id": NaN, "a": "\\u00e9"}',
+            "application/json",
+            '{"id": NaN, "a": "\\u00e9"}',
+            ["invalid_json", "root_mismatch"],
+        ),
+        (b'{"id": 1, "a": "\\ud83d cut"}', "application/json", {"id": 1, "a": "\ufffd cut"}, ["half_character"]),
         (b"[1]", "application/json", [1], ["root_mismatch"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

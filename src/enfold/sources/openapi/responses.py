@@ -8,6 +8,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
+from enfold.sources.mending import read_json
 from enfold.sources.openapi import media
 from enfold.sources.openapi.explanations import explanation
 from enfold.sources.web.status_errors import status_error
@@ -79,11 +80,11 @@ def _read_json(content: bytes, content_type: str) -> tuple[Any, tuple[ResultWarn
     charset = (media.parameter(content_type, "charset") or "utf-8").lower()
     try:
         source: Any = content if charset in ("utf-8", "utf8", "us-ascii") else _text(content, content_type)
-        return msgspec.json.decode(source), NO_WARNINGS
+        return read_json(source)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf")), NO_WARNINGS
+        return read_json(content.removeprefix(b"\xef\xbb\xbf"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = _text(content, content_type)
         return text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(content)),)

@@ -12,6 +12,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.operation import Context
+from enfold.sources.mending import read_json
 from enfold.sources.openapi import media
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
@@ -104,7 +105,7 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
         if self.is_text and item.event:
             return item.data, ()
         try:
-            return msgspec.json.decode(item.data), ()
+            return read_json(item.data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             if item.event:  # the data of an event is text by right
                 return item.data, ()
