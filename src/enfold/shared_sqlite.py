@@ -8,10 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
-
-FileMarks: TypeAlias = tuple[tuple[int, int], ...]  # what tells a file and its log from others of the same names
+from typing import Final, Literal
 
 PAUSE: Final = 0.02  # seconds before a file is tried again that another process keeps to itself
 _making: Final = threading.Lock()
@@ -51,6 +50,80 @@ def open_shared(
             return connection
 
 
+class SharedFile:
+    """A file whose removal is noticed: what is written where nobody else looks for it must not be taken for kept.
+
+    Threads that share the connection say `with file as connection`; a thread that has one of its own uses `open` and
+    `check`.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        prepare: Callable[[sqlite3.Connection], object],
+        *,
+        synchronous: Literal["full", "normal"],
+        patience: float,
+        create: bool = True,
+    ) -> None:
+        """As for `open_shared`; without `create` the file must be there."""
+        self.path = path
+        self._create = create
+        self._new = partial(open_shared, path, prepare, synchronous=synchronous, patience=patience)
+        self._marks: tuple[tuple[int, int], ...] = ()  # which file is open, and its log
+        self._connection: sqlite3.Connection | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def open(self) -> sqlite3.Connection:
+        """A new connection to the file that lies there now."""
+        if not self._create and not self.path.exists():
+            raise FileNotFoundError(f"There is no store at {self.path}")
+        connection = self._new()
+        self._marks = _file_marks(self.path)
+        return connection
+
+    def check(self) -> None:
+        """Raise OSError where others find another file than the one that is open, or none."""
+        if _file_marks(self.path) != self._marks:
+            raise OSError("the file was removed, or replaced by another")
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._let_go()
+
+    def __enter__(self) -> sqlite3.Connection:
+        """The connection, for one thread at a time."""
+        self._lock.acquire()
+        try:
+            return self._current()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self.check()  # before anybody relies on what was written
+        finally:
+            self._lock.release()
+
+    def _current(self) -> sqlite3.Connection:
+        """The connection to the file that others find; to another than before, where that one is gone."""
+        if self._is_closed:
+            raise sqlite3.ProgrammingError("it has been closed")
+        if _file_marks(self.path) != self._marks:
+            self._let_go()
+        self._connection = self._connection or self.open()
+        return self._connection
+
+    def _let_go(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
 class Transaction:
     """All of the writes inside of the block, or none where it raises."""
 
@@ -72,7 +145,7 @@ def run_script(script: str, connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def file_marks(path: Path) -> FileMarks:
+def _file_marks(path: Path) -> tuple[tuple[int, int], ...]:
     """What tells the file that lies at a path now from one that was removed or replaced; none where there is none."""
     if str(path) == ":memory:":
         return ()

@@ -92,7 +92,7 @@ def test_a_run_that_names_itself_is_refused_and_a_larger_circle_is_found_on_load
         build_graph(store.lineage("a"))
 
 
-def test_each_caller_keeps_only_the_newest_of_his_records(path: Path) -> None:
+def test_each_caller_keeps_only_the_newest_of_their_records(path: Path) -> None:
     with RecordStore(path, per_identity=3) as store:
         for number in range(5):
             store.put(run(f"ann-{number}", "root"), identity="ann")
@@ -150,6 +150,25 @@ def test_what_is_forgotten_is_forgotten_with_its_links(path: Path) -> None:
 def test_a_store_that_is_not_there_is_not_made_by_reading(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         RecordStore(path, create=False)
+    assert not path.exists()
+
+
+def test_a_store_whose_file_was_removed_keeps_records_where_others_find_them(store: RecordStore, path: Path) -> None:
+    store.put(run("a"))
+    for each in path.parent.iterdir():
+        each.unlink()
+    store.put(run("b"))
+    with RecordStore(path, create=False) as other:
+        assert [record["run_id"] for record in other.find()] == ["b"]
+
+
+def test_a_store_that_is_only_read_is_not_made_again_when_its_file_is_gone(store: RecordStore, path: Path) -> None:
+    store.put(run("a"))
+    with RecordStore(path, create=False) as reader:
+        for each in path.parent.iterdir():
+            each.unlink()
+        with pytest.raises(StoredRecordError, match="There is no store"):
+            reader.get("a")
     assert not path.exists()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -31,7 +30,7 @@ from enfold.idempotency.first_results import (
 from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead
 from enfold.operation.repeats import EntryKey, Run
-from enfold.shared_sqlite import FileMarks, Transaction, file_marks, open_shared, run_script
+from enfold.shared_sqlite import SharedFile, Transaction, run_script
 
 T = TypeVar("T")
 
@@ -62,6 +61,11 @@ ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome, until = excluded.unt
 _read: Final = msgspec.json.Decoder(Outcome).decode
 
 
+def _prepare(holders: Path, connection: sqlite3.Connection) -> None:
+    run_script(_SCHEMA, connection)
+    forget_dead(holders, {row[0].partition(".")[0] for row in connection.execute(_RUNNING)})
+
+
 class SQLiteOnceStore:
     """One file; who inserts an entry first runs the call, the others wait for its outcome."""
 
@@ -84,9 +88,8 @@ class SQLiteOnceStore:
         self._holders = Path(f"{self.path}-workers")
         self._process = ProcessLock(self._holders)  # another one for each process that opens the file
         self._missing: dict[str, float] = {}
-        self._lock = threading.Lock()
-        self._opened: sqlite3.Connection | None = None
-        self._marks: FileMarks = ()
+        self._file = SharedFile(self.path, partial(_prepare, self._holders), synchronous="full", patience=BUSY_SECONDS)
+        finalize(self, self._file.close)  # the registry that uses it has no end of its own at which to close it
         self._running: set[asyncio.Task[Any]] = set()
 
     async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
@@ -139,11 +142,9 @@ class SQLiteOnceStore:
         """Take a step in a thread, one at a time; a file that cannot be used is told in one sentence."""
 
         def locked() -> Any:
-            with self._lock:
-                found = step(self._open(), *facts)
-                if not self._is_in_place():  # before anybody relies on what was written
-                    raise OSError("the file was removed, or replaced by another")
-                return found
+            with self._file as connection:
+                self._process.hold()
+                return step(connection, *facts)
 
         try:
             return await asyncio.to_thread(locked)
@@ -152,23 +153,6 @@ class SQLiteOnceStore:
             raise CallError("UNAVAILABLE", message, {"reason": "store"}) from error
 
     # in a thread
-
-    def _open(self) -> sqlite3.Connection:
-        if self._opened is not None and not self._is_in_place():
-            self._opened.close()  # the others look into the file that lies there now
-            self._opened = None
-        if self._opened is None:
-            made = partial(run_script, _SCHEMA)
-            connection = open_shared(self.path, made, synchronous="full", patience=BUSY_SECONDS)
-            forget_dead(self._holders, {row[0].partition(".")[0] for row in connection.execute(_RUNNING)})
-            finalize(self, connection.close)  # the registry that uses it has no end of its own at which to close it
-            self._opened, self._marks = connection, file_marks(self.path)
-        self._process.hold()
-        return self._opened
-
-    def _is_in_place(self) -> bool:
-        """Whether our file is the one that others find."""
-        return file_marks(self.path) == self._marks
 
     def _take(self, file: sqlite3.Connection, key: EntryKey, digest: str, holder: str) -> bool | bytes:
         """True where the call is ours to run, its outcome where it has ended, False while another runs it."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
@@ -27,7 +26,7 @@ from enfold.provenance.artifacts import caller_of
 from enfold.provenance.canonical import read_json, same_json
 from enfold.provenance.lineage import CycleError, reach
 from enfold.provenance.records import Record, read_record
-from enfold.shared_sqlite import Transaction, open_shared, run_script
+from enfold.shared_sqlite import SharedFile, Transaction, run_script
 
 if TYPE_CHECKING:
     import asyncio
@@ -142,9 +141,10 @@ class RecordStore:
         self._settle_every = max(1, min(SETTLE_EVERY, per_identity))
         self._puts = 0
         self._waiting = 0
-        self._access = _Access()
+        # With WAL this survives the death of the process; only a power cut may take the last records, never tear one.
+        self._file = SharedFile(Path(path), _prepare, synchronous="normal", patience=BUSY_SECONDS, create=create)
         self._writer = ThreadPoolExecutor(1, "enfold-records")  # its thread is started by the first `keep`
-        self._connection = _open(Path(path), create)
+        _open(self._file)
         try:
             if max_age is not None:
                 self.purge(time.time_ns() // 1_000_000 - int(max_age * 1000))
@@ -155,8 +155,7 @@ class RecordStore:
     def close(self) -> None:
         """Write what waits to be written, and close the file."""
         self._writer.shutdown()
-        with self._access:
-            self._connection.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -179,12 +178,12 @@ class RecordStore:
             raise CycleError([read.run_id, read.run_id])
         when = _moment(read) or time.time_ns() // 1_000_000 if moment is None else moment
         row = (read.run_id, read.tool.name, identity, when, hashlib.sha256(body).digest(), body)
-        with self._access:
-            if self._connection.execute(_INSERT, row).rowcount == 0:
-                self._refuse_another(read.run_id, record)
+        with self._used() as connection:
+            if connection.execute(_INSERT, row).rowcount == 0:
+                _refuse_another(connection, read.run_id, record)
             self._puts += 1
             if self._puts % self._settle_every == 0:
-                self._settle()
+                self._settle(connection)
 
     async def keep(self, record: Mapping[str, Any], *, identity: str = "") -> None:
         """Keep a record as `put` does, in the store's own thread; the event loop goes on meanwhile."""
@@ -209,25 +208,18 @@ class RecordStore:
         if not writing.cancelled():
             writing.exception()  # Looked at here, because a caller who has gone does not.
 
-    def _refuse_another(self, run_id: str, record: Mapping[str, Any]) -> None:
-        found = self._connection.execute(
-            "SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,)
-        ).fetchone()
-        if found is not None and not same_json(_decode(*found), record):
-            raise StoredRecordError(f"The run {run_id} is recorded already, with other content")
-
     def purge(self, before: int) -> int:
         """Forget the records older than a moment (Unix milliseconds); the answer is how many."""
-        with self._access:
-            self._settle()
-            with Transaction(self._connection) as cursor:
+        with self._used() as connection:
+            self._settle(connection)
+            with Transaction(connection) as cursor:
                 return _delete(cursor, "time < ?", (before,))
 
-    def _settle(self) -> None:
+    def _settle(self, connection: sqlite3.Connection) -> None:
         """Index the records that were put since the last time, and delete those that are over the limit or too old."""
-        if self._connection.execute(f"SELECT 1 {_UNSETTLED} LIMIT 1").fetchone() is None:
+        if connection.execute(f"SELECT 1 {_UNSETTLED} LIMIT 1").fetchone() is None:
             return
-        with Transaction(self._connection) as cursor:
+        with Transaction(connection) as cursor:
             fresh = cursor.execute(f"SELECT number, identity, body {_UNSETTLED}").fetchall()
             cursor.execute(f"INSERT INTO settled SELECT number, operation, identity, time {_UNSETTLED}")
             cursor.executemany("INSERT OR IGNORE INTO links (parent, child) VALUES (?, ?)", _links(fresh))
@@ -322,42 +314,40 @@ class RecordStore:
         return count
 
     def _read(self, query: str, values: tuple[Any, ...], *, settled: bool = False) -> list[Any]:
-        with self._access:
+        with self._used() as connection:
             if settled:
-                self._settle()
-            return self._connection.execute(query, values).fetchall()
+                self._settle(connection)
+            return connection.execute(query, values).fetchall()
 
-
-class _Access:
-    """One thread at a time; an error of SQLite is raised as a StoredRecordError."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._lock.release()
-        if isinstance(error, sqlite3.Error):
+    @contextmanager
+    def _used(self) -> Iterator[sqlite3.Connection]:
+        """The file, for one thread at a time; what goes wrong with it is raised as a StoredRecordError."""
+        try:
+            with self._file as connection:
+                yield connection
+        except (sqlite3.Error, OSError) as error:
             raise StoredRecordError(f"The store of records cannot be used: {error}") from error
 
 
-def _open(path: Path, create: bool) -> sqlite3.Connection:
-    if not create and not path.exists():
-        raise FileNotFoundError(f"There is no store at {path}")
+def _open(file: SharedFile) -> None:
     try:
-        # With WAL this survives the death of the process; only a power cut may take the last records, never tear one.
-        made = partial(run_script, _TABLES)
-        connection = open_shared(path, made, synchronous="normal", patience=BUSY_SECONDS)
+        with file:
+            pass
     except sqlite3.OperationalError as error:
         raise StoredRecordError(f"The store of records cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
         raise StoredRecordError(f"This is no store of records: {error}") from error
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    run_script(_TABLES, connection)
     connection.execute("PRAGMA wal_autocheckpoint = 4000")  # Each checkpoint waits for the disk: make fewer.
-    return connection
+
+
+def _refuse_another(connection: sqlite3.Connection, run_id: str, record: Mapping[str, Any]) -> None:
+    found = connection.execute("SELECT run_id, digest, body FROM records WHERE run_id = ?", (run_id,)).fetchone()
+    if found is not None and not same_json(_decode(*found), record):
+        raise StoredRecordError(f"The run {run_id} is recorded already, with other content")
 
 
 class _Linked(msgspec.Struct):

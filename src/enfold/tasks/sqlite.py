@@ -23,7 +23,7 @@ from enfold.idempotency.outcomes import failure
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead, living_holders
 from enfold.log import Log
 from enfold.operation import Progress
-from enfold.shared_sqlite import FileMarks, file_marks, open_shared, run_script
+from enfold.shared_sqlite import SharedFile, Transaction, run_script
 from enfold.tasks.file_thread import FileThread
 from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_much
 from enfold.tasks.store import (
@@ -129,7 +129,6 @@ class SQLiteTasks:
         if fsync not in ("full", "normal"):
             raise ValueError(f"Unknown fsync {fsync!r}: use full or normal")
         self.path = Path(path) if str(path) == ":memory:" else Path(path).absolute()
-        self._fsync = fsync
         self._holders = Path(f"{self.path}-workers")
         self._lock: ProcessLock | None = None
         self._wakeups = Wakeups()
@@ -138,8 +137,8 @@ class SQLiteTasks:
         self._seen = 0  # the last change that this process knows of
         self._look_at = 0.0
         self._missing: dict[str, float] = {}
-        self._file: FileMarks = ()  # which file is open, and its log
-        self._thread = FileThread(self._open, self._check_file, self._look, LOOK_EVERY)
+        self._file = SharedFile(self.path, _upgrade, synchronous=fsync, patience=BUSY_SECONDS)
+        self._thread = FileThread(self._open, self._file.check, self._look, LOOK_EVERY)
 
     async def close(self) -> None:
         """Let go of the file; what this process still held is for others."""
@@ -362,16 +361,10 @@ class SQLiteTasks:
     def _open(self) -> sqlite3.Connection:
         if str(self.path) != ":memory:":
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        connection = open_shared(self.path, _upgrade, synchronous=self._fsync, patience=BUSY_SECONDS)
-        self._file = file_marks(self.path)
+        connection = self._file.open()
         if not self._seen:  # who waits from now on looks first: of what was before nobody is told
             self._seen = connection.execute("SELECT COALESCE(MAX(change), 0) FROM tasks").fetchone()[0]
         return connection
-
-    def _check_file(self) -> None:
-        """Refuse to go on with a file that somebody has removed or replaced: nobody would find what is written there."""
-        if file_marks(self.path) != self._file:
-            raise OSError("the file was removed, or replaced by another")
 
     def _look(self, connection: sqlite3.Connection) -> None:
         """Wake whoever waits for what has changed; now and then see whether a worker has died."""
@@ -382,7 +375,7 @@ class SQLiteTasks:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY
-        self._check_file()
+        self._file.check()
         version = connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._version = version
@@ -403,15 +396,10 @@ class SQLiteTasks:
             self._lock.hold()
         found = connection.execute("SELECT DISTINCT holder FROM tasks WHERE holder != ''").fetchall()
         for name in dead_holders(self._holders, [name for (name,) in found if name != own], self._missing):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with Transaction(connection):
                 left = connection.execute(f"{_WHOLE} WHERE holder = ?", (name,)).fetchall()
                 for task in self._readable(left, connection):
                     self._put(died(task, now_ms()), connection)
-                connection.execute("COMMIT")
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
             (self._holders / name).unlink(missing_ok=True)  # only now: until then others may find it dead, too
             self._wakeups.wake(self._changed)
             self._changed = set()
