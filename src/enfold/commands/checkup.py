@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -18,7 +18,6 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 
 OLDEST_NATS: Final = (2, 10)
 BUDGET: Final = 10_000  # tokens that the list of tools may cost before it is worth a word
-_BROKERS: Final = ("nats://", "tls://")
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -35,7 +34,7 @@ async def check_up(target: Target) -> AsyncIterator[Finding]:
         for look in (sources, schemas, names, costs):
             for finding in look(registry):
                 yield finding
-    if target.kind == "peers" and target.text.startswith(_BROKERS):
+    if target.kind == "peers":
         async for finding in broker(target.text):
             yield finding
 
@@ -86,15 +85,18 @@ def costs(registry: Registry) -> Iterator[Finding]:
 
 
 async def broker(address: str) -> AsyncIterator[Finding]:
-    """Whether the NATS server is one we know, and what it does not do unless it is told."""
+    """Whether the server that keeps tasks is one we know, and what it does not do unless it is told; nothing of a hub."""
     import os
 
     from enfold.calls.protocol.outage import address_name
+    from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import reached
 
     name = address_name(address)
     async with reached(address, token=os.environ.get(TOKEN)) as transport:
-        client: Any = transport.client  # type: ignore[attr-defined]  # of NATS
+        if not keeps_state(transport):
+            return
+        client = transport.client
         version = client.connected_server_version
         has_jetstream = bool(client._server_info.get("jetstream"))
     if (version.major, version.minor) < OLDEST_NATS:

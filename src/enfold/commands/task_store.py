@@ -16,7 +16,7 @@ from enfold.commands.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
-    from enfold.calls.transports.nats_peer import NATSTransport
+    from enfold.calls.protocol.transport import KeepingTransport
     from enfold.operation.repeats import OnceStore
     from enfold.registry import Registry
     from enfold.tasks import Tasks, TaskStore
@@ -119,16 +119,16 @@ async def _on_peers(registry: Registry, settings: TaskSettings, how: Mapping[str
     if settings.store is None or not settings.is_remote:
         yield None
         return
+    from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import reached
-    from enfold.calls.transports.nats_peer import is_nats
 
     async with reached(settings.store, token=os.environ.get(TOKEN)) as transport:
-        if not is_nats(transport):
+        if not keeps_state(transport):
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept at {settings.store}: name a file, or nats://…")
-        yield tasks_on_nats(registry, transport, settings, **how)
+        yield tasks_on_servers(registry, transport, settings, **how)
 
 
-def tasks_on_nats(registry: Registry, transport: NATSTransport, settings: TaskSettings, **how: Any) -> Tasks:
+def tasks_on_servers(registry: Registry, transport: KeepingTransport, settings: TaskSettings, **how: Any) -> Tasks:
     """The tasks that the servers of a transport keep; first results for idempotency keys are kept there, too."""
     from enfold.calls.worker.nats_once_store import NATSOnceStore
     from enfold.tasks import Tasks

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from enfold.access import may_list
 from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.subjects import peer_name
-from enfold.calls.protocol.transport import Transport
+from enfold.calls.protocol.transport import Transport, keeps_state
 from enfold.calls.transports.addresses import reached
-from enfold.calls.transports.nats_peer import is_nats
 from enfold.commands.callers import known_now, token_file
 from enfold.commands.command_options import parse
 from enfold.commands.log_setup import add_log_options, announce, set_up_log, write_calls
@@ -23,7 +22,7 @@ from enfold.commands.peers import add_address_options
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.signals import ended_by_signals, ignore_hangups, run_server
 from enfold.commands.targets import TOKEN, opened
-from enfold.commands.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_nats
+from enfold.commands.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_servers
 from enfold.identities.tokens import AnyOf
 from enfold.introspection import introduce
 from enfold.log import counted
@@ -126,10 +125,10 @@ async def _serve(
 def _tasks_on(
     registry: Registry, transport: Transport, settings: TaskSettings, recorder: Recorder | None
 ) -> Tasks | None:
-    """The tasks that are kept on NATS, where something is durable; peers order them by the verbs of `enfold.tasks`."""
-    if not is_nats(transport) or all(spec.durable == "never" for spec in registry.list()):
+    """The tasks that the transport's servers keep, where something is durable; peers order them by the verbs of `enfold.tasks`."""
+    if not keeps_state(transport) or all(spec.durable == "never" for spec in registry.list()):
         return None
-    tasks = tasks_on_nats(registry, transport, settings, recorder=recorder)
+    tasks = tasks_on_servers(registry, transport, settings, recorder=recorder)
     introduce(registry, {}, tasks=tasks)
     tasks.begin()
     return tasks

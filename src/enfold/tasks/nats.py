@@ -75,7 +75,7 @@ from enfold.tasks.wakeups import Wakeups
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-    from enfold.calls.transports.nats_peer import NATSTransport
+    from enfold.calls.protocol.transport import KeepingTransport
 
 __all__ = ["NATSTasks"]
 
@@ -104,7 +104,7 @@ class NATSTasks:
     """Tasks on the servers of a transport. They need nats-server 2.11 or later, with JetStream."""
 
     def __init__(
-        self, transport: NATSTransport, *, ack_wait: float = ACK_WAIT, replicas: int = 1, name: str = DEFAULT_NAME
+        self, transport: KeepingTransport, *, ack_wait: float = ACK_WAIT, replicas: int = 1, name: str = DEFAULT_NAME
     ) -> None:
         """A worker that is silent for `ack_wait` seconds has lost its tasks; `replicas` is how many servers keep them.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
 
-    from enfold.calls.transports.nats_peer import NATSTransport
+    from enfold.calls.protocol.transport import KeepingTransport
 
 LONGEST: Final = 1_000_000_000.0  # seconds that the server is asked to keep anything: thirty years
 API_TIMEOUT: Final = 2.0  # seconds; a refusal by the server's permissions looks like silence, too
@@ -43,7 +43,7 @@ class Version(msgspec.Struct, frozen=True):
 class Streams:
     """The queue and the bucket, made when first needed, on the connection of the moment."""
 
-    def __init__(self, transport: NATSTransport, names: Names, replicas: int) -> None:
+    def __init__(self, transport: KeepingTransport, names: Names, replicas: int) -> None:
         self._transport = transport
         self.names = names
         self._replicas = replicas
@@ -75,12 +75,13 @@ class Streams:
 
     @property
     def client(self) -> Client:
-        return self._transport.client
+        client: Client = self._transport.client
+        return client
 
     @property
     def most(self) -> int:
         """The bytes that one message may have, with room for headers."""
-        return self._transport.client.max_payload - 4096
+        return self.client.max_payload - 4096
 
     def check_size(self, value: bytes, room: int = 0) -> None:
         """PAYLOAD_TOO_LARGE where one message cannot hold a value, and as much besides as there should be room for."""

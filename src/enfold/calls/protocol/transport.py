@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Capabilities(msgspec.Struct, frozen=True):
     peer_identity: bool = True  # it vouches for who sends
     in_process: bool = False  # what it carries stays in this process: events need not be text
     rewrites_replies: bool = False  # reply addresses are the transport's own, and lead only to the sender
+    keeps_state: bool = False  # its servers keep streams and buckets, for tasks and first results
 
 
 class Subscription(Protocol):
@@ -94,6 +95,18 @@ class Transport(Protocol):
         """Listen; when this returns, nothing sent afterwards is missed."""
 
     async def close(self) -> None: ...
+
+
+class KeepingTransport(Transport, Protocol):
+    """A transport whose servers keep streams and buckets."""
+
+    @property
+    def client(self) -> Any:
+        """The client of the transport's own library, connected: it knows JetStream as nats-py does."""
+
+
+def keeps_state(transport: Transport) -> TypeGuard[KeepingTransport]:
+    return transport.capabilities.keeps_state
 
 
 # --- what can go wrong --------------------------------------------------------------------------------------------

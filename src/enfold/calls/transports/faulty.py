@@ -148,5 +148,5 @@ class FaultyTransport:
 
 
 def _carrying_text(capabilities: Capabilities) -> Capabilities:
-    """What happens to messages must happen to all of them: nothing goes past them as a value."""
-    return msgspec.structs.replace(capabilities, in_process=False)
+    """What happens to messages must happen to all of them: nothing goes past them as a value, or by another client."""
+    return msgspec.structs.replace(capabilities, in_process=False, keeps_state=False)

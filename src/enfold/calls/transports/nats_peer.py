@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,7 +22,6 @@ from enfold.calls.protocol.transport import (
     PayloadTooLargeError,
     Receive,
     Signal,
-    Transport,
     TransportError,
 )
 from enfold.errors import CallError, sentence_of
@@ -78,7 +77,7 @@ class NATSTransport:
         self.name = name or options.get("user") or urlsplit(self._servers[0]).username or f"peer-{new_boot()}"
         if not is_token(self.name):
             raise ValueError(f"{self.name!r} cannot be a name on NATS: use 1 to 64 of A-Z a-z 0-9 _ -")
-        self.capabilities = Capabilities(peer_identity=False)
+        self.capabilities = Capabilities(peer_identity=False, keeps_state=True)
         self.slow = 0  # messages the client dropped because we were too slow
         self._identify = identities.get if isinstance(identities, Mapping) else identities or Identity
         self._by_account = identity_from == "account"
@@ -152,7 +151,7 @@ class NATSTransport:
         client = self._connected()
         self._violations.discard(subject)
         await subscription.open(client)
-        await _flushed(client)
+        await _flush(client)
         if subject in self._violations:
             await subscription.close()
             raise DeniedError(f"The server does not let {self.name} listen to {subject}")
@@ -165,7 +164,7 @@ class NATSTransport:
         if self._rebuilding is not None:
             self._rebuilding.cancel()
         if self._client is not None and not self._client.is_closed:
-            await _closed(self._client)
+            await _close_client(self._client)
 
     # connecting
 
@@ -175,9 +174,11 @@ class NATSTransport:
             self._check_server(client)
             limit = client.max_payload - HEADROOM
             is_guarded = await self._is_guarded(client)
-            self.capabilities = Capabilities(limit, peer_identity=is_guarded, rewrites_replies=self._by_account)
+            self.capabilities = Capabilities(
+                limit, peer_identity=is_guarded, rewrites_replies=self._by_account, keeps_state=True
+            )
         except BaseException:
-            await _closed(client)
+            await _close_client(client)
             raise
         self._client = client
 
@@ -244,10 +245,10 @@ class NATSTransport:
                 **settings,
             )
         except asyncio.CancelledError:
-            await _closed(client)
+            await _close_client(client)
             raise
         except Exception as error:
-            await _closed(client)  # its connection may stand: we were let in so far, and no farther
+            await _close_client(client)  # its connection may stand: we were let in so far, and no farther
             raise CallError("UNAVAILABLE", f"NATS at {self._shown} cannot be reached: {error}") from error
         return client
 
@@ -270,7 +271,7 @@ class NATSTransport:
             return False
         subject = request_subject(f"not-{new_boot()}", "_enfold.probe")
         await client.publish(subject, b"")
-        await _flushed(client)
+        await _flush(client)
         return subject in self._violations
 
     def _connected(self) -> Client:
@@ -302,7 +303,7 @@ class NATSTransport:
                 client = await self._new_client()
                 for subscription in list(self._subscriptions):
                     await subscription.open(client)
-                await _flushed(client)
+                await _flush(client)
             except (CallError, TransportError) as error:
                 _log.debug("%s", error)
                 await asyncio.sleep(REBUILD_PAUSE)
@@ -356,11 +357,6 @@ class NATSTransport:
         return Message(wire.subject, wire.data, reply, headers, peer, identity)
 
 
-def is_nats(transport: Transport) -> TypeGuard[NATSTransport]:
-    """Whether its servers can keep tasks and first results, as JetStream does."""
-    return isinstance(transport, NATSTransport)
-
-
 class NATSSubscription:
     """One subject; it outlives the client it was opened on."""
 
@@ -389,17 +385,17 @@ class NATSSubscription:
             return
         try:
             if drain:
-                await _drained(client, inner)
+                await _drain(client, inner)
             else:
                 await inner.unsubscribe()
         except (Error, OSError, TimeoutError, DisconnectedError) as error:
             _log.debug("%s was not closed: %s", self._subject, error)
 
 
-async def _drained(client: Client, subscription: Any) -> None:
+async def _drain(client: Client, subscription: Any) -> None:
     """End a subscription when everything sent to it is here: its own way of draining may stop one message too early."""
     await client._send_unsubscribe(subscription._id)
-    await _flushed(client)
+    await _flush(client)
     await subscription.drain()
 
 
@@ -419,7 +415,7 @@ def _drop_unsent(client: Client) -> None:
     client._pending_data_size = 0
 
 
-async def _flushed(client: Client) -> None:
+async def _flush(client: Client) -> None:
     """Wait until the server has seen everything we sent, and said what it had to say about it."""
     from nats.errors import Error
 
@@ -454,7 +450,7 @@ def _is_refusal(error: Exception) -> bool:
     return "authorization violation" in text or "authentication" in text
 
 
-async def _closed(client: Client) -> None:
+async def _close_client(client: Client) -> None:
     """Close a client, soon: a server that has gone or takes nothing more is not waited for."""
     try:
         async with asyncio.timeout(CLOSING):

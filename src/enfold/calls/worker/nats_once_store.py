@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from enfold.calls.transports.nats_peer import NATSTransport
+from enfold.calls.protocol.transport import KeepingTransport
 from enfold.calls.transports.nats_permissions import BUCKET
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
@@ -52,7 +52,7 @@ class NATSOnceStore:
 
     def __init__(
         self,
-        transport: NATSTransport,
+        transport: KeepingTransport,
         *,
         keep: float = KEEP,
         per_identity: int = PER_IDENTITY,
@@ -78,7 +78,7 @@ class NATSOnceStore:
             revision = await self._patiently(lambda: self._take(name, entry), patience)
             if revision is not None:
                 self._watched.pop(name, None)
-                return await self._run_first(name, entry, revision, partial(self._counted, key, run), ends_at)
+                return await self._run_first(name, entry, revision, partial(self._run_within_quota, key, run), ends_at)
             outcome = await self._patiently(lambda: self._outcome(name, digest), ends_at)
             if outcome is not None:
                 self._watched.pop(name, None)
@@ -87,7 +87,7 @@ class NATSOnceStore:
             if time.monotonic() >= ends_at:
                 raise not_ended_yet()
 
-    async def _counted(self, key: EntryKey, run: Run) -> ResponseEnvelope[Any]:
+    async def _run_within_quota(self, key: EntryKey, run: Run) -> ResponseEnvelope[Any]:
         """Run it, if its caller has not used too many keys."""
         self._quota.take(key.owner)
         try:
@@ -105,11 +105,11 @@ class NATSOnceStore:
         except BaseException:
             await asyncio.shield(self._give_back(key))
             raise
-        done = self._bounded(msgspec.structs.replace(entry, outcome=outcome))
+        done = self._within_payload(msgspec.structs.replace(entry, outcome=outcome))
         await self._patiently(lambda: self._write(key, done, revision), ends_at)
         return result_of(outcome)
 
-    def _bounded(self, entry: _FirstCall) -> _FirstCall:
+    def _within_payload(self, entry: _FirstCall) -> _FirstCall:
         """The entry as the server takes it: of a result that is too large, repeats hear that it was there."""
         size, limit = len(msgspec.json.encode(entry)), self._transport.client.max_payload
         if size <= limit:
