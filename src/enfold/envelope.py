@@ -443,17 +443,17 @@ def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> 
     fields = dict(value["meta"])
     meta, warned = _read_meta(fields)
     data = _read_data(value["data"], meta, fields, warned)
-    extra = [_found("envelope_extra", key) for key in value if key not in ("data", "meta")]
-    return ResponseEnvelope(data, meta, _bounded([*extra, *warned]))
+    extra = [_warning_at("envelope_extra", key) for key in value if key not in ("data", "meta")]
+    return ResponseEnvelope(data, meta, _bounded_warnings([*extra, *warned]))
 
 
-def _found(code: str, *path: Any) -> ResultWarning:
+def _warning_at(code: str, *path: Any) -> ResultWarning:
     from enfold.json_pointer import escape
 
     return ResultWarning(code, "".join(f"/{escape(str(name)[:_LONGEST_NAME])}" for name in path))
 
 
-def _bounded(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
+def _bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
     if len(warnings) <= _MOST_WARNINGS:
         return tuple(warnings)
     shown = warnings[: _MOST_WARNINGS - 1]
@@ -477,7 +477,9 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        warned.append(_found("envelope_meta", "meta", "dataEncoding"))  # It only says so: the text stays as it came.
+        warned.append(
+            _warning_at("envelope_meta", "meta", "dataEncoding")
+        )  # It only says so: the text stays as it came.
         return data
 
 
@@ -492,12 +494,12 @@ def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning
         try:
             return msgspec.convert(fields[name], expected)
         except msgspec.ValidationError:
-            warned.append(_found("envelope_meta", "meta", name))
+            warned.append(_warning_at("envelope_meta", "meta", name))
             return default
 
     meta = _META_READERS[source](take)
     if not fields.keys() <= _META_FIELDS[source]:
-        warned += [_found("meta_extra", "meta", name) for name in fields if name not in _META_FIELDS[source]]
+        warned += [_warning_at("meta_extra", "meta", name) for name in fields if name not in _META_FIELDS[source]]
     return meta, warned
 
 

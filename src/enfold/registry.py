@@ -183,11 +183,11 @@ class Registry:
             raise self.unknown(operation_id, _EVERYBODY) if self._names_all else not_found(operation_id)
         return prepared
 
-    def told(self, operation_id: str, error: CallError) -> CallError:
+    def error_for_caller(self, operation_id: str, error: CallError) -> CallError:
         """The error that a call has ended with, as callers hear it; where its operation is gone, by the policy of all."""
         prepared = self._look_up(operation_id)
         if prepared is not None:
-            return prepared.told(error)
+            return prepared.error_for_caller(error)
         if not self.policy.expose_errors:
             error.hide_words()
         return error

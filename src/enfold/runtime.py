@@ -209,7 +209,7 @@ class PreparedOperation:
                 await self._lifetime.make_ready()
             if self._enters:
                 if context is not None or self.needs_context:
-                    context = self._entered(context)
+                    context = self._enter_context(context)
             elif context is not None and context.is_late:
                 raise self._timed_out()  # noqa: TRY301  # told below like what a handler raises
             if not self._is_async:
@@ -228,9 +228,9 @@ class PreparedOperation:
                 return self._finish(result)
             envelope = self._finish_plainly(result, selection)
         except CallError as error:
-            raise await self._recorded(self._with_ids(error, context), input, context) from error.__cause__
+            raise await self._record_failure(self._with_ids(error, context), input, context) from error.__cause__
         except BaseException as error:
-            raise await self._recorded(self._failure_of(error, context, has_passed), input, context) from error
+            raise await self._record_failure(self._failure_of(error, context, has_passed), input, context) from error
         if context is None or context.recording is None:
             return envelope
         return await context.recording.keep_success(self.spec, input, envelope, inline=context.inline)
@@ -248,7 +248,7 @@ class PreparedOperation:
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
-            context = self._entered(context)
+            context = self._enter_context(context)
             items = await self._in_time(self._open_stream(arguments, context), context)
             while True:
                 try:
@@ -356,7 +356,7 @@ class PreparedOperation:
         return self._execute_in_place(input, context)
 
     async def _execute_limited(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
-        with self._counted(limits, input, context):
+        with self._count_call(limits, input, context):
             return await self._execute_in_place(input, context)
 
     def _execute_in_place(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
@@ -417,13 +417,13 @@ class PreparedOperation:
     async def _subscribe_limited(
         self, limits: CallLimits, input: Any, context: Context | None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        with self._counted(limits, input, context):
+        with self._count_call(limits, input, context):
             async with aclosing(self._follow(input, context)) as items:
                 async for envelope in items:
                     yield envelope
 
     @contextmanager
-    def _counted(self, limits: CallLimits, input: Any, context: Context | None) -> Iterator[None]:
+    def _count_call(self, limits: CallLimits, input: Any, context: Context | None) -> Iterator[None]:
         """One of the calls that a caller has under way; who may not call is not counted."""
         identity = None if context is None else context.identity
         check_access(self.spec, identity, input)
@@ -463,7 +463,7 @@ class PreparedOperation:
 
     # running the handler
 
-    def _entered(self, context: Context | None) -> Context:
+    def _enter_context(self, context: Context | None) -> Context:
         """The context of this call; one whose time is over before it begins is not run at all."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
         if context.is_late:
@@ -530,9 +530,9 @@ class PreparedOperation:
                 context.call.wait_for, context.call.runs_in_place = drive, True
             result = self._start(arguments, context)
         else:
-            result = await self._run_in_thread(arguments, context or self._entered(None))
+            result = await self._run_in_thread(arguments, context or self._enter_context(None))
         if hasattr(result, "__await__"):  # a handler may give a coroutine although it is no `async def`
-            return await self._in_time(result, context or self._entered(None))
+            return await self._in_time(result, context or self._enter_context(None))
         return result
 
     async def _run_in_thread(self, arguments: Any, context: Context) -> Any:
@@ -588,7 +588,7 @@ class PreparedOperation:
     def _timed_out(self) -> CallError:
         return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
-    def told(self, error: CallError) -> CallError:
+    def error_for_caller(self, error: CallError) -> CallError:
         """The error as callers hear it: by the row it was declared with, and without words that are for nobody."""
         error.row = self.spec.declared_row(error.code) or error.row
         if error.details:
@@ -601,7 +601,7 @@ class PreparedOperation:
 
     def _with_ids(self, error: CallError, context: Context | None) -> CallError:
         """The error with the ids of the operation and of the request; that of a nested call keeps its own, and names it."""
-        self.told(error)
+        self.error_for_caller(error)
         if error.operation_id is None:
             error.operation_id = self.id
         elif error.operation_id not in (self.id, *error.message.split(": ", 1)[:1]):
@@ -620,14 +620,14 @@ class PreparedOperation:
             if context is not None:
                 context.cancel()
             raise error
-        return self._failed(RuntimeError(_STRAY) if is_cancellation(error) else error, context)
+        return self._unexpected_error(RuntimeError(_STRAY) if is_cancellation(error) else error, context)
 
-    async def _recorded(self, error: CallError, input: Any, context: Context | None) -> CallError:
+    async def _record_failure(self, error: CallError, input: Any, context: Context | None) -> CallError:
         if context is not None and context.recording is not None:
             error.provenance = await context.recording.keep_failure(self.spec, input, error, inline=context.inline)
         return error
 
-    def _failed(self, error: BaseException, context: Context | None) -> CallError:
+    def _unexpected_error(self, error: BaseException, context: Context | None) -> CallError:
         """What the caller hears of an unexpected exception; the stack goes to our log, under the same request id."""
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""

@@ -72,7 +72,7 @@ def parse_block(text: str) -> ToolEnvelope:
     version, encoded = found
     if version != BLOCK_VERSION:
         raise UnknownVersionError(f"ToolEnvelope version {version} is not known: this reader knows 1")
-    return _checked(_decode(encoded.strip()))
+    return _check_block(_decode(encoded.strip()))
 
 
 def _split_block(text: str) -> tuple[int, str] | None:
@@ -102,7 +102,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _checked(value: Any) -> ToolEnvelope:
+def _check_block(value: Any) -> ToolEnvelope:
     meta = value.get("meta") if isinstance(value, Mapping) else None
     if not isinstance(meta, Mapping) or "payload" not in value:
         raise FormatError("Not a ToolEnvelope block: it has `payload` and `meta`")

@@ -474,7 +474,7 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     )
     async with imported:
         running = RunningCalls()
-        operations = [_counted(_governed(operation, source), running) for operation in imported]
+        operations = [_with_counted_calls(_with_file_policy(operation, source), running) for operation in imported]
         yield _Opened(operations, lambda: bool(running), imported)
 
 
@@ -489,10 +489,10 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
     chosen = [operation for operation in found if choice.takes(operation.spec)]
     renamed = [_renamed(each, choice.name(each.spec.name, each.spec.id)) for each in chosen]
     placed = [each.replace(spec=each.spec.replace(namespace=_below(source, each))) for each in renamed]
-    operations = [_governed(operation, source) for operation in placed]
+    operations = [_with_file_policy(operation, source) for operation in placed]
     running = RunningCalls()
     if found.lifetime.needs_stop:  # else there is nothing to be closed under a call
-        operations = [_counted(operation, running) for operation in operations]
+        operations = [_with_counted_calls(operation, running) for operation in operations]
     await found.lifetime.start()
     try:
         yield _Opened(operations, lambda: bool(running))
@@ -500,7 +500,7 @@ async def _open_functions(source: SourceEntry, config: Config) -> AsyncIterator[
         await found.lifetime.stop()
 
 
-def _counted(operation: Operation, running: RunningCalls) -> Operation:
+def _with_counted_calls(operation: Operation, running: RunningCalls) -> Operation:
     handler = None if operation.handler is None else running.counted(operation.handler)
     return operation.replace(handler=handler)
 
@@ -518,7 +518,7 @@ def _below(source: SourceEntry, operation: Operation) -> str:
     return ".".join(part for part in (given, operation.spec.namespace) if part)
 
 
-def _governed(operation: Operation, source: SourceEntry) -> Operation:
+def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
     """The operation with the policies and the access rules of the file."""
     spec, entry = operation.spec, source.entry
     if "access" in entry:

@@ -50,9 +50,9 @@ class RunningCalls:
             return self._items(given)
         if hasattr(given, "__next__"):
             return self._blocking_items(given)
-        return self._awaited(given) if hasattr(given, "__await__") else given
+        return self._await_marked(given) if hasattr(given, "__await__") else given
 
-    async def _awaited(self, given: Awaitable[Any]) -> Any:
+    async def _await_marked(self, given: Awaitable[Any]) -> Any:
         with self._marked():
             return await given
 

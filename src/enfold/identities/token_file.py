@@ -27,7 +27,7 @@ _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _log: Final = Log("enfold.identities.tokens")
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One token of a file: whose it is, its hash, what it allows, and until when."""
 
     id: str
@@ -63,7 +63,7 @@ def add_token(
     if not id or not id.isprintable():
         raise ValueError("A token needs the id of its owner, in letters that can be printed")
     token = new_token()
-    entry = Entry(id, hash_token(token), sorted(set(scopes)), resources, _end(seconds, now))
+    entry = TokenEntry(id, hash_token(token), sorted(set(scopes)), resources, _end(seconds, now))
     with _changing(path) as entries:
         entries.append(entry)
     return token
@@ -76,12 +76,12 @@ def _end(seconds: float | None, now: float | None) -> str | None:
     return (start + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def list_tokens(path: Path) -> list[Entry]:
+def list_tokens(path: Path) -> list[TokenEntry]:
     """The tokens of a file, as far as it knows them."""
     return read_entries(path.read_bytes(), str(path))
 
 
-def revoke_tokens(path: Path, which: str) -> list[Entry]:
+def revoke_tokens(path: Path, which: str) -> list[TokenEntry]:
     """Take out the tokens of an id, or the one whose hash begins so; the answer is what was taken out."""
     with _changing(path) as entries:
         gone = [entry for entry in entries if which in (entry.id, entry.token, entry.short)]
@@ -112,10 +112,10 @@ def read_resources(texts: Iterable[str]) -> dict[str, list[str]] | None:
 # --- the file -----------------------------------------------------------------------------------------------------
 
 
-def read_entries(text: bytes, where: str) -> list[Entry]:
+def read_entries(text: bytes, where: str) -> list[TokenEntry]:
     """The entries of a file; ValueError, without anything of a token in it, for another one."""
     try:
-        entries = msgspec.json.decode(text, type=list[Entry])
+        entries = msgspec.json.decode(text, type=list[TokenEntry])
         for entry in entries:
             _check(entry)
     except ValueError as error:
@@ -123,7 +123,7 @@ def read_entries(text: bytes, where: str) -> list[Entry]:
     return entries
 
 
-def _check(entry: Entry) -> None:
+def _check(entry: TokenEntry) -> None:
     if not entry.token.startswith("sha256:"):
         advice = f"give it to {entry.id}, and write {hash_token(entry.token)} here"
         raise ValueError(f"the token of {entry.id} stands in clear: {advice}")
@@ -134,7 +134,7 @@ def _check(entry: Entry) -> None:
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[list[Entry]]:
+def _changing(path: Path) -> Iterator[list[TokenEntry]]:
     """The entries of a file to be changed; the new file takes its place at once, and one change waits for another."""
     with _locked(path):
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []

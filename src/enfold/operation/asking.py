@@ -129,7 +129,7 @@ def roots() -> Question:
 
 def ask(context: Context, questions: Mapping[str, Question]) -> Awaitable[dict[str, Any]]:
     """Ask several questions at once; the answers come under the same keys, as the protocol has them."""
-    return _waited(context, _asked(context, questions, _keys(context, questions)))
+    return _wait_for(context, _ask_peer(context, questions, _keys(context, questions)))
 
 
 def elicit(
@@ -141,7 +141,7 @@ def elicit(
     key: str | None = None,
 ) -> Awaitable[Answer]:
     """Ask the user; `key` names the question, which is its number otherwise. What is asked again is a new question."""
-    return _one(context, key, elicitation(message, schema, url=url), _answer)
+    return _ask_one(context, key, elicitation(message, schema, url=url), _answer)
 
 
 def sample(
@@ -153,12 +153,12 @@ def sample(
     **params: Any,
 ) -> Awaitable[dict[str, Any]]:
     """Ask the client's model; the result is the protocol's: `role`, `content`, `model`, `stopReason`."""
-    return _one(context, key, sampling(prompt, max_tokens=max_tokens, **params), dict)
+    return _ask_one(context, key, sampling(prompt, max_tokens=max_tokens, **params), dict)
 
 
 def list_roots(context: Context, *, key: str | None = None) -> Awaitable[list[dict[str, Any]]]:
     """Ask for the folders the client works in."""
-    return _one(context, key, roots(), lambda result: list(result.get("roots", [])))
+    return _ask_one(context, key, roots(), lambda result: list(result.get("roots", [])))
 
 
 def client_capabilities(context: Context) -> Mapping[str, Any]:
@@ -190,14 +190,16 @@ def close_stream(context: Context) -> None:
         peer.close_stream()
 
 
-def _one(context: Context, key: str | None, question: Question, read: Callable[[dict[str, Any]], T]) -> Awaitable[T]:
+def _ask_one(
+    context: Context, key: str | None, question: Question, read: Callable[[dict[str, Any]], T]
+) -> Awaitable[T]:
     name = key or ""
     keys = _keys(context, (name,))
 
-    async def asked() -> T:
-        return read((await _asked(context, {name: question}, keys))[name])
+    async def ask() -> T:
+        return read((await _ask_peer(context, {name: question}, keys))[name])
 
-    return _waited(context, asked())
+    return _wait_for(context, ask())
 
 
 def _keys(context: Context, names: Iterable[str]) -> dict[str, str]:
@@ -213,7 +215,7 @@ def _key(asked: dict[str, int], name: str) -> str:
     return name if number == 1 else f"{name}.{number}"
 
 
-async def _asked(context: Context, questions: Mapping[str, Question], keys: Mapping[str, str]) -> dict[str, Any]:
+async def _ask_peer(context: Context, questions: Mapping[str, Question], keys: Mapping[str, str]) -> dict[str, Any]:
     peer = peer_of(context)
     for question in questions.values():
         if peer is None or not offers(peer.capabilities, question.capability):
@@ -233,7 +235,7 @@ def offers(capabilities: Any, path: tuple[str, ...]) -> bool:
     return True
 
 
-def _waited(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
+def _wait_for(context: Context, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
     """The awaitable for an `async def`; for a `def` the answer itself, after waiting for it."""
     return cast("Awaitable[T]", context.nested_result(call, needs_loop=True))
 

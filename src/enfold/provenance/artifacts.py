@@ -118,7 +118,7 @@ def file_artifact(
         if size > MAX_FILE_BYTES:
             raise ValueError(f"{locator} is larger than {MAX_FILE_BYTES} bytes")
         if is_json_type(media_type) and size <= MAX_JSON_FILE_BYTES:
-            text = canonical_json(_parsed(file.read(), locator))
+            text = canonical_json(_parse_json(file.read(), locator))
             return _artifact(digest_bytes(text, algorithm), media_type, size, {"role": role}, locator)
         return _artifact(digest_chunks(_chunks(file), algorithm), media_type, size, {"role": role}, locator)
 
@@ -142,7 +142,7 @@ def _open_regular(path: Path) -> Any:
     return file
 
 
-def _parsed(content: bytes, locator: str) -> Any:
+def _parse_json(content: bytes, locator: str) -> Any:
     try:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -220,7 +220,7 @@ def _digested_bytes(artifact: Artifact, content: Any) -> bytes:
     if isinstance(content, bytes) and not is_json_type(artifact.media_type):
         return content
     if isinstance(content, bytes):
-        content = _parsed(content, artifact.artifact_id)
+        content = _parse_json(content, artifact.artifact_id)
     label = _redacted_text(artifact)
     if label:
         content = _redact_again(content, label)

@@ -194,7 +194,7 @@ class RecordStore:
         until = time.monotonic() + BUSY_SECONDS
         writing = asyncio.wrap_future(self._writer.submit(self._put_until, until, record, identity))
         self._waiting += 1
-        writing.add_done_callback(self._written)
+        writing.add_done_callback(self._stop_counting)
         await asyncio.shield(writing)
 
     def _put_until(self, until: float, record: Mapping[str, Any], identity: str) -> None:
@@ -203,7 +203,7 @@ class RecordStore:
             raise StoredRecordError(f"The store of records was busy for {BUSY_SECONDS:g} seconds")
         self.put(record, identity=identity)
 
-    def _written(self, writing: asyncio.Future[None]) -> None:
+    def _stop_counting(self, writing: asyncio.Future[None]) -> None:
         self._waiting -= 1
         if not writing.cancelled():
             writing.exception()  # Looked at here, because a caller who has gone does not.

@@ -235,7 +235,7 @@ class Recording:
         if envelope.provenance is not None:
             self.adopt(envelope.provenance)
         try:
-            wire = await self._recorded(spec, input, success(envelope, spec, self._writer), inline)
+            wire = await self._build_and_store(spec, input, success(envelope, spec, self._writer), inline)
         except Exception as error:  # noqa: BLE001  # a result that is there must not be lost for its record
             _log(f"no record of {spec.id}", error)
             failed = ResultWarning("provenance_failed", "")
@@ -247,14 +247,14 @@ class Recording:
     ) -> dict[str, Any] | None:
         """The record of a run that gave an error; None where it could not be made, or was not asked for."""
         try:
-            wire = await self._recorded(spec, input, failure(error, spec, self._writer), inline)
+            wire = await self._build_and_store(spec, input, failure(error, spec, self._writer), inline)
         except Exception as problem:  # noqa: BLE001  # the caller is to hear of the error, not of its record
             _log(f"no record of {spec.id}", problem)
             return None
         return wire if self._is_asked else None
 
-    async def _recorded(self, spec: OperationSpec, input: Any, ending: Ending, inline: bool) -> dict[str, Any]:
-        record, wire = self._written(spec, input, ending)
+    async def _build_and_store(self, spec: OperationSpec, input: Any, ending: Ending, inline: bool) -> dict[str, Any]:
+        record, wire = self._build_for_answer(spec, input, ending)
         if self._recorder.store is not None:
             await self._store(self._recorder.store, [*self._adopted, wire], inline)
         if self._caller is not None:
@@ -269,7 +269,7 @@ class Recording:
             else:
                 await store.keep(wire, identity=self._identity)
 
-    def _written(self, spec: OperationSpec, input: Any, ending: Ending) -> tuple[Record, dict[str, Any]]:
+    def _build_for_answer(self, spec: OperationSpec, input: Any, ending: Ending) -> tuple[Record, dict[str, Any]]:
         """The record and its wire form, true of the answer it travels in.
 
         How much of a result fits into an answer depends on the record in it, and the record tells what was left of the

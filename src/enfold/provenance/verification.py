@@ -197,12 +197,12 @@ def _field_fault(artifact: Artifact, field: str, value: Any) -> str | None:
     if not is_comparable(artifact):
         return None
     if isinstance(value, str) and not is_json_type(artifact.media_type):
-        value = _decoded(value)
+        value = _decode_base64(value)
     broken = content_fault(artifact, value)
     return f"the {field} of the envelope is not what was recorded ({broken})" if broken else None
 
 
-def _decoded(text: str) -> str | bytes:
+def _decode_base64(text: str) -> str | bytes:
     """The bytes that stand in an envelope as base64."""
     try:
         return b64decode(text, validate=True)

@@ -251,7 +251,7 @@ class Tasks:
         try:
             return result_of(task.outcome)
         except CallError as error:
-            self.registry.told(task.operation, error)
+            self.registry.error_for_caller(task.operation, error)
             raise
 
     def told_by(self, registry: Registry) -> Tasks:

@@ -113,7 +113,7 @@ class PendingRequestMap:
         subject = self._subjects.get(operation_id) or self._subject(operation_id)
         repeatable = idempotent or idempotency_key is not None
         waiting = WaitingCall(request, subject, ends_at, self._settings.silence, now, repeatable)
-        waiting = await self._answered(waiting, context)
+        waiting = await self._wait_with_retries(waiting, context)
         if waiting.result is None:
             raise waiting.error or call_failures.aborted(operation_id)
         return waiting.result
@@ -156,7 +156,7 @@ class PendingRequestMap:
         waiting = WaitingStream(
             request, subject, ends_at, settings.silence, now, window=room, settings=settings, idle=timeout
         )
-        waiting = await self._answered(waiting, context)
+        waiting = await self._wait_with_retries(waiting, context)
         try:
             while True:
                 while waiting.has_items and not waiting.is_aborted:
@@ -173,7 +173,7 @@ class PendingRequestMap:
         if waiting.error is not None and not waiting.is_aborted:
             raise waiting.error
 
-    async def _answered(self, waiting: W, context: Context | None) -> W:
+    async def _wait_with_retries(self, waiting: W, context: Context | None) -> W:
         """A call that is over, or a stream whose first sign of life has come; tried again where that is safe."""
         attempt = 1
         while True:
@@ -184,7 +184,7 @@ class PendingRequestMap:
                 if request.ttl_ms == 0:
                     waiting.fail(call_failures.timed_out(request.operation_id, idempotent=waiting.idempotent))
                 else:
-                    headers = None if self._sign is None else self._signed(request, context)
+                    headers = None if self._sign is None else self._delegation_headers(request, context)
                     if outgoing.inject is not None and (trace := outgoing.inject()):
                         headers = {**(headers or {}), **trace}
                     is_carried = self._in_process and request.provenance is None
@@ -291,7 +291,7 @@ class PendingRequestMap:
         subject = self._subjects[operation_id] = request_subject(self._transport.name, operation_id)
         return subject
 
-    def _signed(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
+    def _delegation_headers(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
         return None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
 
     def _end(self, waiting: WaitingRequest) -> None:

@@ -63,7 +63,7 @@ def signer(key: Ed25519PrivateKey, issuer: str = "", *, peer: str | None = None)
             peer or name,
             issuer,
         )
-        return {HEADER: _written(key, claims)}
+        return {HEADER: _sign_claims(key, claims)}
 
     return sign
 
@@ -118,7 +118,7 @@ class _Used:
         return True
 
 
-def _written(key: Ed25519PrivateKey, claims: DelegationClaims) -> str:
+def _sign_claims(key: Ed25519PrivateKey, claims: DelegationClaims) -> str:
     body = f"{_text(msgspec.json.encode(_PROTECTED))}.{_text(msgspec.json.encode(claims))}"
     return f"{body}.{_text(key.sign(body.encode()))}"
 

@@ -235,11 +235,11 @@ class WebSocketTransport:
 
     async def _open(self, subscription: WebSocketSubscription) -> None:
         subject = subscription.subject
-        reason = await self._asked(Frame(Op.SUBSCRIBE, subscription.number, subject, None, subscription.queue))
+        reason = await self._ask_hub(Frame(Op.SUBSCRIBE, subscription.number, subject, None, subscription.queue))
         if reason is not None:
             raise DeniedError(f"The hub does not let {self.name} listen to {subject}: {reason}")
 
-    async def _asked(self, frame: Frame) -> str | None:
+    async def _ask_hub(self, frame: Frame) -> str | None:
         """Ask the hub, and give its answer: None, or why not."""
         ack: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._acks[frame.id] = ack
@@ -270,7 +270,7 @@ class WebSocketSubscription:
         if self.number in transport._subscriptions and transport._connection is not None:
             with suppress(DisconnectedError):
                 if drain:
-                    await transport._asked(Frame(Op.UNSUBSCRIBE, self.number))
+                    await transport._ask_hub(Frame(Op.UNSUBSCRIBE, self.number))
                 else:
                     transport._write(Frame(Op.UNSUBSCRIBE, self.number))
         transport._subscriptions.pop(self.number, None)

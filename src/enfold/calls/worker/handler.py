@@ -143,7 +143,7 @@ class CallHandler:
             await self.withdraw(operation_id, drain=drain)
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if drain and (tasks or self._queue):
-            await self._drained()
+            await self._wait_for_running()
         for call in list(self._calls.values()):
             call.give_up()
         for timer in (self._clock, self._pulse):
@@ -159,7 +159,7 @@ class CallHandler:
             await asyncio.wait(unfinished, timeout=1.0)
         await self._answers.close()
 
-    async def _drained(self) -> None:
+    async def _wait_for_running(self) -> None:
         ends_at = monotonic() + DRAIN
         while self._running and monotonic() < ends_at:
             tasks = [call.task for call in self._calls.values() if call.task is not None and not call.task.done()]

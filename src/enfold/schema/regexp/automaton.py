@@ -51,7 +51,7 @@ def build(node: Node) -> Automaton | None:
 
 def search(automaton: Automaton, text: str, steps: int, *, is_anchored: bool = False) -> tuple[bool | None, int]:
     """Whether the pattern matches somewhere in the text, None when the steps did not suffice to tell; and those left."""
-    run = _Search(text, steps)
+    run = _StateSearch(text, steps)
     try:
         return run.finds(automaton, 0, restarts=not is_anchored), run.left
     except (_OutOfStepsError, RecursionError):
@@ -159,7 +159,7 @@ _MATCHED: Final = _Moment(frozenset(), None)
 _FAILED: Final = _Moment(frozenset(), None)
 
 
-class _Search:
+class _StateSearch:
     """One search: the text, the steps that are left, and everything found out on the way."""
 
     def __init__(self, text: str, steps: int) -> None:

@@ -12,18 +12,18 @@ from enfold.schema.types.shapes import Definitions, RecordShape, Shape
 
 def endless_decimal(shape: Shape, data: Any, definitions: Definitions) -> Path | None:
     """The way to the first decimal in the data that is no finite number."""
-    return next(_Search(definitions).within(shape, data, []), None)
+    return next(_DecimalSearch(definitions).within(shape, data, []), None)
 
 
 def endless_decimal_of_fields(record: RecordShape, data: Any, definitions: Definitions) -> Path | None:
     """`endless_decimal` for the fields of a record."""
-    return next(_Search(definitions).within_record(record, data, []), None)
+    return next(_DecimalSearch(definitions).within_record(record, data, []), None)
 
 
 _ENDLESS: Final = ("nan", "snan", "inf")
 
 
-class _Search:
+class _DecimalSearch:
     """One walk over the data; what several members of a union define by one name is looked at once."""
 
     def __init__(self, definitions: Definitions) -> None:

@@ -228,7 +228,7 @@ class Post(msgspec.Struct, eq=False):
         listening[stream] = self._shared.server.unsubscribed(exchange)
         try:
             with self._shared.while_admitted(
-                self._scope, self._headers, self._identity, lambda: stream.send(_refused(exchange), is_last=True)
+                self._scope, self._headers, self._identity, lambda: stream.send(_token_refusal(exchange), is_last=True)
             ):
                 await self._reply.carry(stream)
         finally:
@@ -301,7 +301,7 @@ def _session_closed() -> ProtocolError:
     return protocol_error(CallError("ABORTED", message, {"reason": "session"}), new_request_id())
 
 
-def _refused(exchange: ClientExchange) -> dict[str, Any]:
+def _token_refusal(exchange: ClientExchange) -> dict[str, Any]:
     """The end of a stream whose token is good no more."""
     return error_message(exchange.id, protocol_error(refused_token(), new_request_id()))
 

@@ -44,15 +44,15 @@ async def complete(service: Service, exchange: ClientExchange) -> Result:
     reference, argument = exchange.params.get("ref"), exchange.params.get("argument")
     if not isinstance(reference, dict) or not isinstance(argument, dict):
         raise ProtocolError(INVALID_PARAMS, "completion/complete needs a ref and an argument")
-    spec = _referred(service, exchange, reference)
+    spec = _referenced_spec(service, exchange, reference)
     name, value = str(argument.get("name", "")), str(argument.get("value", ""))
     service.check_access(exchange, spec, {**_others(exchange), name: value})
-    values = await _proposed(service, exchange, spec, name, value)
+    values = await _proposed_values(service, exchange, spec, name, value)
     shown = values[:MAX_COMPLETIONS]
     return {"completion": {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}}
 
 
-def _referred(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
+def _referenced_spec(service: Service, exchange: ClientExchange, reference: dict[str, Any]) -> OperationSpec:
     if reference.get("type") == "ref/prompt":
         return _prompt(service, exchange, reference.get("name")).spec
     offer = service.offer(exchange, reference.get("uri"))
@@ -61,17 +61,17 @@ def _referred(service: Service, exchange: ClientExchange, reference: dict[str, A
     return offer.spec
 
 
-async def _proposed(
+async def _proposed_values(
     service: Service, exchange: ClientExchange, spec: OperationSpec, name: str, value: str
 ) -> list[str]:
     found = service.catalog.completion(spec, name)
     if found is None:
-        return _enumerated(spec, name, value)
+        return _enum_values(spec, name, value)
     envelope = await service.run(exchange, found, _completion_input(exchange, found, name, value))
     return [str(each) for each in envelope.data] if isinstance(envelope.data, list) else []
 
 
-def _enumerated(spec: OperationSpec, argument: str, value: str) -> list[str]:
+def _enum_values(spec: OperationSpec, argument: str, value: str) -> list[str]:
     """The values of an argument that has only a few, as far as they begin like what is typed."""
     part = spec.input_schema.get("properties", {}).get(argument)
     values = part.get("enum", []) if isinstance(part, dict) else []

@@ -57,7 +57,7 @@ class MCPServer(Service):
         if method is None:
             return error_message(exchange.id, _not_found(exchange))
         try:
-            return self._completed(exchange, method(self, exchange))
+            return self._response(exchange, method(self, exchange))
         except ProtocolError as error:
             return error_message(exchange.id, error)
 
@@ -79,7 +79,7 @@ class MCPServer(Service):
                 "inputResponses" in exchange.params or "requestState" in exchange.params
             ):
                 self._rounds.recall(exchange)
-            return self._completed(exchange, await method(self, exchange))
+            return self._response(exchange, await method(self, exchange))
         except (InputRequired, MissingCapability) as asking:
             exchange.code = asking.code
             return self.ask(exchange, asking)
@@ -89,7 +89,7 @@ class MCPServer(Service):
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             exchange.code = "UNKNOWN_ERROR"
-            return _failed(exchange.id, exchange.method, error)
+            return _internal_error(exchange.id, exchange.method, error)
         except BaseException:
             exchange.code = "ABORTED"
             raise
@@ -104,7 +104,7 @@ class MCPServer(Service):
         result = self._rounds.questions(exchange, asking)
         return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
-    def _completed(self, exchange: ClientExchange, result: Result) -> dict[str, Any]:
+    def _response(self, exchange: ClientExchange, result: Result) -> dict[str, Any]:
         """The response around a result, with what a stateless client gets besides."""
         if exchange.caller.revision.is_stateless:
             meta = result.get("_meta")
@@ -122,7 +122,7 @@ class MCPServer(Service):
         offered = self.capabilities()
         kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
         news = await self._news(exchange, asked["taskIds"]) if "taskIds" in asked else None
-        followed = await self._followed(exchange, asked.get("resourceSubscriptions"))
+        followed = await self._follow_readable(exchange, asked.get("resourceSubscriptions"))
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
@@ -146,7 +146,7 @@ class MCPServer(Service):
         except MissingCapability as missing:
             raise _lacking(exchange, missing) from None
 
-    async def _followed(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
+    async def _follow_readable(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
         """Of the resources a client asks to follow those that it may read, and how each is let go."""
         followed: dict[str, Release] = {}
         identity = exchange.identity
@@ -225,7 +225,7 @@ def _lacking(exchange: ClientExchange, missing: MissingCapability) -> ProtocolEr
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 
 
-def _failed(request_id: RequestId, method: str, error: Exception) -> dict[str, Any]:
+def _internal_error(request_id: RequestId, method: str, error: Exception) -> dict[str, Any]:
     Log("enfold.mcp").error("%s failed", method, error=error)
     return error_message(request_id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
 

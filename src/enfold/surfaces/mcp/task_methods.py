@@ -51,7 +51,7 @@ async def start_task(
     service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, context: Context
 ) -> Result:
     """The result that hands a client its task, which is stored by then."""
-    handle = await _offered(service, exchange).order(
+    handle = await _tasks_of(service, exchange).order(
         tool.id, arguments, context, answers=exchange.answers, capabilities=exchange.caller.capabilities
     )
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
@@ -63,13 +63,13 @@ async def start_task(
 
 
 async def _get(service: Service, exchange: ClientExchange) -> Result:
-    handle = await _found(service, exchange)
+    handle = await _task_handle(service, exchange)
     return _detailed(service, exchange, handle.last or await handle.state())
 
 
 async def _update(service: Service, exchange: ClientExchange) -> Result:
     given = exchange.params.get("inputResponses")
-    handle = await _found(service, exchange)
+    handle = await _task_handle(service, exchange)
     if not isinstance(given, dict):
         raise ProtocolError(INVALID_PARAMS, "tasks/update needs inputResponses, an object")
     await handle.answer({key: answer for key, answer in given.items() if isinstance(answer, dict)})
@@ -77,7 +77,7 @@ async def _update(service: Service, exchange: ClientExchange) -> Result:
 
 
 async def _cancel(service: Service, exchange: ClientExchange) -> Result:
-    await (await _found(service, exchange)).cancel()
+    await (await _task_handle(service, exchange)).cancel()
     return {}
 
 
@@ -85,7 +85,7 @@ def _for_clients_with_tasks(method: Method) -> Method:
     """The method with its refusals as errors of the protocol: of those who do not know tasks before anything else."""
 
     async def answer(service: Service, exchange: ClientExchange) -> Result:
-        _offered(service, exchange)
+        _tasks_of(service, exchange)
         check_declared(exchange)
         try:
             return await method(service, exchange)
@@ -102,21 +102,21 @@ METHODS: Final[dict[str, Method]] = {
 }
 
 
-def _offered(service: Service, exchange: ClientExchange) -> Tasks:
+def _tasks_of(service: Service, exchange: ClientExchange) -> Tasks:
     tasks: Tasks | None = service.settings.tasks
     if tasks is None:
         raise ProtocolError(METHOD_NOT_FOUND, f"This server has no tasks: {exchange.method}")
     return tasks
 
 
-async def _found(service: Service, exchange: ClientExchange) -> TaskHandle:
+async def _task_handle(service: Service, exchange: ClientExchange) -> TaskHandle:
     return await _handle(service, exchange, exchange.params.get("taskId"))
 
 
 async def _handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
     if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
         raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
-    return await _offered(service, exchange).get(task_id, identity=exchange.identity)
+    return await _tasks_of(service, exchange).get(task_id, identity=exchange.identity)
 
 
 def _refusal(error: CallError) -> ProtocolError:
@@ -220,7 +220,7 @@ class TaskNews:
 
 async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskNews:
     """Of the tasks that a client asks to follow those that are its own; another's are passed over like wrong ids."""
-    _offered(service, exchange)
+    _tasks_of(service, exchange)
     check_declared(exchange)
     ids = dict.fromkeys(each for each in asked if isinstance(each, str)) if isinstance(asked, list) else {}
     if len(ids) > service.settings.bounds.subscriptions:
