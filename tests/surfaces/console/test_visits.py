@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.surfaces.console.app import many
 from tests.surfaces.console.visiting import Visit, go, in_full, served
 
-from enfold import Context, Identity, OperationRegistry
+from enfold import Context, Identity, OperationRegistry, TextContent
 from enfold.identities.tokens import Tokens
 from enfold.introspection import keep_calls
 from enfold.mcp import elicit
@@ -340,9 +340,10 @@ def test_runs_say_what_they_need_and_are_found_by_part_of_a_name_and_page_by_pag
         page.get_by_label("Only runs of a time").select_option(label="In the last hour")
         expect(page).to_have_url(re.compile(r"#/runs\?operation=ba&since=3600000$"))
         go(page, address, f"runs/{run}")
-        boxes = page.locator(".graph .box rect")
+        boxes = page.locator(".graph .box")
         expect(boxes).to_have_count(31)
-        assert len({each.get_attribute("x") for each in boxes.all()[1:]}) == 1  # siblings stand under each other
+        places = [each.bounding_box() for each in boxes.all()[1:]]
+        assert len({place["x"] for place in places if place is not None}) == 1  # siblings stand under each other
         opened.close(address)
 
 
@@ -357,6 +358,11 @@ def test_results_with_lists_of_records_are_tables_and_lines_are_lines(browser: B
     def poem() -> str:
         return "one\ntwo"
 
+    @ops.query(title="Say")
+    def say() -> list[TextContent]:
+        """Say something, as tools of MCP servers do."""
+        return [TextContent("first <b>words</b>"), TextContent("second")]
+
     with served(to_http(ops)) as address:
         opened = Visit(browser)
         page = opened.page
@@ -370,6 +376,13 @@ def test_results_with_lists_of_records_are_tables_and_lines_are_lines(browser: B
         page.keyboard.press("Control+Enter")
         expect(page.locator(".answer .string")).to_have_text('"one\ntwo"')
         assert "\n" in page.locator(".answer .string").inner_text()
+        go(page, address, "operations")
+        expect(page.locator(".words").last).to_have_text("Say · Say something, as tools of MCP servers do.")
+        go(page, address, "operations/shop.say")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".answer pre")).to_have_text(["first <b>words</b>", "second"])
+        page.get_by_role("button", name="Show as a tree").click()
+        expect(page.locator(".answer .tree")).to_contain_text('type: "text"')
         opened.close(address)
 
 

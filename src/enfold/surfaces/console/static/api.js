@@ -114,7 +114,7 @@ export async function stream(id, input, { signal, item, gate, from, opened }) {
   for await (const block of blocks(reader)) {
     const fields = {};
     for (const line of block.split("\n")) {
-      const [, name, text] = /^(data|event|id): ?(.*?)\r?$/.exec(line) || [];
+      const [, name, text] = /^(data|event|id): ?(.*)/.exec(line) || [];
       if (name) fields[name] = name === "data" && "data" in fields ? `${fields.data}\n${text}` : text;
     }
     if (fields.id) lastId = fields.id;
@@ -134,16 +134,14 @@ export async function stream(id, input, { signal, item, gate, from, opened }) {
 
 // The events of a stream as they come; only what has come since the last look is searched for the end of one.
 async function* blocks(reader) {
-  const END = /\r?\n\r?\n/g;
   for (let rest = "", looked = 0; ;) {
     const { value, done } = await reader.read().catch((error) => {
       throw error.name === "AbortError" ? error : new CallFailure("UNAVAILABLE", "The connection to the server was lost");
     });
     if (done) return;
     rest += value;
-    END.lastIndex = Math.max(0, looked - 3);
     let begin = 0;
-    for (let end; (end = END.exec(rest)); begin = END.lastIndex) yield rest.slice(begin, end.index);
+    for (let end; (end = rest.indexOf("\n\n", Math.max(begin, looked - 1))) >= 0; begin = end + 2) yield rest.slice(begin, end);
     rest = rest.slice(begin);
     looked = rest.length;
   }

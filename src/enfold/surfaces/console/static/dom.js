@@ -5,12 +5,6 @@ export function h(tag, ...children) {
   const [name, ...kinds] = tag.split(".");
   const element = document.createElement(name);
   if (kinds.length) element.className = kinds.join(" ");
-  return filled(element, children);
-}
-
-export const svg = (tag, ...children) => filled(document.createElementNS("http://www.w3.org/2000/svg", tag), children);
-
-function filled(element, children) {
   const props = Object.getPrototypeOf(children[0] ?? "") === Object.prototype ? children.shift() : {};
   for (const [name, value] of Object.entries(props)) {
     if (value == null || value === false) continue;

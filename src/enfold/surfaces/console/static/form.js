@@ -4,7 +4,7 @@ import { button, fresh, h, shortened, show } from "./dom.js";
 import { Exact, number as numberOf, parse, write } from "./json.js";
 
 const CONTROLS = "input, select, textarea";
-const DEEPEST = 12, MOST = 500; // levels, and fields below the second one: what goes on is JSON text
+const DEEPEST = 12, MOST = 200; // levels, and fields below the second one: what goes on is JSON text
 
 // `resolve` finds what a $ref names. A form has `element`, `value()`, `set(value)`, `tell(faults)`, and `check()`, which
 // throws what its fields have to say against what stands in them.

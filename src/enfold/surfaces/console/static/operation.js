@@ -168,7 +168,7 @@ function words({ argument, reason, expected }) {
   return `${argument} must be ${expected}.`;
 }
 
-// --- the same call for other clients ------------------------------------------------------------------------------
+// --- the same call for other clients
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 const plainWord = (text) => (/^[\w.:/-]+$/.test(text) ? text : quoted(text));

@@ -68,7 +68,7 @@ function options(select, all, names, chosen) {
 
 function row(each) {
   const link = to("operations", each.id, h("span.id", each.id));
-  link.append(h("span", { class: `kind ${each.type}` }, each.type), h("span.words", firstLine(each.title || each.description)));
+  link.append(h("span", { class: `kind ${each.type}` }, each.type), h("span.words", firstLine([...new Set([each.title, each.description])].filter(Boolean).join(" · "))));
   return h("li", link);
 }
 

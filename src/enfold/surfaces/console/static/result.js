@@ -70,12 +70,12 @@ function raw(text) {
   return copied(shown, () => text);
 }
 
-// --- data ---------------------------------------------------------------------------------------------------------
+// --- data
 
-// Lists of records are tables: all of the data, or, as most services answer, a part of it.
+// Lists of records are tables: all of the data, or, as most services answer, a part of it. Texts of an MCP server are texts.
 export function dataView(data, meta = {}) {
-  const images = imagesIn(data, meta);
-  const tables = isTable(data) ? [["", data]] : isRecord(data) ? Object.entries(data).filter(([, each]) => isTable(each)) : [];
+  const images = imagesIn(data, meta), isText = Array.isArray(data) && data.length > 0 && data.every(isBlock);
+  const tables = isText || isTable(data) ? [["", data]] : isRecord(data) ? Object.entries(data).filter(([, each]) => isTable(each)) : [];
   if (!tables.length) {
     const root = tree(data);
     return { element: [images, root.element], root };
@@ -83,8 +83,8 @@ export function dataView(data, meta = {}) {
   const rest = isRecord(data) && Object.entries(data).filter(([, each]) => !isTable(each));
   const place = h("div");
   const toTables = () => show(place, button("Show as a tree", toTree, "quiet"), rest.length > 0 && tree(Object.fromEntries(rest)).element,
-    tables.map(([name, rows]) => [name && h("h3", name), table(rows)]));
-  const toTree = () => { const made = tree(data); show(place, button("Show as a table", toTables, "quiet"), made.element); return made; };
+    tables.map(([name, rows]) => [name && h("h3", name), isText ? rows.map(({ text }) => text && copied(text)) : table(rows)]));
+  const toTree = () => { const made = tree(data); show(place, button(`Show as ${isText ? "text" : "a table"}`, toTables, "quiet"), made.element); return made; };
   toTables();
   return { element: [images, place], root: { reveal: (path) => toTree().reveal(path) } };
 }
@@ -106,6 +106,7 @@ function imagesIn(data, meta) {
 
 const isLeaf = (value) => value === null || typeof value !== "object" || value instanceof Exact;
 const isRecord = (value) => !isLeaf(value) && !Array.isArray(value);
+const isBlock = (value) => isRecord(value) && ((value.type === "text" && typeof value.text === "string") || value.type === "image");
 const isNumber = (value) => typeof value === "number" || value instanceof Exact;
 
 const columnsOf = (rows) => [...new Set(rows.slice(0, 50).flatMap(Object.keys))];

@@ -1,10 +1,10 @@
 // Provenance: the runs that were recorded; and one of them as a graph with its parents, each with its verdict.
 
 import { value } from "./api.js";
-import { address, button, chip, count, empty, failed, filters, h, heading, note, searchbox, shortened, show, status, svg, table, to, when } from "./dom.js";
+import { address, button, chip, count, empty, failed, filters, h, heading, note, searchbox, show, status, table, to, when } from "./dom.js";
 import { tree } from "./result.js";
 
-const WIDE = 210, HIGH = 64, GAP = 24, MOST = 300, PAGE = 200;
+const MOST = 300, PAGE = 200;
 const TIMES = [["", "At any time"], ["3600000", "In the last hour"], ["86400000", "In the last day"], ["604800000", "In the last week"]];
 const COLUMNS = [["Time"], ["Operation"], ["Run"], ["Caller"], ["Result"], ["Record"], ["Parents", true]];
 
@@ -61,38 +61,27 @@ async function oneRun(place, runId) {
   return {};
 }
 
-// Each run hangs below its parent, and siblings stand under each other; a run that the store lacks is drawn as missing.
+// Each run hangs below its parents; a run that the store lacks is drawn as missing, and one that was drawn is not followed again.
 function graph(lineage, current) {
-  const nodes = lineage.nodes.slice(0, MOST); // the nearest come first
-  const known = new Map(nodes.map((each) => [each.run.run_id, each]));
+  const known = new Map(lineage.nodes.slice(0, MOST).map((each) => [each.run.run_id, each])); // the nearest come first
   const undrawn = new Set(lineage.nodes.slice(MOST).map((each) => each.run.run_id));
   const parents = (id) => (known.get(id)?.run.parents || []).filter((each) => !undrawn.has(each));
-  const ids = [...new Set([...known.keys(), ...[...known.keys()].flatMap(parents)])];
-  const spot = new Map();
-  const hang = (id, depth) => {
-    if (spot.has(id)) return;
-    spot.set(id, [depth * 2 * GAP, spot.size * (HIGH + GAP / 2)]);
-    ids.filter((each) => parents(each).includes(id)).forEach((each) => hang(each, depth + 1));
+  const ids = [...new Set([...known.keys(), ...[...known.keys()].flatMap(parents)])], drawn = new Set();
+  const hang = (id) => {
+    const below = drawn.has(id) ? [] : ids.filter((each) => parents(each).includes(id));
+    drawn.add(id);
+    return h("li", box(id), below.length > 0 && h("ul", below.map(hang)));
   };
-  ids.filter((id) => !parents(id).length).forEach((id) => hang(id, 0));
-  ids.forEach((id) => hang(id, 0)); // where runs are parents of each other
-  const width = Math.max(...[...spot.values()].map(([x]) => x)) + WIDE + 2, height = spot.size * (HIGH + GAP / 2);
-  const way = ([x1, y1], [x2, y2]) => `M${x1 + GAP},${y1 + HIGH} V${y2 + HIGH / 2} H${x2}`;
-  const edges = ids.flatMap((id) => parents(id).map((each) => svg("path", { class: "edge", d: way(spot.get(each), spot.get(id)) })));
-  const boxes = ids.map((id) => {
-    const node = known.get(id), [x, y] = spot.get(id);
-    const [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
-    const name = node?.run.operation || "missing";
-    const box = svg("g", { class: `box ${kind} ${id === current ? "current" : ""}` },
-      svg("rect", { x, y, width: WIDE, height: HIGH, rx: 10 }),
-      svg("text", { x: x + 12, y: y + 22 }, shortened(name, 25)),
-      svg("text", { x: x + 12, y: y + 38, class: "small" }, id.slice(0, 13)),
-      svg("text", { x: x + 12, y: y + 54, class: "small verdict" }, words));
-    return node ? svg("a", { href: `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current ? "true" : null }, box) : box;
+  const box = (id) => {
+    const node = known.get(id), [words, kind] = node ? verdict(node.run, node.verified) : ["not in the store", "gone"];
+    return h(node ? "a" : "div", { class: `box ${kind}`, href: node && `#/runs/${encodeURIComponent(id)}`, "aria-current": id === current && "true" }, h("strong.id", node?.run.operation || "missing"), note(id.slice(0, 13)), h("p.small", words));
+  };
+  const roots = ids.filter((id) => !parents(id).length).map(hang);
+  const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": `Lineage of ${count(ids.length, "run")}` },
+    h("ul.graph", roots, ids.filter((id) => !drawn.has(id)).map((id) => !drawn.has(id) && hang(id)))); // where runs are parents of each other
+  requestAnimationFrame(() => { // of a large graph the run that was opened is in view
+    const [one, own] = [region.querySelector("[aria-current]") || region, region].map((each) => each.getBoundingClientRect());
+    region.scrollTo(one.x - own.x - own.width / 3, one.y - own.y - own.height / 3);
   });
-  const drawing = svg("svg", { class: "graph", width, height, viewBox: `-1 -1 ${width} ${height}`, role: "group", "aria-label": `Lineage of ${count(ids.length, "run")}` }, edges, boxes);
-  const region = h("div.scroll.graphs", { tabindex: "0", role: "region", "aria-label": "Lineage" }, drawing);
-  const [x, y] = spot.get(current) || [0, 0]; // of a large graph the run that was opened is in view
-  requestAnimationFrame(() => region.scrollTo(x + WIDE / 2 - region.clientWidth / 2, y + HIGH / 2 - region.clientHeight / 2));
-  return [lineage.nodes.length > MOST && note(`Of ${count(lineage.nodes.length, "run")} the nearest ${MOST} are drawn.`), region];
+  return [undrawn.size > 0 && note(`Of ${count(lineage.nodes.length, "run")} the nearest ${MOST} are drawn.`), region];
 }
