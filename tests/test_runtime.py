@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from pydantic import BaseModel, model_serializer
 
 from enfold import CallError, Context, Identity, OperationRegistry, TextContent, build_env, mcp_envelope
 from enfold.operation import Progress
@@ -366,6 +367,26 @@ async def test_errors_can_be_hidden_but_a_handlers_own_call_error_passes() -> No
     with pytest.raises(CallError, match="None left") as caught:
         await ops.execute("t.sold_out", {})
     assert (caught.value.code, caught.value.details) == ("SOLD_OUT", {"item": 3})
+
+
+class Unwritable(BaseModel):
+    @model_serializer
+    def write(self) -> dict[str, Any]:
+        raise ValueError("password=hunter2")
+
+
+@pytest.mark.parametrize("expose_errors", [True, False])
+async def test_what_a_class_says_that_cannot_be_written_is_hidden_like_any_error(expose_errors: bool) -> None:
+    ops = registry(expose_errors=expose_errors)
+
+    @ops.query
+    async def broken() -> dict[str, Any]:
+        return {"a": Unwritable()}
+
+    with pytest.raises(CallError, match=r"^failed to marshal response: /a$") as caught:
+        await ops.execute("t.broken", {})
+    assert caught.value.details["path"] == "/a"
+    assert ("hunter2" in str(caught.value.details)) is expose_errors
 
 
 # streams

@@ -24,6 +24,8 @@ ERROR_KEY: Final = "enfold/error"  # in the `_meta` of an MCP result: code, deta
 MAX_MESSAGE: Final = 500
 MAX_OUTPUT: Final = 2000  # of what a program said on its standard error
 PROGRAM_OUTPUT: Final = "stderr"  # among the details: what a program said that failed
+# The details of an unexpected exception that are words: what a program wrote, and why a result cannot be written.
+_WORDS: Final = frozenset({PROGRAM_OUTPUT, "reason"})
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -122,7 +124,7 @@ class CallError(Exception):
         """Say no more of an unexpected exception than that there was one; what a handler says itself stays."""
         if self.hidden is not None:
             self.message = self.hidden
-            self.details.pop(PROGRAM_OUTPUT, None)
+            self.details = {name: fact for name, fact in self.details.items() if name not in _WORDS}
 
     def own_kind(self) -> tuple[str | None, bool | None]:
         """Its category, and whether its caller can recover, each None where it is that of the code."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 LONGEST: Final = 4000  # characters of one fact
 
 _silent: set[str] = set()
+_preparing: list[Callable[[], None]] = []
 
 
 class Log:
@@ -47,6 +49,8 @@ class Log:
             return
         import logging  # with the first line that is written
 
+        if _preparing and not logging.getLogger().handlers:
+            _preparing.pop()()
         shown = [bounded_line(fact) for fact in facts]
         extra = None if request_id is None else {"request_id": request_id}
         getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3, extra=extra)
@@ -73,6 +77,11 @@ def printable(text: str) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """So many things, in the word for one or for many."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def before_the_first_line(set_up: Callable[[], None]) -> None:
+    """What sets `logging` up where the program itself has not, for commands that most often write nothing."""
+    _preparing[:] = [set_up]
 
 
 def silence(*names: str) -> None:

@@ -194,3 +194,52 @@ def test_on_a_terminal_every_call_is_a_line_as_it_ends(tmp_path: Path, words: li
 
 
 CALLS = [["http", "shop.add", "OK"], ["http", "shop.fail", "EXECUTION_ERROR"]]
+
+
+AT_LENGTH = f"""
+@ops.query
+async def fail_at_length() -> int:
+    raise ValueError("x" * 1_000_000 + {FORGED!r})
+"""
+
+
+@pytest.mark.parametrize("operation", ["fail", "fail_at_length"])
+@pytest.mark.parametrize("command", ["mcp", "cgi"])
+def test_programs_that_others_start_write_entries_as_a_server_does(
+    tmp_path: Path, command: str, operation: str
+) -> None:
+    (tmp_path / "app.py").write_text(APP + AT_LENGTH)
+    params = {"name": f"shop.{operation}", "arguments": {}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    done = subprocess.run(
+        [sys.executable, "-m", "enfold", command, "app.py"],
+        input="{}" if command == "cgi" else f"{json.dumps(message)}\n",
+        env={**os.environ, "PATH_INFO": f"/{operation}", "CONTENT_TYPE": "application/json"},
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    first, *below = done.stderr.rstrip("\n").split("\n")
+    assert ENTRY.match(first)
+    assert f"shop.{operation} failed" in first
+    assert all(line.startswith("  | ") for line in below)
+    assert len(done.stderr) < 25_000
+    assert not set(done.stderr) & set(HIDDEN)
+
+
+def test_a_program_with_a_log_of_its_own_keeps_it(tmp_path: Path) -> None:
+    own = "import logging\nlogging.basicConfig(format='own %(message)s', level='ERROR')\n"
+    (tmp_path / "app.py").write_text(own + APP)
+    done = subprocess.run(
+        [sys.executable, "-m", "enfold", "cgi", "app.py"],
+        input="{}",
+        env={**os.environ, "PATH_INFO": "/fail", "CONTENT_TYPE": "application/json"},
+        capture_output=True,
+        cwd=tmp_path,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr.startswith("own shop.fail failed")

@@ -79,8 +79,18 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
         return 0
     if words[0] not in COMMANDS:
         raise _unknown(words[0])
-    exit_code: int = _loaded(words[0], owns_process=owns_process).run(words[1:], registry)
+    command = _loaded(words[0], owns_process=owns_process)
+    from enfold.log import before_the_first_line  # which every command has loaded
+
+    before_the_first_line(_set_up_log)
+    exit_code: int = command.run(words[1:], registry)
     return exit_code
+
+
+def _set_up_log() -> None:
+    from enfold.commands.log_setup import set_up_log  # few commands write to the log
+
+    set_up_log("warning")
 
 
 def _loaded(command: str, *, owns_process: bool) -> ModuleType:

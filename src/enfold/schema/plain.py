@@ -369,4 +369,8 @@ def _below(path: str, key: Any) -> str:
 
 
 def _unfit(path: str, reason: str) -> CallError:
-    return CallError("EXECUTION_ERROR", f"failed to marshal response: {path or '/'}", {"path": path, "reason": reason})
+    """The reason may be the words of a user's class, which are shown where those of exceptions are."""
+    sentence = f"failed to marshal response: {path or '/'}"
+    error = CallError("EXECUTION_ERROR", sentence, {"path": path, "reason": reason})
+    error.hidden = sentence
+    return error
