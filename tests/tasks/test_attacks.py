@@ -64,6 +64,14 @@ async def sign_year(year: int) -> int:
 
 
 @ops.mutation(durable=True)
+async def insist(context: Context) -> str:
+    while True:
+        name = str((await context.ask("Your name?", FORM)).content["name"])
+        if len(name) < 100:
+            return name
+
+
+@ops.mutation(durable=True)
 async def large(size: int) -> str:
     return "x" * size
 
@@ -291,6 +299,19 @@ async def test_answers_that_are_too_large_are_refused(store: TaskStore) -> None:
         assert (error.code, error.details["reason"]) == ("PAYLOAD_TOO_LARGE", "inputResponses")
         await handle.answer({key: YES})
         assert (await handle.result()).data == "1 Ann"
+
+
+async def test_the_answers_to_one_task_are_bounded_together(store: TaskStore) -> None:
+    async with Tasks(ops, store) as tasks:
+        handle = await tasks.start("shop.insist", identity=ANN)
+        long = {"action": "accept", "content": {"name": "x" * 300_000}}
+        for _ in range(3):
+            (key,) = (await asked(tasks, handle)).questions
+            await handle.answer({key: long})
+        (key,) = (await asked(tasks, handle)).questions
+        assert (await refused(handle.answer({key: long}))).code == "PAYLOAD_TOO_LARGE"
+        await handle.answer({key: YES})
+        assert (await handle.result()).data == "Ann"
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ from functools import partial
 from re import match
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from msgspec.json import encode
-
 from enfold.access import EVERYTHING
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, invalid_argument
@@ -25,7 +23,7 @@ from enfold.reserved import ADMIN
 from enfold.tasks.handed_over import SEALED, HandedOverTask, SealedTasks, Secret, watch
 from enfold.tasks.kept_bytes import BYTES, BYTES_PER_IDENTITY, TaskLimits
 from enfold.tasks.runner import AT_ONCE, MAX_RESULT, Current, Runner
-from enfold.tasks.store import Answers, Cancel, TaskStore, now_ms
+from enfold.tasks.store import Answers, Cancel, TaskStore, check_answers, now_ms
 from enfold.tasks.task import TASK_ID, Order, Task, new_task_id, owner_of
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 _NOTHING: Final[Mapping[str, Any]] = {}
 MAX_LIST: Final = 1000
 LAST_WORD: Final = 1.0  # seconds at most, in which the id of a task reaches who waits for it no longer
-MAX_ANSWERS: Final = 1_000_000
 
 
 class Tasks:
@@ -363,9 +360,7 @@ def _given(answers: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in answers.items() if isinstance(value, dict)}
     if len(given) < len(answers):
         raise invalid_argument("inputResponses", "constraint", "an object for each key")
-    if len(encode(given)) > MAX_ANSWERS:
-        details = {"reason": "inputResponses", "limit": MAX_ANSWERS}
-        raise CallError("PAYLOAD_TOO_LARGE", f"Answers have at most {MAX_ANSWERS} bytes together", details)
+    check_answers(given)
     return given
 
 

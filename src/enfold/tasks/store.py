@@ -16,6 +16,8 @@ from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.task import Order, Outcome, Task
 from enfold.tasks.transitions import abandoned, answered, asked, cancelled, ended
 
+MAX_ANSWERS: Final = 1_000_000  # bytes of all answers to one task
+
 Served: TypeAlias = Callable[[], Collection[str]]  # the ids of the operations that a worker can run now
 
 
@@ -119,7 +121,19 @@ def after_ending(task: Task, ending: Ending, now: int) -> Task:
 
 
 def after_signal(task: Task, signal: Signal, now: int) -> Task:
-    return cancelled(task, now) if isinstance(signal, Cancel) else answered(task, signal.given, now)
+    if isinstance(signal, Cancel):
+        return cancelled(task, now)
+    after = answered(task, signal.given, now)
+    if after is not task:
+        check_answers(after.answers)
+    return after
+
+
+def check_answers(answers: Mapping[str, Any]) -> None:
+    """Refuse more answers to one task than a handler that asks again and again should be able to collect."""
+    if len(msgspec.json.encode(answers)) > MAX_ANSWERS:
+        details = {"reason": "inputResponses", "limit": MAX_ANSWERS}
+        raise CallError("PAYLOAD_TOO_LARGE", f"Answers have at most {MAX_ANSWERS} bytes together", details)
 
 
 def same_order(first: Task, order: Order) -> Task:
