@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from enfold.operation import AccessControl, Context, Identity, OperationSpec, OperationType
     from enfold.registry import OperationRegistry
     from enfold.schema.cast import CastError, cast
-    from enfold.schema.repair import repair
+    from enfold.schema.check import repair
 
 __all__ = [
     "HTTP_RESPONSE_META_SCHEMA",
@@ -105,7 +105,7 @@ _PLACES = {
     "operation": ("AccessControl", "Context", "Identity", "OperationSpec", "OperationType"),
     "registry": ("OperationRegistry",),
     "schema.cast": ("CastError", "cast"),
-    "schema.repair": ("repair",),
+    "schema.check": ("repair",),
 }
 
 

@@ -70,7 +70,7 @@ async def paced(
                 tasks.append(asyncio.create_task(happened))
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
         tasks.append(asyncio.create_task(_observe(call, f"c{number}", history)))
-    # Whoever has not ended long after his time hangs, and that is the one thing that must never be.
+    # Whoever has not ended long after their time hangs, and that is the one thing that must never be.
     async with asyncio.timeout(ttl + 30):
         await asyncio.gather(*tasks)
     return history

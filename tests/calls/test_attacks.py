@@ -80,7 +80,7 @@ async def test_a_reply_cannot_be_forged(mallory: Transport, alice: PendingReques
     heard = await listen(mallory, "op.*.shop.add")
     call = asyncio.create_task(alice.call("shop.wait", {"seconds": 0.5}))
     await asyncio.sleep(0.1)
-    request_id = next(iter(alice._waiting))  # the attacker is given what he could not know
+    request_id = next(iter(alice._waiting))  # the attacker is given what they could not know
     forged = responded(request_id, local_envelope("forged", "shop.wait"))
     await post(mallory, f"{alice._transport.inbox()}.{request_id}", forged)
     assert ((await call).data, heard) == ("done", [])
@@ -247,7 +247,7 @@ async def _pay(amount: int) -> int:
 
 @asynccontextmanager
 async def _answering_for(transport: Transport, registry: OperationRegistry) -> AsyncIterator[None]:
-    """Somebody who tells every asker of all these operations, whatever he was let to offer."""
+    """Somebody who tells every asker of all these operations, whatever they were let to offer."""
     announcer = Announcer(transport, "0123456789abcdef", lambda _: registry.list())
     await announcer.start()
     await announcer.announce("up")

@@ -38,7 +38,7 @@ async def imported(network: Network, serving: Serving) -> AsyncIterator[CallOper
 
 @pytest.fixture
 def registry(imported: CallOperations) -> OperationRegistry:
-    """What a user has: the other process's operations in a registry of his own."""
+    """What a user has: the other process's operations in a registry of their own."""
     ops = OperationRegistry()
     ops.register_all(imported)
     return ops

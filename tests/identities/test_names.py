@@ -21,7 +21,7 @@ TOKENS = Tokens({"ann-token": ANN, "bob-token": BOB})
 
 
 def registry() -> OperationRegistry:
-    """`order` is a name of two operations, of which Bob may see one; `secret` is hidden from him."""
+    """`order` is a name of two operations, of which Bob may see one; `secret` is hidden from them."""
     ops = OperationRegistry()
 
     @ops.query(namespace="shop", name="order")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from enfold.schema.check import compile_schema
-from enfold.schema.repair import Repaired, repair
+from enfold.schema.check import compile_schema, repair
+from enfold.schema.repairs.fix import Repaired
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "cast"
 

@@ -11,11 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from enfold.envelope import ResultWarning
-from enfold.schema.check import compile_schema
+from enfold.schema.check import compile_schema, repair
 from enfold.schema.nodes.compare import same
 from enfold.schema.nodes.graph import mark_endless
 from enfold.schema.nodes.node import read_nodes
-from enfold.schema.repair import repair
 
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
 

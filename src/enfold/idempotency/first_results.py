@@ -30,6 +30,13 @@ def not_ended_yet() -> CallError:
     return CallError("TIMEOUT", "The first call with this idempotency key has not ended yet")
 
 
+def too_many_keys(limit: int, wait: float) -> CallError:
+    message = f"You have used {limit} idempotency keys lately: no more are kept"
+    return CallError(
+        "RESOURCE_EXHAUSTED", message, {"reason": "idempotency_keys", "retry_after": wait, "started": False}
+    )
+
+
 # --- how many each may have ---------------------------------------------------------------------------------------
 
 
@@ -50,10 +57,7 @@ class KeyQuota:
         used = self._used.setdefault(owner, deque())
         self._drop_old(used, now)
         if len(used) >= self._per_identity:
-            message = f"You have used {self._per_identity} idempotency keys lately: no more are kept"
-            wait = round(used[0] + self._keep - now, 3) if used else self._keep
-            details = {"reason": "idempotency_keys", "retry_after": wait, "started": False}
-            raise CallError("RESOURCE_EXHAUSTED", message, details)
+            raise too_many_keys(self._per_identity, round(used[0] + self._keep - now, 3) if used else self._keep)
         used.append(now)
 
     def give_back(self, owner: Owner) -> None:

@@ -26,6 +26,7 @@ from enfold.idempotency.first_results import (
     PER_IDENTITY,
     not_ended_yet,
     refuse_other_input,
+    too_many_keys,
 )
 from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
 from enfold.idempotency.process_lock import ProcessLock, dead_holders, forget_dead
@@ -172,9 +173,7 @@ class SQLiteOnceStore:
             file.execute("DELETE FROM first_results WHERE key = ?", (name,))
         used = file.execute("SELECT count(*) FROM first_results WHERE owner = ?", (owner,)).fetchone()[0]
         if used >= self._per_identity:
-            message = f"You have used {self._per_identity} idempotency keys lately: no more are kept"
-            details = {"reason": "idempotency_keys", "retry_after": int(self._keep), "started": False}
-            raise CallError("RESOURCE_EXHAUSTED", message, details)
+            raise too_many_keys(self._per_identity, int(self._keep))
         entry = (name, owner, digest, f"{self._process.name}.{holder}", NEVER)
         file.execute("INSERT INTO first_results VALUES (?, ?, ?, ?, ?, NULL)", entry)
         return True

@@ -129,6 +129,14 @@ def _bundles(checks: CheckWriter, variants: Variants, *, strip: bool) -> Bundles
     return bundles
 
 
+def repair(schema: dict[str, Any] | bool, value: Any, *, extras: Literal["strip", "keep"] = "strip") -> Repaired:
+    """The value made to fit the schema as far as that can be done without loss, with a warning for all else.
+
+    The value itself is never changed; the result shares with it what stayed the same.
+    """
+    return compile_schema(schema).repair(value, extras)
+
+
 class _SeenSchema:
     """A schema object seen before, with copies of its outer layers that tell whether somebody changed it since."""
 

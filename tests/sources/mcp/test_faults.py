@@ -121,7 +121,7 @@ async def test_a_server_killed_while_nobody_calls_is_started_again_and_the_call_
     async with from_mcp(little("--marks", str(marks))) as operations:
         ops = registry_of(operations)
         os.kill((await ops.execute("told", {})).data["pid"], signal.SIGKILL)
-        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before he calls
+        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before they call
             await asyncio.sleep(0.01)
         assert (await ops.execute("mark", {})).data == [{"type": "text", "text": "marked"}]
     assert marks.read_text() == "ran\n"
@@ -129,7 +129,7 @@ async def test_a_server_killed_while_nobody_calls_is_started_again_and_the_call_
 
 async def test_a_server_that_closes_its_input_is_started_again(little: Little, tmp_path: Path) -> None:
     async with from_mcp(little("--deaf-once", str(tmp_path / "was deaf"))) as operations:
-        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before he calls
+        while operations.is_up:  # noqa: ASYNC110  # nobody is told of a death before they call
             await asyncio.sleep(0.01)
         assert (await registry_of(operations).execute("add", {"x": 1, "y": 2})).data == {"sum": 3}
 

@@ -81,7 +81,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
         return control == self.control
 
     def again(self, request: Requested, silence: float, now: float) -> Self:
-        """A new waiting of this kind, for another attempt of the call."""
+        """The same call or stream, waited for from its beginning, for another attempt."""
         raise NotImplementedError
 
     def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:

@@ -30,7 +30,10 @@ class Outage:
             self._log.warning("%s is lost: it is tried again until it is back", self._place)
 
     def refused(self, why: str) -> bool:
-        """It is there, but does not let us in, or is not there (""); whether that is news. While nothing is lost that is told elsewhere."""
+        """Note why it does not let us in ("" where it is not there); whether that is another reason than before.
+
+        While the connection stands nothing is noted: a first refusal is an error of its own.
+        """
         if not self.is_on:
             return False
         is_news, self._why = why != self._why, why

@@ -37,7 +37,7 @@ async def drive_task(send: Send, name: str, begun: Mapping[str, Any], caller: Re
 
 
 async def inquire(send: Send, name: str, question: TaskQuestion) -> dict[str, Any]:
-    """The result of a task that its caller has taken over; raised are that it goes on, and how else it ended."""
+    """The result of a task that its caller has taken over; HandedOver while it goes on, or the error it ended with."""
     about = {"taskId": question.task_id}
     if question.answers is not None:
         await send("tasks/update", {**about, "inputResponses": dict(question.answers)})
