@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from enfold.envelope import ResultWarning
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import CheckWriter, new_program
-from enfold.schema.checks.python_text import Answers
+from enfold.schema.checks.python_text import CheckResults
 from enfold.schema.nodes.budget import shared_effort, sharing_effort
 from enfold.schema.nodes.graph import mark_endless, multiplies
 from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
@@ -122,7 +122,7 @@ def _read(schema: Any) -> tuple[list[Node], str | None]:
 
 
 def _bundles(checks: CheckWriter, variants: Variants, *, strip: bool) -> Bundles:
-    def stays(node: Node, value: Any, answers: Answers | None) -> bool:
+    def stays(node: Node, value: Any, answers: CheckResults | None) -> bool:
         return unchanged(bundles, node, value, strip=strip, answers=answers)
 
     bundles = Bundles(CleanWriter(checks.program, checks, strip=strip, unchanged=stays), variants)

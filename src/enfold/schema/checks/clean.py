@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from enfold.schema.checks.generate import CheckWriter, either
-from enfold.schema.checks.python_text import Answers, Function, Program
+from enfold.schema.checks.python_text import CheckResults, Function, Program
 from enfold.schema.nodes.graph import in_place
 from enfold.schema.nodes.node import MISSING, MOST_NODES, SILENT, Node
 from enfold.schema.nodes.traits import (
@@ -24,7 +24,7 @@ from enfold.schema.nodes.traits import (
     with_all_in_place,
 )
 
-Unchanged = Callable[[Node, Any, Answers | None], bool]
+Unchanged = Callable[[Node, Any, CheckResults | None], bool]
 
 
 class CleanWriter(CheckWriter):

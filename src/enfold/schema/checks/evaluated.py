@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from enfold.schema.checks.python_text import Answers
+from enfold.schema.checks.python_text import CheckResults
 from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import branches, dependents
 
@@ -18,7 +18,7 @@ Fits = Callable[[Node, Any], bool]
 def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
     """A function that tells whether what a value has left over fits the node's unevaluated schemas."""
 
-    def rest_fits(value: Any, answers: Answers | None = None) -> bool:
+    def rest_fits(value: Any, answers: CheckResults | None = None) -> bool:
         def fits(part: Node, item: Any) -> bool:
             return writer.program.ask(writer.function(part), item, answers)
 

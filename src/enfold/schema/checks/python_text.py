@@ -100,7 +100,7 @@ class StepsLeft(msgspec.Struct):
     count: int
 
 
-class Answers(dict[tuple[str, int], tuple[bool, Any]]):
+class CheckResults(dict[tuple[str, int], tuple[bool, Any]]):
     """Answers by function and identity of the value; each is kept with its value, so that no other takes its identity.
 
     `steps_left` is what repairs may still try while an answer is looked for, once the first of them has begun.
@@ -177,9 +177,9 @@ class Program:
     def standalone(self, name: str) -> Callable[[Any], Any]:
         """A function to be called with the value alone."""
         function = self.function(name)
-        return (lambda value: function(value, Answers())) if self.remembers else function
+        return (lambda value: function(value, CheckResults())) if self.remembers else function
 
-    def ask(self, name: str, value: Any, answers: Answers | None) -> bool:
+    def ask(self, name: str, value: Any, answers: CheckResults | None) -> bool:
         """Call a function on behalf of another, with the answers so far."""
         inner = self.namespace[name]
         return inner(value) if answers is None else inner(value, answers)  # type: ignore[no-any-return]  # generated
@@ -217,7 +217,7 @@ def _compiled(text: str) -> CodeType:
 def _remembering(function: Callable[..., bool], name: str, at_first: bool | None) -> Callable[..., bool]:
     """The function with a memory."""
 
-    def remembering(value: Any, answers: Answers) -> bool:
+    def remembering(value: Any, answers: CheckResults) -> bool:
         key = (name, id(value))
         known = answers.get(key)
         if known is None:

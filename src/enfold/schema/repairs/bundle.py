@@ -30,7 +30,7 @@ from enfold.schema.nodes.variants import Variants
 Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
 Decided = frozenset[tuple[Kind, int]]
 Test = Callable[..., Any]  # called with the value, and with the answers so far where they are kept
-Answers = python_text.Answers | None
+KnownResults = python_text.CheckResults | None
 
 _MOST_BUNDLES: Final = 25_000
 
@@ -69,7 +69,7 @@ class Bundle:
         # Whether a change inside could break what is demanded of the whole.
         self.is_fragile = bool(self.pending or decided or len(self.parts) > 1 or any(map(looks_at_whole, self.parts)))
 
-    def fits(self, value: Any, answers: Answers) -> bool:
+    def fits(self, value: Any, answers: KnownResults) -> bool:
         """Whether the value is valid for all nodes."""
         if answers is None:
             return all(test(value) for test in self._tests)
@@ -290,9 +290,9 @@ class Bundles:
             self._typed[kind] = Node(MOST_NODES + self.clean.program.number(), types=kinds)
         return self._typed[kind]
 
-    def no_answers(self) -> Answers:
+    def no_answers(self) -> KnownResults:
         """Where answers are remembered, an empty memory."""
-        return python_text.Answers() if self.clean.program.remembers else None
+        return python_text.CheckResults() if self.clean.program.remembers else None
 
     def test_of(self, node: Node) -> Test:
         """A check to be called with the value, and with the answers so far where they are kept."""
@@ -396,5 +396,5 @@ def _required_of(node: Node) -> Iterator[str]:
 _NO_NAME: Final = object()  # a key that no schema names and no pattern matches
 
 
-def _unknown(_value: Any, _answers: Answers = None) -> bool:
+def _unknown(_value: Any, _answers: KnownResults = None) -> bool:
     return False

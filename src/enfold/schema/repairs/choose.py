@@ -11,7 +11,7 @@ from enfold.schema.nodes.compare import is_member
 from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import kinds_of, types_of_values
 from enfold.schema.nodes.variants import Tag
-from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending
+from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending
 from enfold.schema.repairs.conversions import lossless
 
 
@@ -24,7 +24,7 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def choose(
-    bundles: Bundles, pending: Pending, value: Any, answers: Answers, may_compare: Callable[[int], bool]
+    bundles: Bundles, pending: Pending, value: Any, answers: KnownResults, may_compare: Callable[[int], bool]
 ) -> Candidates:
     """The variants a value may have been meant for; `may_compare` is asked before it is held against so many."""
     variants = pending.variants
@@ -63,13 +63,13 @@ def _meant(tag: Tag, value: Any) -> Node | None:
     return next(filter(None, map(tag.meant, converted)), meant)
 
 
-def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: Answers) -> tuple[Node, ...]:
+def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: KnownResults) -> tuple[Node, ...]:
     scores = {variant: _score(bundles, variant, value, answers) for variant in variants}
     likely = [variant for variant in variants if scores[variant][0]]
     return tuple(sorted(likely, key=lambda variant: scores[variant], reverse=True))
 
 
-def _score(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> tuple[int, int, float]:
+def _score(bundles: Bundles, variant: Node, value: Any, answers: KnownResults) -> tuple[int, int, float]:
     """The right type before one that could be converted to; then the constants that are met; then the share that fits."""
     kinds = bundles.types_of(variant)
     if kinds_of(value) & kinds:
@@ -85,7 +85,7 @@ def _constants_met(bundles: Bundles, variant: Node, value: Any) -> int:
     return sum(1 for name, values in constants.items() if is_member(value.get(name), values))
 
 
-def _share(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> float:
+def _share(bundles: Bundles, variant: Node, value: Any, answers: KnownResults) -> float:
     """How much of an array or object is valid for a variant, or for the best of its own variants."""
     if type(value) not in {dict, list}:
         return 0.0
@@ -95,7 +95,7 @@ def _share(bundles: Bundles, variant: Node, value: Any, answers: Answers) -> flo
     return max(_share_of(candidate, value, answers) for candidate in candidates)
 
 
-def _share_of(bundle: Bundle, value: Any, answers: Answers) -> float:
+def _share_of(bundle: Bundle, value: Any, answers: KnownResults) -> float:
     if type(value) is list:
         fitting = sum(bundle.item(position).fits(item, answers) for position, item in enumerate(value))
         return fitting / max(1, len(value))
@@ -104,7 +104,7 @@ def _share_of(bundle: Bundle, value: Any, answers: Answers) -> float:
     return fitting / max(1, len(value) + missing)
 
 
-def _knows(bundle: Bundle, key: Any, item: Any, answers: Answers) -> bool:
+def _knows(bundle: Bundle, key: Any, item: Any, answers: KnownResults) -> bool:
     if key in bundle.members:
         return bundle.child(key).fits(item, answers)
     found = bundle.extra or bundle.property(key)

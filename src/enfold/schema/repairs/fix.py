@@ -30,7 +30,7 @@ from enfold.schema.checks.python_text import StepsLeft
 from enfold.schema.nodes.node import MISSING, Node
 from enfold.schema.nodes.own import clone
 from enfold.schema.nodes.traits import ALL_TYPES, branches, dependents, kinds_of
-from enfold.schema.repairs.bundle import Answers, Bundle, Bundles, Pending, Test
+from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending, Test
 from enfold.schema.repairs.choose import choose, has_unmapped_tag
 from enfold.schema.repairs.conversions import lossless
 from enfold.schema.repairs.repair_report import Entry, Path, Report, may_share
@@ -90,7 +90,7 @@ def misfits(bundles: Bundles, root: Node, value: Any) -> tuple[ResultWarning, ..
     return run.report.warnings()
 
 
-def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers: Answers = None) -> bool:
+def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers: KnownResults = None) -> bool:
     """Whether repair would give this very value back and say nothing; `answers` are those that are known already."""
     run = _RepairRun(bundles, value, strip=strip, answers=answers)
     return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
@@ -106,7 +106,7 @@ class _Settled(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
-def _budget(value: Any, answers: Answers) -> StepsLeft:
+def _budget(value: Any, answers: KnownResults) -> StepsLeft:
     """The steps that are left for a repair and for all repairs that share its answers."""
     if answers is None or answers.steps_left is None:
         left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(value, _MOST_VALUES))
@@ -119,7 +119,7 @@ def _budget(value: Any, answers: Answers) -> StepsLeft:
 class _RepairRun:
     """One repair: the report so far, what it may do, and how much may still be tried."""
 
-    def __init__(self, bundles: Bundles, value: Any, *, strip: bool, answers: Answers = None) -> None:
+    def __init__(self, bundles: Bundles, value: Any, *, strip: bool, answers: KnownResults = None) -> None:
         self.bundles = bundles
         self.report = Report()
         self.strip = strip

@@ -18,7 +18,7 @@ from enfold.operation.asking import MissingCapability, Question, offers, peer_of
 from enfold.sources.mcp.mcp_limits import MCPLimits
 
 # How the source itself answers a method, where the caller cannot: `async def answer(params, context) -> result`.
-Answers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
+Answerers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
 
 _CAPABILITIES: Final = {
     "elicitation/create": "elicitation",
@@ -30,7 +30,7 @@ _CAPABILITIES: Final = {
 class Recipient:
     """The caller who waits for a result; another may take their place while the call is held."""
 
-    def __init__(self, context: Context, answers: Answers, limits: MCPLimits) -> None:
+    def __init__(self, context: Context, answers: Answerers, limits: MCPLimits) -> None:
         self.context = context
         self._left_bytes = limits.notice_bytes
         self._answers = answers

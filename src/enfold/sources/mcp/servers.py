@@ -19,7 +19,7 @@ from enfold.sources.kept_registries import KeptRegistries
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
-from enfold.sources.mcp.recipients import Answers
+from enfold.sources.mcp.recipients import Answerers
 from enfold.sources.mcp.result_envelopes import Reads
 from enfold.sources.mcp.session import Dialect, ServerSettings
 from enfold.sources.mcp.upstream import Upstream
@@ -64,7 +64,7 @@ def from_mcp(
     access: AccessControl | Mapping[str, Any] | None = None,
     durable: DurableChoice | None = None,
     on_crash: OnCrash | None = None,
-    answers: Answers | None = None,
+    answers: Answerers | None = None,
     log_level: str = "info",
     protocol: Dialect = "auto",
     fix: Mapping[str, Any] | None = None,
@@ -192,7 +192,7 @@ class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
     def __init__(
-        self, settings: ServerSettings, login: OAuthLogin | None, answers: Answers, log_level: str, options: Options
+        self, settings: ServerSettings, login: OAuthLogin | None, answers: Answerers, log_level: str, options: Options
     ) -> None:
         self._registries = KeptRegistries(self, "mcp")
         self._upstream = Upstream(settings, answers, log_level, self._changed, self._registries.tell)

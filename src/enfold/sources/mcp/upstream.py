@@ -21,7 +21,7 @@ from enfold.sources.mcp.driving import drive_task, inquire
 from enfold.sources.mcp.held import Held
 from enfold.sources.mcp.link import Link
 from enfold.sources.mcp.mcp_targets import Command
-from enfold.sources.mcp.recipients import Answers, Recipient
+from enfold.sources.mcp.recipients import Answerers, Recipient
 from enfold.sources.mcp.resource_followers import ResourceFollowers
 from enfold.sources.mcp.session import ServerSettings, UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
@@ -52,7 +52,7 @@ class Upstream:
     def __init__(
         self,
         settings: ServerSettings,
-        answers: Answers,
+        answers: Answerers,
         log_level: str,
         on_change: Callable[[], None],
         on_state: Callable[[], None],
