@@ -13,13 +13,13 @@ from threading import Barrier
 
 import pytest
 
-from enfold.shared_sqlite import open_shared, run_script
+from enfold.shared_sqlite import SharedFile, run_script
 
 TABLES = "CREATE TABLE IF NOT EXISTS a (x); CREATE TABLE IF NOT EXISTS b (y)"
 
 
 def opened(path: Path, patience: float = 10.0, script: str = TABLES) -> sqlite3.Connection:
-    return open_shared(path, partial(run_script, script), synchronous="normal", patience=patience)
+    return SharedFile(path, partial(run_script, script), synchronous="normal", patience=patience).open()
 
 
 def tables(path: Path) -> list[str]:

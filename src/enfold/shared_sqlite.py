@@ -8,46 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 PAUSE: Final = 0.02  # seconds before a file is tried again that another process keeps to itself
 _making: Final = threading.Lock()
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def open_shared(
-    path: Path,
-    prepare: Callable[[sqlite3.Connection], object],
-    *,
-    synchronous: Literal["full", "normal"],
-    patience: float,
-) -> sqlite3.Connection:
-    """A connection to a file, which is made where there is none; `prepare` makes its tables, all of them or none.
-
-    Two processes may do so at the same moment: a busy file is tried again for `patience` seconds, and so is every
-    statement later. Threads may share the connection if one at a time uses it.
-    """
-    _make_for_owner_alone(path)
-    connection = sqlite3.connect(path, timeout=patience, isolation_level=None, check_same_thread=False)
-    until = time.monotonic() + patience
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {synchronous}")
-            connection.execute("BEGIN")
-            prepare(connection)
-            connection.execute("COMMIT")
-        except BaseException as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            if not _is_busy(error) or time.monotonic() > until:
-                connection.close()
-                raise
-            time.sleep(PAUSE)
-        else:
-            return connection
 
 
 class SharedFile:
@@ -66,22 +32,52 @@ class SharedFile:
         patience: float,
         create: bool = True,
     ) -> None:
-        """As for `open_shared`; without `create` the file must be there."""
+        """`prepare` makes the tables, all of them or none; without `create` the file must be there.
+
+        Several processes may begin at the same moment: a busy file is tried again for `patience` seconds, and so is every
+        statement later.
+        """
         self.path = path
+        self._prepare = prepare
+        self._synchronous = synchronous
+        self._patience = patience
         self._create = create
-        self._new = partial(open_shared, path, prepare, synchronous=synchronous, patience=patience)
         self._marks: tuple[tuple[int, int], ...] = ()  # which file is open, and its log
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
         self._lock = threading.Lock()
 
     def open(self) -> sqlite3.Connection:
-        """A new connection to the file that lies there now."""
+        """A new connection to the file that lies there now, which is made where there is none."""
         if not self._create and not self.path.exists():
             raise FileNotFoundError(f"There is no store at {self.path}")
-        connection = self._new()
+        _make_for_owner_alone(self.path)
+        connection = sqlite3.connect(self.path, timeout=self._patience, isolation_level=None, check_same_thread=False)
+        until = time.monotonic() + self._patience
+        try:
+            while not self._is_prepared(connection, until):
+                time.sleep(PAUSE)
+        except BaseException:
+            connection.close()
+            raise
         self._marks = _file_marks(self.path)
         return connection
+
+    def _is_prepared(self, connection: sqlite3.Connection, until: float) -> bool:
+        """Make the tables; False where another process keeps the file to itself, and there is time to try again."""
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("BEGIN")
+            self._prepare(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if not _is_busy(error) or time.monotonic() > until:
+                raise
+            return False
+        return True
 
     def check(self) -> None:
         """Raise OSError where others find another file than the one that is open, or none."""
