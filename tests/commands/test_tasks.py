@@ -100,6 +100,8 @@ def test_a_task_is_ordered_run_elsewhere_and_found_again(folder: Path, capfd: py
     assert main(["tasks", "wait", ids[1]]) == 7  # nobody is there to be asked
     assert main(["tasks", "get", ids[1]]) == 0
     key = next(iter(json.loads(capfd.readouterr().out)["inputRequests"]))
+    assert main(["tasks", "answer", ids[1], 'sure={"action":"decline"}']) == 2
+    assert f"does not ask for sure: answer {key}" in capfd.readouterr().err
     assert main(["tasks", "answer", ids[1], f'{key}={{"action":"decline"}}']) == 0
     work(ids[1])
     capfd.readouterr()

@@ -191,7 +191,10 @@ def _answers(task: Task, words: list[str]) -> dict[str, Any]:
         if task.questions and is_terminal(sys.stdin, sys.stderr):
             return _asked(task)
         raise wrong(f"answer needs KEY=JSON for: {', '.join(task.questions) or 'nothing now'}")
-    return dict(_answer(word) for word in words)
+    given = dict(_answer(word) for word in words)
+    if unknown := ", ".join(key for key in given if key not in task.questions):
+        raise wrong(f"The task does not ask for {unknown}: answer {', '.join(task.questions) or 'nothing now'}")
+    return given
 
 
 def _answer(word: str) -> tuple[str, dict[str, Any]]:
