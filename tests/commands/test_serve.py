@@ -165,6 +165,23 @@ def test_a_signal_before_anything_is_served_ends_what_has_been_opened(tmp_path: 
     assert not is_running(int(pid))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
+def test_a_server_on_the_standard_streams_stops_what_it_has_started(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as above
+    words, pipe = [sys.executable, "-m", "enfold", "mcp", "app.py"], subprocess.PIPE
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "shop_slow", "arguments": {}}}
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(call) + "\n")
+        process.stdin.flush()
+        wait_for((tmp_path / "begun").exists)
+        process.send_signal(number)
+        assert process.communicate(timeout=30)[1] == ""
+    assert process.returncode == 6
+    assert (tmp_path / "stopped").exists()
+
+
 # --- starting -----------------------------------------------------------------------------------------------------
 
 

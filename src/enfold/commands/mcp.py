@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +42,15 @@ def _serve(target: Target | None, registry: Registry | None, **settings: Any) ->
     if target is not None and target.kind != "program":
         return _serve_sources(target, settings)
     found = program(target, registry)
+    signal.signal(signal.SIGTERM, _interrupt)
     serve_stdio(found, tasks=_tasks_of(found, target, settings), **settings)
     return 0
+
+
+def _interrupt(*_: object) -> None:
+    """Let a SIGTERM do what a Ctrl-C does at this moment, also where that is ignored: `on_stop` is run, and tasks are given back."""
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, None)
 
 
 def _tasks_of(registry: Registry, target: Target | None, settings: dict[str, Any]) -> Tasks | None:
