@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.calls.networks import free_port
+from tests.waiting import Said
 
 from enfold.calls.protocol.transport import Message, Signal, Transport
 
@@ -39,8 +40,7 @@ class Workers:
     def start(self, *options: str) -> subprocess.Popen[str]:
         process = _started("tests.calls.fault_worker", self.address, str(self.log), *options)
         self.processes.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert Said(process.stdout).line() == "ready\n"
         return process
 
     def close(self) -> None:

@@ -9,16 +9,16 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.waiting import Said, wait_for
 
 LITTLE = Path(__file__).parent.parent / "sources" / "mcp" / "little_server.py"
 APP = """\
@@ -49,9 +49,9 @@ class Served:
     """A running server: what it said, and where it is."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
         self.process = process
-        self.said = _until(process.stderr, "Press Ctrl-C")
+        self.log = Said(process.stderr)
+        self.said = self.log.until("Press Ctrl-C")
         self.base = re.findall(r"(https?://\S+)/functions/", self.said)[0]
 
     def get(self, path: str, body: bytes | None = None, **options: Any) -> Any:
@@ -64,15 +64,6 @@ class Served:
         return self.process.wait(30)
 
 
-def _until(lines: IO[str], word: str) -> str:
-    said = ""
-    for line in lines:
-        said += line
-        if word in line:
-            return said
-    raise AssertionError(f"It ended after saying: {said}")
-
-
 @contextmanager
 def serving(*words: str, cwd: Path) -> Iterator[Served]:
     # A job in the background ignores what Ctrl-C sends, and so would all that it starts.
@@ -83,14 +74,6 @@ def serving(*words: str, cwd: Path) -> Iterator[Served]:
             yield Served(process)
         finally:
             process.kill()
-
-
-def wait_for(is_true: Callable[[], Any]) -> Any:
-    ends_at = time.monotonic() + 20
-    while not (found := is_true()):
-        assert time.monotonic() < ends_at
-        time.sleep(0.01)
-    return found
 
 
 def is_running(pid: int) -> bool:
@@ -122,7 +105,7 @@ def test_a_signal_lets_calls_finish_and_ends_the_children_and_the_sources(
         served.process.send_signal(number)
         (tmp_path / "go").touch()
         assert served.process.wait(30) == 0
-        calling.join()
+        calling.join(30)
     assert answers == [{"result": "finished"}]
     assert (tmp_path / "stopped").exists()
     assert not is_running(child)
@@ -143,9 +126,8 @@ def test_calls_that_outlast_the_grace_are_cancelled_with_one_line(tmp_path: Path
         calling.start()
         wait_for((tmp_path / "begun").exists)
         assert served.end(signal.SIGTERM) == 0
-        calling.join()
-        assert served.process.stderr is not None
-        log = served.process.stderr.read().splitlines()
+        calling.join(30)
+        log = served.log.rest().splitlines()
     assert answers == [(499, {"error": "The call was cancelled"})]
     assert len(log) == 1
     assert "Cancel 1 running task(s)" in log[0]
@@ -397,11 +379,14 @@ def test_an_answer_comes_back_though_its_worker_has_not_read_the_request_to_its_
 
 def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]) -> None:
     served, _ = worked
-    pids: set[int] = set()
-    asked = 0
-    while len(pids) < 2 or asked < 20:
-        pids.add(served.get("/functions/shop.who")["result"])
-        asked += 1
+    answers: list[int] = []
+
+    def ask() -> bool:
+        answers.append(served.get("/functions/shop.who")["result"])
+        return len(set(answers)) == 2 and len(answers) >= 20
+
+    wait_for(ask)
+    pids, asked = set(answers), len(answers)
     with urlopen(f"{served.base}/metrics", timeout=30) as reply:  # noqa: S310  # our own server
         lines = reply.read().decode().splitlines()
     (counted,) = [line for line in lines if re.match(r'enfold_calls_total\{.*operation="shop.who"', line)]
@@ -415,9 +400,13 @@ def test_metrics_sources_and_calls_cover_all_workers(worked: tuple[Served, Path]
         for mark in marks:  # each on a connection of its own, and so now here, now there
             request = Request(f"{served.base}/functions/shop.who", headers={"X-Request-Id": mark})  # noqa: S310
             urlopen(request, timeout=30).close()  # noqa: S310
-        while marks:
+
+        def are_read() -> bool:
             line = stream.readline().decode()
-            marks -= {mark for mark in marks if f'"{mark}"' in line}
+            marks.difference_update([mark for mark in marks if f'"{mark}"' in line])
+            return not marks
+
+        wait_for(are_read)
     (source,) = served.get("/functions/enfold.sources")["result"]
     assert (source["name"], source["state"]) == ("app.py", "up")
 
@@ -460,21 +449,22 @@ def test_a_worker_is_back_with_the_configuration_in_force_though_its_file_has_be
     with serving("enfold.toml", "--workers", "2", cwd=tmp_path) as served:
         two_sessions(served)
         file.write_text(file.read_text() + '[sources.second]\nfunctions = "app.py:ops"\nnamespace = "second"\n')
-        log = served.process.stderr
-        assert log is not None
         for _ in range(2):
-            _until(log, "second opened")
+            served.log.until("second opened")
         file.write_text("[sources.first")
         for _ in range(2):
-            _until(log, "stays in force")
+            served.log.until("stays in force")
         victim = min(workers_of(served))
         os.kill(victim, signal.SIGKILL)
-        _until(log, "stays in force")  # it has tried the file, and goes on
+        served.log.until("stays in force")  # it has tried the file, and goes on
         both = workers_of(served)
         assert (len(both), victim in both) == (2, False)
-        found: set[int] = set()
-        while found != both:
-            found.add(served.get("/functions/second.shop.who")["result"])
+
+        def is_heard_of_all() -> bool:
+            both.discard(served.get("/functions/second.shop.who")["result"])
+            return not both
+
+        wait_for(is_heard_of_all)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])

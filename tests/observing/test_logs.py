@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from tests.waiting import Said
 
 from enfold.commands.log_setup import JSONLines, PlainLines
 from enfold.observing import CallRecord
@@ -157,14 +158,11 @@ def test_levels_and_lines_of_calls_are_chosen(tmp_path: Path, words: list[str], 
     (tmp_path / "app.py").write_text(LEVELS)
     command = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", "0", *words]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        said = ""
-        while "Ctrl-C" not in said:
-            said += server.stderr.readline()
-        port = int(re.findall(r"http://127.0.0.1:(\d+)/functions", said)[0])
+        told = Said(server.stderr)
+        port = int(re.findall(r"http://127.0.0.1:(\d+)/functions", told.until("Ctrl-C"))[0])
         assert status_of(port, "/functions/shop.talk") == 200
         server.terminate()
-        log = server.stderr.read()
+        log = told.rest()
     assert [each for each in re.findall(r"ours-\w+|theirs-\w+|shop\.talk", log) if each != "theirs-error"] == written
     assert "theirs-error" in log
 

@@ -21,6 +21,7 @@ import pytest
 from tests.calls.networks import Server, free_port, nats_server_program
 from tests.calls.processes import IS_FULL, ROOT, SCALE, say
 from tests.tasks.fault_process import Log, open_store, operations
+from tests.waiting import Said
 
 from enfold import CallError
 from enfold.tasks import Status, Task, TaskHandle, Tasks
@@ -68,8 +69,7 @@ class Processes:
     def work(self, count: int = 1, *more: object) -> subprocess.Popen[str]:
         started = [self.start("work", *more) for _ in range(count)]
         for worker in started:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "ready\n"
+            assert Said(worker.stdout).line() == "ready\n"
         self.workers += started
         return started[-1]
 

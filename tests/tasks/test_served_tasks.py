@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from tests.calls.networks import Server
 from tests.calls.processes import IS_FULL, ROOT, say
+from tests.waiting import wait_for
 
 from enfold.calls import PendingRequestMap
 from enfold.calls.nats import NATSTransport
@@ -74,10 +75,11 @@ class Served:
         self.log = folder / f"log-{os.urandom(4).hex()}"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, cwd=folder, stderr=log)
-        while (found := re.search(r"http://127\.0\.0\.1:(\d+)/functions", self.log.read_text())) is None:
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.02)
-        self.port = int(found[1])
+        self.port = int(wait_for(self._address)[1])
+
+    def _address(self) -> re.Match[str] | None:
+        assert self.process.poll() is None, self.log.read_text()
+        return re.search(r"http://127\.0\.0\.1:(\d+)/functions", self.log.read_text())
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         spelled = {

@@ -8,13 +8,13 @@ import sys
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 from tests.calls.networks import Server, nats_server_program
-from tests.commands.test_serve import LITTLE, WORKED, Served, _until, serving, two_sessions, wait_for, workers_of
+from tests.commands.test_serve import LITTLE, WORKED, Served, serving, two_sessions, workers_of
+from tests.waiting import wait_for
 
 SLOW = f"""\
 import os, sys, time
@@ -23,11 +23,6 @@ while Path("hang").exists():
     time.sleep(0.01)
 os.execv(sys.executable, [sys.executable, {str(LITTLE)!r}])
 """
-
-
-def log_of(served: Served) -> IO[str]:
-    assert served.process.stderr is not None
-    return served.process.stderr
 
 
 def kill_all_workers(served: Served) -> None:
@@ -52,16 +47,16 @@ def test_workers_that_die_while_nats_is_away_serve_the_rest_and_join_when_it_is_
             two_sessions(served)
             server.kill()
             for _ in range(2):
-                _until(log_of(served), "is lost")
+                served.log.until("is lost")
             before = workers_of(served)
             kill_all_workers(served)
             assert served.get("/functions/shop.who")["result"] not in before
-            told = "".join(_until(log_of(served), "is not there") for _ in range(2))
+            told = "".join(served.log.until("is not there") for _ in range(2))
             assert told.count(f"{server.url} is not there: it is tried until it is") == 2
             assert readiness(served) == (503, "it has not answered yet")
             server.restart()
             for _ in range(2):
-                assert "is not there" not in _until(log_of(served), f"{server.url} is back")
+                assert "is not there" not in served.log.until(f"{server.url} is back")
             wait_for(lambda: readiness(served)[0] == 200)
             assert served.end(signal.SIGTERM) == 0
     finally:
@@ -79,11 +74,11 @@ def test_a_worker_that_is_started_again_does_not_wait_for_a_source_that_is_not_r
         (tmp_path / "hang").touch()
         kill_all_workers(served)
         served.get("/functions/shop.who")
-        told = "".join(_until(log_of(served), "slow has not answered yet") for _ in range(2))
+        told = "".join(served.log.until("slow has not answered yet") for _ in range(2))
         assert "Waiting for" not in told
         (tmp_path / "hang").unlink()
         for _ in range(2):
-            _until(log_of(served), "slow is up")
+            served.log.until("slow is up")
         assert served.get("/functions/slow.add", b'{"x": 1, "y": 2}') == {"result": {"sum": 3}}
         assert served.end(signal.SIGTERM) == 0
 
@@ -103,7 +98,7 @@ def test_workers_whose_folder_is_cleaned_away_go_on_to_follow_the_file_and_find_
         for name in ("one", "two"):
             file.write_text(f'{file.read_text()}[sources.{name}]\nfunctions = "app.py:ops"\nnamespace = "{name}"\n')
             for _ in range(2):
-                _until(log_of(served), f"{name} opened")
+                served.log.until(f"{name} opened")
         assert (folder.stat().st_mode & 0o777, (folder / "configuration").exists()) == (0o700, True)
         wait_for(lambda: len(list(folder.glob("*.sock"))) == 2)
         for pid, session in sessions.items():
@@ -123,8 +118,8 @@ def test_streams_that_were_passed_on_to_a_worker_that_dies_end_without_a_stack_i
             with stream, suppress(OSError, HTTPException):
                 stream.read()  # to its end
         served.get("/healthz")
-        told = _until(log_of(served), "was killed by signal 9: it is started again")
+        told = served.log.until("was killed by signal 9: it is started again")
         served.process.terminate()
-        told += log_of(served).read()
+        told += served.log.rest()
         assert served.process.wait(30) == 0
     assert len(told.splitlines()) == 1, told

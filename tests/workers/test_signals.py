@@ -19,14 +19,12 @@ from tests.commands.test_serve import (
     LITTLE,
     WORKED,
     Served,
-    _until,
     is_running,
     serving,
     two_sessions,
-    wait_for,
     workers_of,
 )
-from tests.workers.test_restarts import log_of
+from tests.waiting import wait_for
 
 from enfold.surfaces.bounds import Bounds, divided
 
@@ -111,7 +109,7 @@ def test_a_hangup_has_the_configuration_read_though_it_has_not_changed(tmp_path:
         for _ in range(2):
             served.process.send_signal(signal.SIGHUP)
             for _ in range(2 if "--workers" in words else 1):
-                _until(log_of(served), "enfold.toml was read again: nothing to open or close")
+                served.log.until("enfold.toml was read again: nothing to open or close")
         assert served.get("/functions/shop.who")["result"]
         assert served.end(signal.SIGTERM) == 0
 
@@ -123,10 +121,12 @@ def test_a_hangup_has_the_configuration_read_though_it_has_not_changed(tmp_path:
 def test_however_often_a_server_is_told_to_end_it_ends_in_peace(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "app.py").write_text(APP)
     with serving("app.py", *words, cwd=tmp_path) as served:
-        while served.process.poll() is None:
+
+        def has_ended() -> bool:
             served.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                served.process.wait(0.005)
+            return served.process.poll() is not None
+
+        wait_for(has_ended)
         assert served.process.returncode == 0
 
 
@@ -177,7 +177,7 @@ def test_a_reloading_server_ends_as_it_does_without_and_leaves_nothing(tmp_path:
         else:
             (tmp_path / "go").touch()
         assert process.wait(30) == 0
-        calling.join()
+        calling.join(30)
     assert answers == [{"result": "finished"} if times == 1 else 499]
     assert not any(map(is_running, family))
 
@@ -222,7 +222,7 @@ def test_all_workers_together_admit_no_more_calls_than_one_server(tmp_path: Path
         wait_for(lambda: len(outcomes) >= 6)
         (tmp_path / "go").touch()
         for caller in callers:
-            caller.join()
+            caller.join(30)
         assert served.end(signal.SIGTERM) == 0
     assert outcomes[:6] == [429] * 6
     assert "finished" in outcomes
