@@ -46,6 +46,12 @@ WRONG = [
     ("a missing file", ["list", "nothing.py"], 2, "VALIDATION_ERROR: There is no file nothing.py"),
     ("a missing module", ["list", "no_such_module"], 2, "VALIDATION_ERROR: There is no module no_such_module"),
     (
+        "no target before an operation",
+        ["call", "shop.add", "x=1"],
+        2,
+        "VALIDATION_ERROR: There is no module shop.add: the target comes first",
+    ),
+    (
         "an identity that the client names",
         ["cgi", SHOP, "--identity-variable=HTTP_X_USER"],
         2,
@@ -249,7 +255,10 @@ def test_a_port_in_use_is_told() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         done = enfold("serve", SHOP, "--port", str(port))
-    assert (done.returncode, done.stderr) == (7, f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use\n")
+    assert (done.returncode, done.stderr) == (
+        7,
+        f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use: choose another with --port\n",
+    )
 
 
 def test_serve_says_where_it_is_answers_and_ends_when_it_is_told_to() -> None:

@@ -173,7 +173,10 @@ def test_a_port_that_is_taken_is_told_before_anything_is_opened(tmp_path: Path) 
         port = str(other.getsockname()[1])
         words = [sys.executable, "-m", "enfold", "serve", "app.py", "--port", port]
         done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
-    assert (done.returncode, done.stderr) == (7, f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use\n")
+    assert (done.returncode, done.stderr) == (
+        7,
+        f"UNAVAILABLE: Port {port} on 127.0.0.1 is in use: choose another with --port\n",
+    )
     assert not (tmp_path / "imported").exists()
 
 

@@ -56,7 +56,11 @@ def start_listening(listening: socket) -> None:
 
 
 def _unusable(host: str, port: int, error: Exception) -> CallError:
-    reason = "is in use" if getattr(error, "errno", None) == EADDRINUSE else f"cannot be used: {error}"
+    reason = (
+        "is in use: choose another with --port"
+        if getattr(error, "errno", None) == EADDRINUSE
+        else f"cannot be used: {error}"
+    )
     return CallError("UNAVAILABLE", f"Port {port} on {host} {reason}")
 
 
