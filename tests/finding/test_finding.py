@@ -14,7 +14,7 @@ import pytest
 
 from enfold import AccessControl, Identity, OperationRegistry, OperationSpec, testing
 from enfold.finding import Finder, finder, outline, signature
-from enfold.finding.index import Index, search_words, split_words
+from enfold.finding.index import Index, _stem, search_words, split_words
 from enfold.operation import Operation
 from enfold.surfaces.http import to_http
 
@@ -34,6 +34,12 @@ def test_names_are_split_at_their_parts() -> None:
 )
 def test_plurals_and_simple_endings_do_not_matter(one: str, other: str) -> None:
     assert search_words(one) == search_words(other)
+
+
+def test_no_long_word_of_a_stranger_is_kept() -> None:
+    before = _stem.cache_info().currsize
+    assert search_words("z" * 2_000) == ["z" * 2_000]
+    assert _stem.cache_info().currsize == before
 
 
 def registry() -> OperationRegistry:

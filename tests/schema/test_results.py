@@ -10,6 +10,7 @@ import ipaddress
 import json
 import types
 import uuid
+from collections import ChainMap, Counter, UserDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, make_dataclass
 from decimal import Decimal
@@ -276,6 +277,12 @@ class WithModel:
     pets: list[Kitten | Puppy] = field(default_factory=list)
 
 
+@dataclass
+class Counted:
+    counts: Counter[str]
+    groups: defaultdict[str, list[Row]]
+
+
 ROW = Row(1, "a", 1.5, ["x"])
 TEXTS = Texts(
     WHEN, WHEN.date(), WHEN.time(), dt.timedelta(hours=1.5), ID, Decimal("1.50"), b"\xfb\xff", Path("a/b"),
@@ -411,6 +418,14 @@ CASES: dict[str, tuple[Any, list[Any]]] = {
         [[WithModel(Model(id=1), [Kitten(), Puppy(age=1)])], [WithModel(WiderModel(id=1))], [WithModel(ROW)]],  # type: ignore[arg-type]
     ),
 }  # fmt: skip
+
+CASES |= {
+    "counts": (Counter[str], [Counter("aab"), {"a": 1}, Counter({"a": "1"}), Counter({1: 2}), None]),
+    "groups": (defaultdict[int, list[Row]], [defaultdict(list, {1: [ROW]}), {2: [ROW]}, {"x": [ROW]}, {1: ROW}]),
+    "layers": (ChainMap[str, int], [ChainMap({"a": 1}, {"b": 2})]),
+    "a mapping of one's own": (list[UserDict[str, int]], [[UserDict(a=1)], [{}]]),
+    "counts in a class": (list[Counted], [[Counted(Counter("ab"), defaultdict(list, a=[ROW]))]]),
+}
 
 POLICIES: dict[str, dict[str, Any]] = {
     "repair": {},

@@ -239,7 +239,10 @@ def split_words(text: str) -> Iterator[str]:
 
 def search_words(text: str) -> list[str]:
     """The words of a text by which it is found: without those that say nothing, each without its ending."""
-    return [_stem(word) for word in split_words(text) if word not in _EMPTY]
+    return [_stem(word) if len(word) <= _LONGEST_STEMMED else word for word in split_words(text) if word not in _EMPTY]
+
+
+_LONGEST_STEMMED: Final = 40  # letters: a stranger's words are kept only while they are short
 
 
 @lru_cache(maxsize=20_000)

@@ -125,7 +125,7 @@ def _read_result(declaration: Declaration) -> _Result:
     if annotation is not UNSET:
         annotation = declaration.resolve(annotation, "the return type")
     kind, annotation = _apart_from_stream(declaration, annotation)
-    reader = TypeReader(declaration.locals)
+    reader = TypeReader(declaration.locals, is_result=True)
     asked = Any if annotation is UNSET else None if annotation in (Never, NoReturn) else annotation
     shape = read_shape(declaration, "the return type", reader, asked)
     if reader.unknown is not None:

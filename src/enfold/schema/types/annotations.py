@@ -91,14 +91,17 @@ _QUALIFIERS: Final = {"Required", "NotRequired", "ReadOnly", "Final", "ClassVar"
 class TypeReader:
     """Reads the annotations of one signature and keeps the classes they name; `names` are those its scope knows.
 
+    In what a function gives, every mapping is an object: nobody has to build one.
+
     `beyond_msgspec` names what msgspec would not do justice to, `unknown` a class that is not even pydantic's own;
     both are None where there is no such thing.
     """
 
-    __slots__ = ("_names", "_open_aliases", "_records_open", "beyond_msgspec", "definitions", "unknown")
+    __slots__ = ("_is_result", "_names", "_open_aliases", "_records_open", "beyond_msgspec", "definitions", "unknown")
 
-    def __init__(self, names: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, names: Mapping[str, Any] | None = None, *, is_result: bool = False) -> None:
         self._names = names or {}
+        self._is_result = is_result
         self.definitions: Definitions = {}
         self.beyond_msgspec: str | None = None
         self.unknown: str | None = None
@@ -143,11 +146,19 @@ class TypeReader:
             if not _may_be_key(key):
                 _refuse(annotation)
             return self._object(_OBJECTS[origin], key, value)
+        if self._is_result and _is_mapping(origin):
+            return self._given_object(annotation, origin, arguments)
         if origin is ResponseEnvelope:
             return self.read(arguments[0])
         if is_record(origin):
             return self._read_record(annotation)
         return self._foreign(annotation) if origin not in _NOT_DATA else _refuse(annotation)
+
+    def _given_object(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Shape:
+        key, value = self.read(arguments[0]), self.read(int if origin is collections.Counter else arguments[-1])
+        if not _may_be_key(key):
+            _refuse(annotation)
+        return self._object(dict, key, value)
 
     def _read_class(self, cls: type) -> Shape:
         name = f"{cls.__module__.split('.')[0]}.{cls.__qualname__}"
@@ -165,6 +176,8 @@ class TypeReader:
             return _enum(cls)
         if cls in _NOT_DATA:
             return _refuse(cls)
+        if self._is_result and _is_mapping(cls):
+            return self._given_object(cls, cls, (str, Any))
         return self._read_record(cls) if is_record(cls) else self._foreign(cls)
 
     def _read_special(self, annotation: Any) -> Shape:
@@ -275,6 +288,10 @@ class TypeReader:
 def spelled(annotation: Any) -> str:
     """An annotation as its user would write it."""
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def _is_mapping(cls: Any) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Mapping) and not is_record(cls)
 
 
 def _may_be_key(shape: Shape) -> bool:
