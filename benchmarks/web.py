@@ -60,9 +60,11 @@ async def _race_all(plain: str, encrypted: str, rounds: int) -> list[Outcome]:
         races = [
             Race("an OpenAPI call", (_execute(imported), _get(peer, plain)), (HTTPX2,), _goal(EXECUTE, 0.35)),
             Race("a request over a kept connection", (_send(ours, plain), _get(peer, plain)), (HTTPX2,), not_slower),
-            Race("the same, encrypted", (_send(ours, encrypted), _get(peer, encrypted)), (HTTPX2,), not_slower),
+            Race(
+                "an encrypted request over one", (_send(ours, encrypted), _get(peer, encrypted)), (HTTPX2,), not_slower
+            ),
             Race("a first request", (_first(plain), _first_of_httpx2(plain)), (HTTPX2,), not_slower),
-            Race("the same, encrypted", (_first(encrypted), _first_of_httpx2(encrypted)), (HTTPX2,), not_slower),
+            Race("a first encrypted request", (_first(encrypted), _first_of_httpx2(encrypted)), (HTTPX2,), not_slower),
         ]
         outcomes = []
         for race in races:

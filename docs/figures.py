@@ -21,7 +21,7 @@ NAMES = {
     "mcp_http": "MCP over HTTP",
     "mcp_stdio": "MCP on the standard streams",
     "in_process": "A call inside a process",
-    "start_up": "The first import",
+    "start_up": "From nothing",
     "schema_engines": "Repair",
     "gateway": "A gateway",
     "mcp_client": "Our MCP client",
