@@ -540,6 +540,8 @@ class PreparedOperation:
 
         threads = self._threads()
         nested = NestedCalls(context) if self.needs_context else None
+        if context.task is not None and not context.is_nested:  # it was accepted: it waits here as it did for a worker
+            await threads.wait_for_room(context)
         pending = threads.run(lambda: self._start(arguments, context))
         try:
             return await self._in_time(pending, context)

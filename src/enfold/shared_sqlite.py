@@ -66,11 +66,12 @@ class SharedFile:
     def _is_prepared(self, connection: sqlite3.Connection, until: float) -> bool:
         """Make the tables; False where another process keeps the file to itself, and there is time to try again."""
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("BEGIN")
             self._prepare(connection)
             connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL")  # last: a file that `prepare` refuses stays as it was
+            connection.execute("PRAGMA user_version")  # to read is to make the log, by whose marks the file is known
         except BaseException as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

@@ -15,6 +15,8 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.operation import Context
 
+PAUSE: Final = 0.05  # seconds between two looks for a free thread
+
 _Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
@@ -31,6 +33,11 @@ class Threads:
     @property
     def busy(self) -> int:
         return self._busy
+
+    async def wait_for_room(self, context: Context) -> None:
+        """Wait until a thread is free, or the time of the call is over."""
+        while self._busy >= self.limit and context.remaining() != 0:  # noqa: ASYNC110  # threads end outside of the loop
+            await asyncio.sleep(PAUSE)
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a function in a thread; the future belongs to the running loop."""

@@ -214,6 +214,29 @@ def test_a_file_of_an_older_version_is_taken_over_and_others_are_told(
         assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("statements", "words"),
+    [
+        (None, "is not a database"),
+        ("CREATE TABLE users (name)", "another program's"),
+        ("CREATE TABLE users (name); PRAGMA user_version = 2", "another program's"),
+        ("CREATE TABLE tasks (done)", "another program's"),
+        ("PRAGMA user_version = 99", "newer version of Enfold"),
+    ],
+)
+@pytest.mark.parametrize("command", [("work",), ("serve", "--port", "0")], ids=["work", "serve"])
+def test_a_file_that_is_none_of_tasks_is_told_at_the_start_and_left_as_it_was(
+    folder: Path, command: tuple[str, ...], statements: str | None, words: str
+) -> None:
+    file = folder / "mine.db"
+    file.write_text("notes " * 100) if statements is None else change(file, statements)
+    before = file.read_bytes()
+    started = [sys.executable, "-m", "enfold", command[0], "app.py", "--tasks", "mine.db", *command[1:]]
+    done = subprocess.run(started, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, words in done.stderr, "mine.db" in done.stderr) == (2, True, True)
+    assert file.read_bytes() == before
+
+
 def change(file: Path, statements: str) -> None:
     connection = sqlite3.connect(file)
     connection.executescript(statements)

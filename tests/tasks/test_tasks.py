@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -463,6 +464,23 @@ async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
         for n in range(20):
             await (await tasks.start("shop.again", {"n": n})).result()
         assert len(Traced.written) <= 2 * 20 + 2  # now and then something is forgotten
+
+
+async def test_a_task_waits_for_a_thread_where_all_are_busy() -> None:
+    """What was accepted is run, whatever else the process does; what is called beside it is told at once."""
+    mine, has_begun, may_end = OperationRegistry("shop", threads=1), threading.Event(), threading.Event()
+
+    @mine.query(durable=True)
+    def blocking() -> bool:
+        has_begun.set()
+        return may_end.wait(10)
+
+    async with Tasks(mine, MemoryTasks()) as tasks:
+        both = [await tasks.start("shop.blocking") for _ in range(2)]
+        await asyncio.to_thread(has_begun.wait, 10)
+        assert (await refused(mine.execute("shop.blocking"))).code == "RESOURCE_EXHAUSTED"
+        may_end.set()
+        assert [(await asyncio.wait_for(each.result(), 10)).data for each in both] == [True, True]
 
 
 async def test_a_list_has_the_newest_first_and_of_others_nothing(store: TaskStore) -> None:

@@ -106,11 +106,28 @@ async def opened_tasks(
         if tasks is None:
             yield None
             return
+        if how.get("at_once") != 0 and _has_file(tasks.store, settings.path):
+            await _check_file(tasks.store, settings.path)
         tasks.begin()
         try:
             yield tasks
         finally:
             await tasks.close(grace)
+
+
+def _has_file(store: TaskStore, path: Path) -> bool:
+    return hasattr(store, "path") and path.exists()
+
+
+async def _check_file(store: TaskStore, path: Path) -> None:
+    """Refuse a file that is none of tasks, before anything is served; one that cannot be opened now may come back."""
+    from sqlite3 import OperationalError  # the store has loaded it
+
+    try:
+        await store.get("", "")
+    except CallError as error:
+        if not isinstance(error.__cause__, OperationalError):
+            raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}: {error.__cause__}") from None
 
 
 @asynccontextmanager

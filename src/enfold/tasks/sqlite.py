@@ -137,6 +137,7 @@ class SQLiteTasks:
         self._seen = 0  # the last change that this process knows of
         self._look_at = 0.0
         self._missing: dict[str, float] = {}
+        self._complaint = ""  # why it could not be used the last time
         self._file = SharedFile(self.path, _upgrade, synchronous=fsync, patience=BUSY_SECONDS)
         self._thread = FileThread(self._open, self._file.check, self._look, LOOK_EVERY)
 
@@ -216,10 +217,14 @@ class SQLiteTasks:
 
     async def _asked(self, answer: asyncio.Future[T]) -> T:
         try:
-            return await answer
+            found = await answer
         except (sqlite3.Error, OSError) as error:
-            Log("enfold.tasks").warning("the tasks in %s cannot be used: %s", self.path, error)
+            if str(error) != self._complaint:
+                Log("enfold.tasks").warning("the tasks in %s cannot be used: %s", self.path, error)
+            self._complaint = str(error)
             raise store_away(error) from error
+        self._complaint = ""
+        return found
 
     async def _claim_now(self, operations: Sequence[str] | Any, n: int) -> Claims:
         if not await self._read(partial(self._look_for, operations)):
@@ -411,7 +416,8 @@ def _upgrade(connection: sqlite3.Connection) -> None:
     columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tasks)")}
     if version > VERSION:
         raise OSError("it was written by a newer version of Enfold: use that one, or another file")
-    if version == 0 and columns:
+    is_new = version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    if not is_new and (version == 0 or "ordered" not in columns):
         raise OSError("it is another program's: name another file")
     if version == 1 and "change" not in columns:
         connection.execute("ALTER TABLE tasks ADD COLUMN change INTEGER NOT NULL DEFAULT 0")

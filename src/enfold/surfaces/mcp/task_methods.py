@@ -121,8 +121,8 @@ async def _handle(service: Service, exchange: ClientExchange, task_id: object) -
 
 def _refusal(error: CallError) -> ProtocolError:
     """The same words for another's task, an expired one and one that never was."""
-    code = INVALID_PARAMS if error.code in ("TASK_NOT_FOUND", "VALIDATION_ERROR") else INTERNAL_ERROR
-    return ProtocolError(code, error.message)
+    is_theirs = error.code in ("TASK_NOT_FOUND", "VALIDATION_ERROR", "PAYLOAD_TOO_LARGE")
+    return ProtocolError(INVALID_PARAMS if is_theirs else INTERNAL_ERROR, error.message)
 
 
 # --- a task as a client sees it -----------------------------------------------------------------------------------
