@@ -17,6 +17,7 @@ from tests.calls.processes import say
 
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.calls.nats import NATSTransport
+from enfold.formats import find_format
 from enfold.tasks import Status, Tasks
 from enfold.tasks.memory import MemoryTasks
 from enfold.tasks.nats import NATSTasks
@@ -464,6 +465,21 @@ async def test_a_task_that_is_run_where_it_was_ordered_waits_for_the_disk_twice(
         for n in range(20):
             await (await tasks.start("shop.again", {"n": n})).result()
         assert len(Traced.written) <= 2 * 20 + 2  # now and then something is forgotten
+
+
+async def test_what_was_refused_for_its_form_is_told_as_the_call_would_tell_it(store: TaskStore) -> None:
+    strict = OperationRegistry("shop", strict_output=True)
+
+    @strict.query(durable=True)
+    async def loose() -> int:
+        return "much"  # type: ignore[return-value]  # it is refused
+
+    async with Tasks(strict, store) as tasks:
+        plain = await refused(strict.execute("shop.loose"))
+        kept = await refused((await tasks.start("shop.loose")).result())
+    written = [find_format("mcp_envelope_v0_1").write_error(each, "shop.loose") for each in (plain, kept)]
+    assert written[0] == written[1]
+    assert written[1]["result"] == "much"
 
 
 async def test_a_task_waits_for_a_thread_where_all_are_busy() -> None:

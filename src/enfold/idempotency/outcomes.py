@@ -27,7 +27,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a call ended: the wire form of its envelope and what goes beside it, or a failure."""
+    """How a call ended: the wire form of its envelope and what goes beside it; or a failure, maybe with what it refused."""
 
     output: dict[str, Any] | None = None
     warnings: list[dict[str, Any]] = []
@@ -54,7 +54,8 @@ def failure(error: CallError) -> Outcome:
     except (TypeError, ValueError, RecursionError):
         details = {}
     kept = Failure(error.code, error.message[:MAX_MESSAGE], details, error.retryable, error.hidden, *error.own_kind())
-    return Outcome(provenance=error.provenance, failure=kept)
+    partial = success(error.partial) if isinstance(error.partial, ResponseEnvelope) else Outcome()
+    return Outcome(partial.output, partial.warnings, error.provenance, kept)
 
 
 async def outcome_of(run: Run) -> Outcome:
@@ -69,14 +70,20 @@ async def outcome_of(run: Run) -> Outcome:
 
 def result_of(outcome: Outcome) -> ResponseEnvelope[Any]:
     """The envelope of an outcome; its failure is raised."""
-    if outcome.output is None:
-        told = outcome.failure or Failure("UNKNOWN_ERROR", "An entry without outcome")
-        error = CallError(told.code, told.message, dict(told.details), told.retryable)
-        error.provenance, error.hidden = outcome.provenance, told.hidden
-        error.take_kind(told.category, told.recoverable)
-        raise error
-    envelope = from_wire(outcome.output)
+    told = outcome.failure
+    if told is None and outcome.output is not None:
+        return _envelope(outcome.output, outcome)
+    told = told or Failure("UNKNOWN_ERROR", "An entry without outcome")
+    error = CallError(told.code, told.message, dict(told.details), told.retryable)
+    error.provenance, error.hidden = outcome.provenance, told.hidden
+    error.partial = None if outcome.output is None else _envelope(outcome.output, outcome)
+    error.take_kind(told.category, told.recoverable)
+    raise error
+
+
+def _envelope(wire: dict[str, Any], outcome: Outcome) -> ResponseEnvelope[Any]:
+    envelope = from_wire(wire)
     if not outcome.warnings and outcome.provenance is None:
         return envelope
-    warnings = tuple(msgspec.convert(wire, ResultWarning) for wire in outcome.warnings)
+    warnings = tuple(msgspec.convert(each, ResultWarning) for each in outcome.warnings)
     return msgspec.structs.replace(envelope, warnings=envelope.warnings + warnings, provenance=outcome.provenance)

@@ -229,7 +229,7 @@ class Runner:
             watch.is_left = True
             return Asking(required.questions, caller.memory)
         except CallError as error:
-            return failure(error)
+            return self._bounded(failure(error), task)
         except Exception as error:  # noqa: BLE001  # a result that cannot be written down is this task's failure alone
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
             return failure(error_from(error, f"Operation {task.operation} failed"))
