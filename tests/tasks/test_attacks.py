@@ -82,6 +82,12 @@ async def wait() -> None:
 
 
 @ops.mutation(durable=True)
+async def hold(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+
+
+@ops.mutation(durable=True)
 async def noise(seed: int, size: int) -> str:
     return made_of(seed, size)
 
@@ -289,6 +295,17 @@ async def test_a_key_is_any_text_and_tells_its_inputs_apart(store: TaskStore) ->
         error = await refused(tasks.start("shop.wait", identity=ANN, idempotency_key=key))
         assert (error.code, error.details["argument"]) == ("VALIDATION_ERROR", "idempotencyKey")
     await tasks.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+async def test_one_caller_does_not_fill_a_worker(store: TaskStore) -> None:
+    async with Tasks(ops, store, at_once=8) as tasks:
+        for _ in range(10):
+            await tasks.start("shop.hold", {"seconds": 3600}, identity=ANN)
+        for _ in range(2):
+            quick = await tasks.start("shop.hold", {"seconds": 0}, identity=EVE)
+            assert (await asyncio.wait_for(quick.result(), 20)).data == 0
+        await tasks.runner.stop()
 
 
 async def test_answers_that_are_too_large_are_refused(store: TaskStore) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -84,20 +84,21 @@ class MemoryTasks:
         newest = (task for task in found if task is not None and owner in (None, task.owner))
         return [listed(task) for task in islice(newest, limit)]
 
-    async def claim(self, served: Served, n: int, wait: float) -> Claims:
+    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
         moment = self._wakeups.expect(WORK)
-        found = self._claim(served, n)
+        found = self._claim(served, n, but)
         if found:
             moment.cancel()
             return found
-        return self._claim(served, n) if await self._wakeups.wait(moment, wait) else []
+        return self._claim(served, n, but) if await self._wakeups.wait(moment, wait) else []
 
-    def _claim(self, served: Served, n: int) -> Claims:
+    def _claim(self, served: Served, n: int, but: Collection[str]) -> Claims:
         if not self._queued:
             return []
         ids = served()
-        found = list(islice((task_id for task_id, operation in self._queued.items() if operation in ids), n))
-        return [Claim(self._claim_one(self._tasks[each])) for each in found]
+        queued = (self._tasks[task_id] for task_id, operation in self._queued.items() if operation in ids)
+        found = list(islice((task for task in queued if task.owner not in but), n))
+        return [Claim(self._claim_one(task)) for task in found]
 
     async def take(self, task_id: str) -> Claim | None:
         task = self._tasks.get(task_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from re import match
@@ -260,7 +260,8 @@ class NATSTasks:
 
     # what workers do
 
-    async def claim(self, served: Served, n: int, wait: float) -> Claims:
+    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
+        del but  # the queue gives what is next; there are other workers
         async with self._reached():
             if self._living is None or self._living.done():
                 await self._streams.write(f"worker.{self._name}", b"1", None, self._ack_wait / 2)

@@ -26,7 +26,7 @@ from enfold.registry import Registry
 from enfold.tasks.attempt import AbsentCaller, CurrentTask
 from enfold.tasks.ending import end_all
 from enfold.tasks.kept_bytes import TaskLimits
-from enfold.tasks.store import Abandoned, Asking, Claim, Ending, FencedError, TaskStore, now_ms
+from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskStore, now_ms
 from enfold.tasks.task import Order, Outcome, Task
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from enfold.provenance import Recorder
 
 AT_ONCE: Final = 64
+KEPT_FREE: Final = 8  # one of so many places is for callers who have no task running here
 WAIT: Final = 1.0  # seconds that one claim waits for work
+SHORT_WAIT: Final = 0.05  # that one waits for work of such callers, while the others fill their places
 PROGRESS_EVERY: Final = 1.0
 EXPIRE_EVERY: Final = 30.0
 PAUSE: Final = 0.5  # before a store that could not be reached is tried again
@@ -74,6 +76,8 @@ class Runner:
         self._current = current
         self._recorder = recorder
         self._attempts: dict[asyncio.Task[None], _AttemptPulse] = {}
+        self._kept_free = at_once // KEPT_FREE
+        self._for_others_at = 0.0
         self._coming = 0  # those that are being stored, to be begun here
         self._free = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
@@ -123,14 +127,11 @@ class Runner:
 
     async def _claim_for_ever(self) -> None:
         while True:
-            while (room := self._room) <= 0:
-                self._free.clear()
-                await self._free.wait()
             if not self._served():
                 await asyncio.sleep(WAIT)  # nothing is durable: the store is not even opened
                 continue
             try:
-                claims = await self._store.claim(self._served, room, WAIT)
+                claims = await self._claim()
             except CallError as error:
                 self._tell_once(error)
                 await asyncio.sleep(PAUSE)
@@ -139,16 +140,37 @@ class Runner:
             for claim in claims:
                 self._begin(claim)
 
+    async def _claim(self) -> Claims:
+        """Work of anybody; once a second, where only places kept free are left, that of callers who have none here."""
+        if (room := self._room - self._kept_free) > 0:
+            return await self._store.claim(self._served, room, WAIT)
+        self._free.clear()
+        if self._room > 0 and time.monotonic() >= self._for_others_at:
+            self._for_others_at = time.monotonic() + WAIT
+            return await self._store.claim(self._served, self._room, SHORT_WAIT, but=self._owners)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT):
+                await self._free.wait()
+        return []
+
     @property
     def _room(self) -> int:
         return self._at_once - len(self._attempts) - self._coming
+
+    @property
+    def _owners(self) -> set[str]:
+        """Whose tasks run here; without identities everybody is the same owner, who has all places."""
+        return {pulse.owner for pulse in self._attempts.values()} - {""}
+
+    def _has_room_for(self, owner: str) -> bool:
+        return self._room > (self._kept_free if owner in self._owners else 0)
 
     async def accept(self, order: Order, limits: TaskLimits) -> Task:
         """Store a task, and begin it where there is room here: what is begun as it is stored needs one write less.
 
         Only one that may be started again: the other kind is not begun before its caller can know of it.
         """
-        begins = order.retries and self.is_running and self._room > 0
+        begins = order.retries and self.is_running and self._has_room_for(order.owner)
         self._coming += begins
         try:
             stored = await self._store.accept(order, limits, claims=begins)
@@ -315,6 +337,7 @@ class _AttemptPulse:
     def __init__(self, store: TaskStore, claim: Claim) -> None:
         self._store = store
         self._claim = claim
+        self.owner = claim.task.owner
         self._progress: Progress | None = None
         self._told_at = time.monotonic() - PROGRESS_EVERY
         self.is_left = False  # whether the task goes on without this attempt

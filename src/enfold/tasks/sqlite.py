@@ -10,7 +10,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -170,12 +170,12 @@ class SQLiteTasks:
             found = await self._read(partial(_list, owner, limit))
         return found
 
-    async def claim(self, served: Served, n: int, wait: float) -> Claims:
+    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
         moment = self._wakeups.expect(WORK)
         try:
-            claims = await self._claim_now(served(), n)
+            claims = await self._claim_now(served(), n, but)
             if not claims and await self._wakeups.wait(moment, wait):
-                claims = await self._claim_now(served(), n)
+                claims = await self._claim_now(served(), n, but)
         finally:
             moment.cancel()
         return claims
@@ -226,10 +226,10 @@ class SQLiteTasks:
         self._complaint = ""
         return found
 
-    async def _claim_now(self, operations: Sequence[str] | Any, n: int) -> Claims:
+    async def _claim_now(self, operations: Sequence[str] | Any, n: int, but: Collection[str]) -> Claims:
         if not await self._read(partial(self._look_for, operations)):
             return []
-        return await self._claimed(partial(self._claim, operations, n))
+        return await self._claimed(partial(self._claim, operations, n, tuple(but)))
 
     async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
         """What a job gives that claims; what it has claimed for somebody who waits no more is given back."""
@@ -289,9 +289,11 @@ class SQLiteTasks:
         self._held_lock()
         return _wanted(operations, connection)
 
-    def _claim(self, operations: Any, n: int, connection: sqlite3.Connection) -> Claims:
-        oldest = f"SELECT number {_QUEUED} AND operation = ? ORDER BY number LIMIT ?"
-        numbers = [each for name in _wanted(operations, connection) for each in connection.execute(oldest, (name, n))]
+    def _claim(self, operations: Any, n: int, but: tuple[str, ...], connection: sqlite3.Connection) -> Claims:
+        others = f"AND owner NOT IN ({', '.join('?' * len(but))})" if but else ""
+        oldest = f"SELECT number {_QUEUED} AND operation = ? {others} ORDER BY number LIMIT ?"
+        found = (connection.execute(oldest, (name, *but, n)) for name in _wanted(operations, connection))
+        numbers = [number for each in found for number in each]
         rows = [connection.execute(f"{_WHOLE} WHERE number = ?", number).fetchone() for number in sorted(numbers)[:n]]
         queued = self._readable(rows, connection)
         holder = self._held_lock().name if queued else ""

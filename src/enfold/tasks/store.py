@@ -85,8 +85,11 @@ class TaskStore(Protocol):
     async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
         """The newest first, without their inputs and outcomes."""
 
-    async def claim(self, served: Served, n: int, wait: float) -> Claims:
-        """At most `n` tasks of these operations to be run now; waits for some seconds if there is none."""
+    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
+        """At most `n` tasks of these operations to be run now; waits for some seconds if there is none.
+
+        Those of the owners in `but` are left to others, where the store can pass over them.
+        """
 
     async def take(self, task_id: str) -> Claim | None:
         """Claim this one task, where it waits for a worker and can be had by itself."""
