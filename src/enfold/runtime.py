@@ -540,9 +540,17 @@ class PreparedOperation:
 
         threads = self._threads()
         nested = NestedCalls(context) if self.needs_context else None
-        if context.task is not None and not context.is_nested:  # it was accepted: it waits here as it did for a worker
-            await threads.wait_for_room(context)
-        pending = threads.run(lambda: self._start(arguments, context))
+
+        def start() -> Any:
+            return self._start(arguments, context)
+
+        try:
+            pending = threads.run(start)
+        except CallError:
+            if context.task is None or context.is_nested:
+                raise
+            await threads.wait_for_room(context)  # it was accepted: it waits here as it did for a worker
+            pending = threads.run(start)
         try:
             return await self._in_time(pending, context)
         finally:
