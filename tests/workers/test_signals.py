@@ -130,6 +130,51 @@ def test_however_often_a_server_is_told_to_end_it_ends_in_peace(tmp_path: Path, 
         assert served.process.returncode == 0
 
 
+STAYS = """
+@ops.query
+async def stay() -> None:
+    Path("begun").touch()
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            pass
+"""
+HANGS = """
+@ops.on_stop
+async def hang() -> None:
+    Path("stopping").touch()
+    await asyncio.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["one process", "workers"])
+def test_a_call_that_does_not_let_itself_be_cancelled_keeps_no_server(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "app.py").write_text(WORKED + STAYS)
+    with serving("app.py", "--grace", "0.2", *words, cwd=tmp_path) as served:
+        calling = threading.Thread(target=is_listening, args=(served, "/functions/shop.stay"))
+        calling.start()
+        wait_for((tmp_path / "begun").exists)
+        family = {served.process.pid, *workers_of(served)}
+        assert served.end(signal.SIGTERM) == 0
+        calling.join(30)
+    assert not any(map(is_running, family))
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize("words", [(), ("--workers", "2")], ids=["one process", "workers"])
+def test_a_function_that_does_not_come_to_its_end_at_the_stop_keeps_no_server(
+    tmp_path: Path, words: tuple[str, ...], times: int
+) -> None:
+    (tmp_path / "app.py").write_text(WORKED + HANGS)
+    grace = "0.2" if times == 1 else "600"
+    with serving("app.py", "--grace", grace, *words, cwd=tmp_path) as served:
+        if times == 2:
+            served.process.terminate()
+            wait_for((tmp_path / "stopping").exists)
+        assert served.end(signal.SIGTERM) == 0
+
+
 def test_what_a_killed_worker_had_started_is_killed_where_it_does_not_end(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WORKED)
     (tmp_path / "stubborn.py").write_text(STUBBORN)
@@ -182,9 +227,9 @@ def test_a_reloading_server_ends_as_it_does_without_and_leaves_nothing(tmp_path:
     assert not any(map(is_running, family))
 
 
-def is_listening(served: Served) -> bool:
+def is_listening(served: Served, path: str = "/healthz") -> bool:
     try:
-        served.get("/healthz")
+        served.get(path)
     except HTTPError:
         return True
     except (OSError, HTTPException):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from enfold.workers import Worker
 
 GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what starts us often kills us after 30
+STOPPING: Final = 4.0  # seconds that functions of `on_stop` have at least, beside the grace
+HURRY: Final = 1.0  # seconds that answers have to be written, when nothing is waited for
 BACKLOG: Final = 2048
 
 
@@ -118,18 +120,33 @@ class HTTPServer:
             raise CallError("UNAVAILABLE", "The server could not start") from None
 
     def end(self) -> None:
-        """End it; a second time, without waiting for calls."""
-        self._server.force_exit = self._server.should_exit
+        """End it; a second time, without waiting for calls or for functions of `on_stop`."""
+        if self._server.should_exit:
+            self._server.force_exit = True
+            self._server.is_hurried.set()
         self._server.should_exit = True
 
 
 def _server_class(stop: Callable[[], None]) -> Any:
-    """uvicorn's server, which is loaded when it is needed; signals are not its business."""
+    """uvicorn's server, which is loaded when it is needed; signals are not its business, and its end has an end."""
+    import asyncio
 
     class Server(_uvicorn().Server):  # type: ignore[misc]  # see above
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.is_hurried = asyncio.Event()
+
         async def shutdown(self, sockets: list[Any] | None = None) -> None:
             stop()
-            await super().shutdown(sockets)
+            closing = asyncio.ensure_future(super().shutdown(sockets))
+            hurrying = asyncio.ensure_future(self.is_hurried.wait())
+            within = self.config.timeout_graceful_shutdown + STOPPING
+            await asyncio.wait({closing, hurrying}, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+            hurrying.cancel()
+            if self.is_hurried.is_set():
+                await asyncio.wait({closing}, timeout=HURRY)
+            if not closing.cancel():
+                closing.result()
 
     return Server
 

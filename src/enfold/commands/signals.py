@@ -7,6 +7,7 @@ import atexit
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from signal import SIGINT, SIGTERM, Signals
@@ -17,6 +18,7 @@ T = TypeVar("T")
 
 # Asks to read what can be read again; not every system has it.
 HANGUP: Final = tuple(number for number in Signals if number.name == "SIGHUP")
+LAST: Final = 3.0  # seconds that calls have to end which were cancelled, when all else is closed
 
 
 def ignore_hangups() -> None:
@@ -33,23 +35,33 @@ def end_in_peace() -> None:
 
 def run_server(work: Coroutine[Any, Any, None], loop_factory: Callable[[], Any] | None = None) -> None:
     """Run a server until a signal ends it; one more, when all is closed, ends what is left of the process, as it should."""
-    _run(work, loop_factory)
-    for number in (SIGTERM, SIGINT):
-        signal.signal(number, _leave)
+    leaving = threading.Timer(LAST, _leave)
+    leaving.daemon = True
+
+    def begin_to_leave() -> None:
+        for number in (SIGTERM, SIGINT):
+            signal.signal(number, _leave)
+        leaving.start()
+
+    _run(work, loop_factory, begin_to_leave)
+    leaving.cancel()
     end_in_peace()
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
     """What the work gives; None where a signal ended it, after all that it had opened was closed."""
     before = {number: signal.getsignal(number) for number in (SIGTERM, SIGINT, *HANGUP)}
-    try:
-        return _run(work)
-    finally:
+
+    def restore() -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
 
+    return _run(work, None, restore)
 
-def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = None) -> T | None:
+
+def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None, closed: Callable[[], None]) -> T | None:
+    """What the work gives; `closed` is called when it has ended, before tasks are waited for that may not let themselves be cancelled."""
+
     async def until_ended() -> T | None:
         task = asyncio.ensure_future(work)
         with _woken_by_signals(), ended_by_signals(task.cancel):
@@ -57,7 +69,10 @@ def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None = 
         return None if task.cancelled() else task.result()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        return runner.run(until_ended())
+        try:
+            return runner.run(until_ended())
+        finally:
+            closed()
 
 
 def _ignore(*_: object) -> None:
