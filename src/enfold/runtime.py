@@ -66,6 +66,7 @@ class PreparedOperation:
         "_handler",
         "_is_async",
         "_is_bare",
+        "_is_checked",
         "_is_guarded",
         "_is_task",
         "_lifetime",
@@ -126,6 +127,7 @@ class PreparedOperation:
         self._is_bare = self._limits is None and self._payloads is None and not self._is_task
         self._observers = observers
         self.is_open = operation.spec.access_control.is_open and policy.limits is None
+        self._is_checked = is_guarded and not self.is_open
         self.is_stream = operation.spec.type is OperationType.SUBSCRIPTION
         self._is_async = signature.kind == "async" if signature else is_coroutine_function(operation.handler)
         self.needs_loop = self._is_async or self.is_stream or self._is_task
@@ -166,7 +168,7 @@ class PreparedOperation:
 
         The answer is the input as it is read: text that stands for its type is converted.
         """
-        if self._is_guarded and not self.is_open:
+        if self._is_checked:
             check_access(self.spec, identity, input)
             if self._limits is not None:
                 self._limits.leave(self._limits.enter(identity))
@@ -195,10 +197,11 @@ class PreparedOperation:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
         if self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
-        if self._is_guarded and not self.is_open:
+        if self._is_checked:
             check_access(self.spec, None if context is None else context.identity, input)
+        decode, finish = self._decode_quickly, self._finish  # to call a field takes longer
         try:
-            arguments = self._decode_quickly(input) if type(input) is dict else self._read(input)
+            arguments = decode(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
             arguments = self._read(input)
         has_passed, selection = False, None
@@ -225,7 +228,7 @@ class PreparedOperation:
             else:
                 result = await self._handler(**arguments)
             if selection is None and (context is None or (context.recording is None and not context.is_looked_into)):
-                return self._finish(result)
+                return finish(result)
             envelope = self._finish_plainly(result, selection)
         except CallError as error:
             raise await self._record_failure(self._with_ids(error, context), input, context) from error.__cause__
@@ -239,7 +242,7 @@ class PreparedOperation:
         """The same funnel for a stream: each item is finished by itself; the producer is closed with the consumer."""
         if not self.is_stream:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a {self.spec.type.value}: execute it")
-        if self._is_guarded and not self.is_open:
+        if self._is_checked:
             check_access(self.spec, None if context is None else context.identity, input)
         arguments = self._read(input)
         context = context or Context()
@@ -483,7 +486,7 @@ class PreparedOperation:
         if self._takes_input:
             return self._handler(arguments, context)
         if self._context_parameter is not None:
-            arguments[self._context_parameter] = context
+            arguments = {**arguments, self._context_parameter: context}  # it may be what the caller gave
         return self._handler(**arguments)
 
     def _first_limit(self, deadline: float) -> Limit:

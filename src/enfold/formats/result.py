@@ -25,8 +25,8 @@ IS_WRAPPER: Final = True
 
 def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = None) -> dict[str, Any]:
     """`{"result": v}`; several values are numbered, no value is `{}`, a result that tells of a failure is its text."""
-    data, values = envelope.data, 1 if operation is None else operation.values
-    is_local = type(envelope.meta) is LocalResponseMeta
+    data, is_local = envelope.data, type(envelope.meta) is LocalResponseMeta
+    values = 1 if operation is None else operation.values
     if is_local and values == 1 and type(data) is not bytes:  # as nearly all are
         return {"result": data}
     if not is_local and envelope.is_error:

@@ -169,7 +169,7 @@ _DIALECT: Final = Dialect(
     adapter="cgi",
     prefix="Error: ",
     missing="Function not found",
-    body_types=frozenset({b"application/json", None}),
+    body_types=(b"application/json", None),
     read_object=_read_object,
     runs_in_place=True,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import current_task
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -13,7 +12,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import Header, Receive, Scope, Send
 from enfold.surfaces.failures import body_too_large
-from enfold.timekeeping import Timekeeper, running_task, this_thread
+from enfold.timekeeping import Timekeeper, running_task
 
 Ended: TypeAlias = Literal["late", "gone", "stopped", "refused"]
 
@@ -32,24 +31,20 @@ class Presence(msgspec.Struct, eq=False):
     receive: Receive
     _patience: float = BODY_TIMEOUT
     has_body: bool = True  # until it has been read, nobody else may listen to the client
+    _keeper: Timekeeper | None = None
+    _task: asyncio.Task[Any] | None = None
     break_silence: Callable[[], None] | None = None
     outlives_client: bool = False
     ended: Ended | None = None
     _is_reading: bool = False
     _is_slow: bool = False
-    _keeper: Timekeeper | None = None
-    _task: asyncio.Task[Any] | None = None
     _timer: asyncio.TimerHandle | None = None
     _listener: asyncio.Task[None] | None = None
 
     def begin(self) -> Self:
         """Count the request among those that run; its client is watched only if it runs for long."""
-        keeper = this_thread.keeper
-        task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
-        if keeper is None or task is None:
-            keeper, task = running_task()
-        self._keeper, self._task = keeper, task
-        keeper.running.add(self)
+        self._keeper, self._task = running_task()
+        self._keeper.running.add(self)
         return self
 
     def end(self) -> Ended | None:
@@ -59,11 +54,10 @@ class Presence(msgspec.Struct, eq=False):
         """
         if self._keeper is not None:
             self._keeper.running.discard(self)
-        task, self._task = self._task, None
-        if self._is_slow:
-            self._release()
-        elif self.ended is None:
+        if not self._is_slow and self.ended is None:
             return None
+        self._release()
+        task, self._task = self._task, None
         is_ours = self.ended is not None and task is not None and task.uncancel() == 0
         return self.ended if is_ours else None
 
@@ -93,17 +87,16 @@ class Presence(msgspec.Struct, eq=False):
 
     async def body(self, limit: int) -> bytes | bytearray:
         """The whole body; never more is in memory than the limit and one piece."""
-        self._is_reading = True
+        self._is_reading, receive = True, self.receive
         if self._is_slow:
             self._expect_body()
-        message = await self.receive()
-        if message["type"] == "http.disconnect" or message.get("more_body"):
-            body: bytes | bytearray = await self._rest_of_body(message, limit)
-        else:
-            body = message.get("body", b"")
+        message = await receive()
+        body: bytes | bytearray = message.get("body", b"")
+        if not body or message.get("more_body"):
+            body = await self._rest_of_body(message, limit)
         if len(body) > limit:
             raise body_too_large(limit)
-        self._is_reading = self.has_body = False
+        self.has_body = False
         if self._is_slow:
             self._look_for_end()
         return body
@@ -122,10 +115,10 @@ class Presence(msgspec.Struct, eq=False):
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
         del loop
         self._is_slow = True
-        if self._is_reading:
-            self._expect_body()
-        elif not self.has_body:
+        if not self.has_body:
             self._look_for_end()
+        elif self._is_reading:
+            self._expect_body()
 
     def _expect_body(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._patience, self._end, "late")

@@ -11,7 +11,7 @@ import msgspec
 from enfold.envelope import ResultWarning
 from enfold.formats import Format
 from enfold.observing.call_record import NOBODY, OK, CallRecord
-from enfold.operation import Identity, OperationSpec, Origin, new_request_id
+from enfold.operation import Identity, Operation, OperationSpec, new_request_id
 
 if TYPE_CHECKING:
     from enfold.observing.observers import Observers
@@ -45,17 +45,20 @@ class FunctionRequest(msgspec.Struct, eq=False):
     format: Format
     asks: bool = True  # False where no header of it is one of `ASKING`
     identity: Identity | None = None
-    operation: OperationSpec | None = None
+    operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
     # The caller's own id, or one of ours once somebody needs it; until then None.
     request_id: str | None = None
-    # What observers are told of the call: where its operation comes from, the size of its body, how it ended.
-    origin: Origin = NOBODY
+    # What observers are told of the call: the size of its body, how it ended.
     size: int | None = None
     sent: int | None = None  # of a stream: bytes, and items
     items: int | None = None
     code: str = OK
     warnings: Sequence[ResultWarning] = ()
+
+    @property
+    def spec(self) -> OperationSpec | None:
+        return None if self.operation is None else self.operation.spec
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
         """The header that tells the caller under which run id the call was recorded."""
@@ -88,8 +91,8 @@ def tell_end(
     record = CallRecord(
         time.time(),
         surface,
-        "" if operation is None else operation.id,
-        request.origin,
+        "" if operation is None else operation.spec.id,
+        NOBODY if operation is None else operation.origin,
         request.code,
         time.perf_counter() - began,
         request.request_id or request.known_id(),

@@ -7,7 +7,7 @@ from weakref import WeakMethod
 
 import msgspec
 
-from enfold.operation import Identity, OperationSpec, OperationType, Origin
+from enfold.operation import Identity, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.reserved import is_reserved
 from enfold.runtime import PreparedOperation
@@ -25,7 +25,6 @@ class Route(msgspec.Struct, eq=False):
     for_writing: PreparedOperation
     needs_context: bool  # its handler takes one, or something is required of its callers
     methods: tuple[str, ...]
-    origin: Origin
     known: dict[str, Route]  # the table it stands in, which is replaced when the registry changes
     _read_query: QueryReader | None = None
 
@@ -72,7 +71,7 @@ class Routes:
         prepared = self._registry.prepared(spec.id)
         writes = prepared.variant(for_writing=True) if self._takes_structs else prepared
         needs_context = prepared.needs_context or not prepared.is_open
-        return Route(spec, prepared, writes, needs_context, methods_of(spec), prepared.operation.origin, self.known)
+        return Route(spec, prepared, writes, needs_context, methods_of(spec), self.known)
 
 
 def methods_of(spec: OperationSpec) -> tuple[str, ...]:

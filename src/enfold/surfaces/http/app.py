@@ -40,10 +40,11 @@ from enfold.surfaces.console import Console, Page
 from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
 from enfold.surfaces.functions.routes import PREFIX, Route
-from enfold.surfaces.functions.service import ASKING, NO_STORE, Dialect, Functions, FunctionSettings
+from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, asks_nothing
 from enfold.surfaces.http.mounts import PAGES, Mount, below, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
+from enfold.timekeeping import running_task
 
 if TYPE_CHECKING:
     from enfold.observing.spans import Trace
@@ -57,7 +58,7 @@ _DIALECT: Final = Dialect(
     adapter="http",
     prefix="Function error: ",
     missing="Operation not found",
-    body_types=frozenset({b"application/json"}),
+    body_types=(b"application/json",),
     read_object=reading.decode_object,
 )
 
@@ -159,7 +160,7 @@ class HTTPApp:
         if len(headers) != len(lines):
             headers = header_table(scope)
         method, query = scope["method"], scope["query_string"]
-        asks = not ASKING.isdisjoint(headers)
+        asks = not asks_nothing(headers)
         observers, began = self._observers, 0.0
         trace: Trace | None = None
         if observers.is_on:
@@ -167,14 +168,15 @@ class HTTPApp:
             observers.running += 1
             if observers.tracer is not None and _is_call(path, method):
                 trace = observers.tracer.begin(http_span(scope, headers))
-        exchange = Exchange(receive, self._body_timeout, method == "POST", scope=scope, send=send)
+        keeper, task = running_task()
+        exchange = Exchange(receive, self._body_timeout, method == "POST", keeper, task, scope=scope, send=send)
         request = FunctionRequest(method, path, query, headers, exchange, self._format, asks)
         answer: FunctionAnswer | None = None
         failed: BaseException | None = None
-        exchange.begin()
+        keeper.running.add(exchange)
         try:
             hosts = self._hosts
-            if headers.get(b"host") not in hosts.passed or b"origin" in headers:
+            if headers.get(b"host") not in hosts.passed or (asks and b"origin" in headers):
                 exchange.extra_headers = hosts.admit(scope, headers)
             if asks or query:
                 self._functions.read_wishes(request)
@@ -225,19 +227,22 @@ class HTTPApp:
     ) -> Awaitable[FunctionAnswer | None]:
         """The answer to a request that was let in; `functions` are the operations that its caller may see."""
         route = functions.routes.known.get(request.path)
-        if route is None or request.method not in route.methods:
+        is_post = exchange.has_body  # which every operation takes
+        if route is None or not (is_post or request.method in route.methods):
             route = functions.find(request)
         if route is None:
             return self._page(exchange, request, functions)
-        request.operation, request.origin = route.spec, route.origin
-        if not route.prepared.is_open and (request.identity is not None or request.method != "OPTIONS"):
+        request.operation = route.prepared.operation
+        asks_for_methods = not is_post and request.method == "OPTIONS"
+        if not route.prepared.is_open and (request.identity is not None or not asks_for_methods):
             functions.admit(route, request)
-        if request.method == "OPTIONS":
+        if asks_for_methods:
             return self._options(exchange, request, route.methods)
         if route.prepared.is_stream:
             return self._follow(exchange, request, route)
         if self._tasks is not None and (
-            route.spec.durable != "never" or (route.origin.kind == "mcp" and b"prefer" in request.headers)
+            route.spec.durable != "never"
+            or (route.prepared.operation.origin.kind == "mcp" and b"prefer" in request.headers)
         ):
             return self._tasks.call(functions, route, request, exchange.scope.get("root_path", ""))
         return functions.call(route, request)
@@ -438,5 +443,5 @@ _VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
-_OWN_IDS: Final = b"%s%%x" % new_request_id()[:24].encode()
+_OWN_IDS: Final = b"%s%%x" % new_request_id()[:16].encode()
 _numbers: Final = count()

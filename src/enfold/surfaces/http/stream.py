@@ -131,7 +131,7 @@ class SubscriptionStream:
 
     async def _send_all(self, items: Envelopes) -> None:
         request = self._request
-        operation = request.operation
+        operation = request.spec
         is_resumable = operation is not None and operation.resumable
         async for envelope in items:
             event_id = self._take_event_id(envelope) if is_resumable else None

@@ -117,7 +117,7 @@ class TaskPages:
         """What the plain call would have said."""
         registry = self._tasks.registry
         if task.operation in registry:
-            request.operation = registry.get_spec(task.operation)
+            request.operation = registry.get(task.operation)
         return functions.written(self._tasks.outcome(task), request)
 
 
