@@ -183,6 +183,9 @@ class _BuiltinGuard:
         self._program.declare("guard", lambda function: self._write(function, root, "v"))
         return self._program.function("guard")
 
+    def _inside(self, node: Node) -> list[tuple[str | None, Node]]:
+        return list(self._parts(node)) if "object" in (node.types or ()) else []
+
     def _parts(self, node: Node) -> Iterator[tuple[str | None, Node]]:
         """What is to be looked at in an object: by name, or, where it has no names, each value."""
         for name, child in (node.properties or {}).items():
@@ -201,35 +204,37 @@ class _BuiltinGuard:
         function.refuse_unless(self._program.call(f"g{node.index}", variable))
 
     def _write(self, function: Function, node: Node, variable: str) -> None:
-        kinds = node.types or frozenset()
-        parts = list(self._parts(node)) if "object" in kinds else []
-        items = _meant(node.items) if "array" in kinds and node.items is not None else None
-        kind, word = function.fresh(), "if"
-        function.line(f"{kind} = type({variable})")
+        parts, items, word = self._inside(node), _items(node), "if"
         if parts:
-            with function.block(f"if {kind} is dict:"):
+            with function.block(f"if type({variable}) is dict:"):
                 self._write_parts(function, node, parts, variable)
             word = "elif"
-        if items is not None and _may_be_taken(items):
-            with function.block(f"{word} {kind} is list or {kind} is tuple:"):
+        if items is not None:
+            with function.block(f"{word} type({variable}) is list or type({variable}) is tuple:"):
                 self._write_each(function, items, variable)
             word = "elif"
-        function.line(f"{word} {kind} is not float and {kind} not in BUILTIN: return False")
+        function.line(f"{word} type({variable}) is not float and type({variable}) not in BUILTIN: return False")
 
     def _write_parts(self, function: Function, node: Node, parts: list[tuple[str | None, Node]], variable: str) -> None:
         for name, child in parts:
             if name is None:
                 self._write_each(function, child, f"{variable}.values()")
                 continue
-            part = function.fresh()
             if name in node.required:
                 function.looks_up = True
-                function.line(f"{part} = {variable}[{name!r}]")
-                self._place(function, child, part)
+                self._write_part(function, child, f"{variable}[{name!r}]")
             else:
                 with function.block(f"if {name!r} in {variable}:"):
-                    function.line(f"{part} = {variable}[{name!r}]")
-                    self._place(function, child, part)
+                    self._write_part(function, child, f"{variable}[{name!r}]")
+
+    def _write_part(self, function: Function, node: Node, place: str) -> None:
+        """Look at what is at a place; only what is looked at often gets a name."""
+        if not self._inside(node) and _items(node) is None:
+            self._write(function, node, place)
+            return
+        part = function.fresh()
+        function.line(f"{part} = {place}")
+        self._place(function, node, part)
 
     def _write_each(self, function: Function, node: Node, values: str) -> None:
         item = function.fresh()
@@ -244,9 +249,12 @@ def _meant(node: Node) -> Node:
     return node
 
 
+def _items(node: Node) -> Node | None:
+    """What is to be looked at in each item of an array, if anything."""
+    items = _meant(node.items) if "array" in (node.types or ()) and node.items is not None else None
+    return items if items is not None and _may_be_taken(items) else None
+
+
 def _may_be_taken(node: Node) -> bool:
     """Whether msgspec may take another value for what the node describes."""
-    kinds = node.types or frozenset()
-    if {"object", "number"} & kinds:
-        return True
-    return "array" in kinds and node.items is not None and _may_be_taken(_meant(node.items))
+    return bool({"object", "number"} & (node.types or frozenset())) or _items(node) is not None
