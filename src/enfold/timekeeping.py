@@ -68,12 +68,11 @@ def timekeeper() -> Timekeeper:
 
 
 def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
-    """The timekeeper of the running loop, its timer set, and the task that runs."""
-    # Asking which loop runs takes as long as all the rest: while the timer of a loop is set, it ran in this thread a
-    # moment ago, and if a task of it runs now, it still does.
-    known = this_thread.keeper
-    if known is not None and not known.is_stopped and (task := current_task(known.loop)) is not None:
-        return known, task
+    """The timekeeper of the running loop, its timer set, and the task that runs.
+
+    Asking which loop runs takes as long as all the rest, so callers look first at what this thread knows: while the
+    timer of a loop is set, it ran here a moment ago, and if a task of it runs now, it still does.
+    """
     keeper = timekeeper()
     task = current_task(keeper.loop)
     if task is None:
@@ -116,7 +115,10 @@ class Limit(msgspec.Struct, eq=False):
 
 def limit_running_task(deadline: float) -> Limit:
     """Begin a limit, by `time.monotonic()`; whoever begins it also ends it."""
-    keeper, task = running_task()
+    keeper = this_thread.keeper
+    task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
+    if keeper is None or task is None:
+        keeper, task = running_task()
     limit = Limit(keeper, task, deadline, task.cancelling())
     if deadline - time.monotonic() < 2 * SOON:
         limit.become_slow(keeper.loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import current_task
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -12,7 +13,7 @@ import msgspec
 from enfold.errors import CallError
 from enfold.surfaces.asgi.messages import Header, Receive, Scope, Send
 from enfold.surfaces.failures import body_too_large
-from enfold.timekeeping import Timekeeper, running_task
+from enfold.timekeeping import Timekeeper, running_task, this_thread
 
 Ended: TypeAlias = Literal["late", "gone", "stopped", "refused"]
 
@@ -43,7 +44,7 @@ class Presence(msgspec.Struct, eq=False):
 
     def begin(self) -> Self:
         """Count the request among those that run; its client is watched only if it runs for long."""
-        self._keeper, self._task = running_task()
+        self._keeper, self._task = present_task()
         self._keeper.running.add(self)
         return self
 
@@ -147,6 +148,14 @@ class Presence(msgspec.Struct, eq=False):
             self._timer.cancel()
         if self._listener is not None:
             self._listener.cancel()
+
+
+def present_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
+    """What `running_task` finds, from what this thread knows already."""
+    keeper = this_thread.keeper
+    if keeper is not None and not keeper.is_stopped and (task := current_task(keeper.loop)) is not None:
+        return keeper, task
+    return running_task()
 
 
 def late_body() -> CallError:

@@ -22,7 +22,7 @@ from enfold.operation import Context, Policy, new_request_id
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.entrance import Entrance
-from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body
+from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body, present_task
 from enfold.surfaces.asgi.hosts import Hosts
 from enfold.surfaces.asgi.lifespan import close_websocket, run_lifespan
 from enfold.surfaces.asgi.messages import (
@@ -44,7 +44,6 @@ from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, Func
 from enfold.surfaces.http.mounts import PAGES, Mount, below, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
-from enfold.timekeeping import running_task
 
 if TYPE_CHECKING:
     from enfold.observing.spans import Trace
@@ -168,7 +167,7 @@ class HTTPApp:
             observers.running += 1
             if observers.tracer is not None and _is_call(path, method):
                 trace = observers.tracer.begin(http_span(scope, headers))
-        keeper, task = running_task()
+        keeper, task = present_task()
         exchange = Exchange(receive, self._body_timeout, method == "POST", keeper, task, scope=scope, send=send)
         request = FunctionRequest(method, path, query, headers, exchange, self._format, asks)
         answer: FunctionAnswer | None = None
