@@ -6,10 +6,11 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from enfold import CallError, Context, OperationRegistry, OperationSpec
+from enfold import CallError, Context, OperationRegistry, OperationSpec, TextContent, http_envelope, mcp_envelope
 from enfold.config import open_config, read_config
 from enfold.operation import Operation, OperationType
 from enfold.sources.openapi import from_openapi
@@ -67,6 +68,57 @@ async def test_a_stream_gets_its_fixed_arguments_too() -> None:
     ops.register(shaping(fix={"token": "secret"}).of(operation(OperationType.SUBSCRIPTION)))
     [item] = [each.data async for each in ops.subscribe("card", {"id": 1})]
     assert item == {"id": 1, "name": "secret"}
+
+
+SECRET = "s3cret/of the owner"
+ECHO = {"next": f"/cards?token={quote(SECRET)}", "rows": [[SECRET]], "owner": "the owner"}
+CLEAN = {"next": "/cards?token=[hidden]", "rows": [["[hidden]"]], "owner": "the owner"}
+ECHOES: dict[str, tuple[Any, Any]] = {
+    "data": (ECHO, CLEAN),
+    "an answer": (
+        http_envelope(ECHO, headers={"link": SECRET}),
+        http_envelope(CLEAN, headers={"link": "[hidden]"}),
+    ),
+    "bytes": (http_envelope(SECRET.encode()), http_envelope(b"[hidden]")),
+    "a tool's result": (
+        mcp_envelope(ECHO, content=[TextContent(text=SECRET)], structured_content=ECHO, _meta={"t": SECRET}),
+        mcp_envelope(CLEAN, content=[TextContent(text="[hidden]")], structured_content=CLEAN, _meta={"t": "[hidden]"}),
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "seen"), ECHOES.values(), ids=ECHOES)
+async def test_a_fixed_secret_that_the_service_repeats_is_hidden(given: Any, seen: Any) -> None:
+    async def echo(input: dict[str, Any], context: Context) -> Any:
+        return given
+
+    async def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        yield given
+
+    shape = shaping(fix={"token": SECRET, "page": 3})
+    ops = OperationRegistry()
+    ops.register(shape.of(operation().replace(handler=echo, spec=operation().spec.replace(output_schema={}))))
+    found = await ops.execute("card", {"id": 1})
+    assert found.data == getattr(seen, "data", seen)
+    assert SECRET not in str(found)
+    follower = operation(OperationType.SUBSCRIPTION).replace(handler=stream)
+    ops = OperationRegistry()
+    ops.register(shape.of(follower.replace(spec=follower.spec.replace(output_schema={}))))
+    [item] = [each async for each in ops.subscribe("card", {"id": 1})]
+    assert item.data == getattr(seen, "data", seen)
+    assert SECRET not in str(item)
+
+
+async def test_a_fixed_secret_in_an_error_is_hidden() -> None:
+    async def fail(input: dict[str, Any], context: Context) -> Any:
+        raise CallError("EXECUTION_ERROR", f"no card for {input['token']}", {"body": {"sent": [input["token"]]}})
+
+    ops = OperationRegistry()
+    ops.register(shaping(fix={"token": SECRET}).of(operation().replace(handler=fail)))
+    with pytest.raises(CallError) as refused:
+        await ops.execute("card", {"id": 1})
+    assert refused.value.message == "no card for [hidden]"
+    assert refused.value.details == {"body": {"sent": ["[hidden]"]}}
 
 
 async def test_operations_may_be_described_in_short_and_selected_from_unasked() -> None:

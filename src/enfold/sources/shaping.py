@@ -5,15 +5,18 @@ An argument that is fixed is not in the schema any more: callers neither see nor
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from enfold.errors import CallError
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
 from enfold.schema.keywords import properties_of
+from enfold.sources.echoes import hide_echoes, secrets_among, without_echoes
 
 Describe: TypeAlias = Literal["short", "full"]
 
@@ -73,11 +76,18 @@ def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
     handler: Callable[..., Any] = operation.handler or _nothing
 
     async def call(input: dict[str, Any], context: Context) -> Any:
-        return await handler(filled.input(input), context)
+        with filled.secrets_kept():
+            return without_echoes(await handler(filled.input(input), context), filled.secrets)
 
-    def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
-        items: AsyncIterator[Any] = handler(filled.input(input), context)
-        return items
+    async def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
+        items = handler(filled.input(input), context)
+        try:
+            with filled.secrets_kept():
+                async for item in items:
+                    yield without_echoes(item, filled.secrets)
+        finally:
+            if hasattr(items, "aclose"):
+                await items.aclose()
 
     is_stream = operation.spec.type is OperationType.SUBSCRIPTION
     return operation.replace(spec=spec, handler=stream if is_stream else call)
@@ -105,6 +115,19 @@ class _Filled:
         values = {name: value for name, value in self._fix.items() if name in properties}
         made: dict[str, Any] = coerce({"type": "object", "properties": properties}, values)
         return made
+
+    @cached_property
+    def secrets(self) -> frozenset[str]:
+        return secrets_among(self._values)
+
+    @contextmanager
+    def secrets_kept(self) -> Iterator[None]:
+        """What is raised inside does not tell the secrets either."""
+        try:
+            yield
+        except CallError as error:
+            hide_echoes(error, self.secrets)
+            raise
 
     @cached_property
     def schema(self) -> dict[str, Any]:
