@@ -78,6 +78,36 @@ async def test_what_never_waits_gives_the_same_at_every_call() -> None:
 # reading the input
 
 
+async def test_a_call_leaves_what_its_caller_gave_as_it_is() -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    async def twice(x: int, context: Context) -> int:
+        return x * 2
+
+    @ops.query
+    def thrice(x: int, context: Context) -> int:
+        return x * 3
+
+    given = {"x": 7}
+    assert [(await ops.execute(name, given)).data for name in ("twice", "thrice", "twice")] == [14, 21, 14]
+    assert given == {"x": 7}
+
+
+async def test_a_def_gets_what_was_checked_although_its_caller_changes_it() -> None:
+    ops = OperationRegistry()
+
+    @ops.query
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    given: dict[str, Any] = {"x": 1, "y": 2}
+    call = asyncio.create_task(ops.execute("add", given))
+    await asyncio.sleep(0)  # until it has been handed to a thread
+    given["y"] = "no number"
+    assert (await call).data == 3
+
+
 @pytest.mark.parametrize(
     ("input", "details"),
     [

@@ -543,9 +543,10 @@ class PreparedOperation:
 
         threads = self._threads()
         nested = NestedCalls(context) if self.needs_context else None
+        own = {**arguments}  # what was checked, whatever becomes of the caller's until a thread is free
 
         def start() -> Any:
-            return self._start(arguments, context)
+            return self._start(own, context)
 
         try:
             pending = threads.run(start)
