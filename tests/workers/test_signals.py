@@ -26,6 +26,8 @@ from tests.commands.test_serve import (
 )
 from tests.waiting import wait_for
 
+from enfold import CallError
+from enfold.commands import signals
 from enfold.surfaces.bounds import Bounds, divided
 
 WAITS = """\
@@ -173,6 +175,23 @@ def test_a_function_that_does_not_come_to_its_end_at_the_stop_keeps_no_server(
             served.process.terminate()
             wait_for((tmp_path / "stopping").exists)
         assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_server_that_could_not_start_does_not_leave_its_process() -> None:
+    async def fail() -> None:
+        raise CallError("UNAVAILABLE", "nobody is there")
+
+    before, handlers = (
+        threading.active_count(),
+        [(each, signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGINT)],
+    )
+    try:
+        with pytest.raises(CallError):
+            signals.run_server(fail())
+        assert threading.active_count() == before  # nobody waits to end us
+    finally:
+        for number, handler in handlers:
+            signal.signal(number, handler)
 
 
 def test_what_a_killed_worker_had_started_is_killed_where_it_does_not_end(tmp_path: Path) -> None:

@@ -38,13 +38,16 @@ def run_server(work: Coroutine[Any, Any, None], loop_factory: Callable[[], Any] 
     leaving = threading.Timer(LAST, _leave)
     leaving.daemon = True
 
-    def begin_to_leave() -> None:
-        for number in (SIGTERM, SIGINT):
-            signal.signal(number, _leave)
-        leaving.start()
+    async def until_closed() -> None:
+        await work
+        leaving.start()  # a call may not let itself be cancelled, and the loop would wait for it
 
-    _run(work, loop_factory, begin_to_leave)
-    leaving.cancel()
+    try:
+        _run(until_closed(), loop_factory)
+    finally:
+        leaving.cancel()
+    for number in (SIGTERM, SIGINT):
+        signal.signal(number, _leave)
     end_in_peace()
 
 
@@ -59,8 +62,10 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
     return _run(work, None, restore)
 
 
-def _run(work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None, closed: Callable[[], None]) -> T | None:
-    """What the work gives; `closed` is called when it has ended, before tasks are waited for that may not let themselves be cancelled."""
+def _run(
+    work: Coroutine[Any, Any, T], loop_factory: Callable[[], Any] | None, closed: Callable[[], None] = lambda: None
+) -> T | None:
+    """What the work gives; `closed` is called when it has ended, while calls that were cancelled may still be waited for."""
 
     async def until_ended() -> T | None:
         task = asyncio.ensure_future(work)
