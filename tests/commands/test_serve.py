@@ -195,6 +195,14 @@ def test_https_and_a_path_that_a_proxy_takes_away(tmp_path: Path) -> None:
     assert ready == {"status": "ready", "missing": []}
 
 
+def test_a_path_that_a_proxy_takes_away_is_written_as_clients_send_it(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    with serving("app.py", "--root-path", "/läden/a b%20c?", cwd=tmp_path) as served:
+        document = served.get("/openapi.json")
+        assert served.end(signal.SIGTERM) == 0
+    assert document["servers"] == [{"url": "/l%C3%A4den/a%20b%20c%3F"}]
+
+
 def test_a_wrong_certificate_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "cert.pem").write_text("no certificate")

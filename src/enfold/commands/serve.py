@@ -240,7 +240,9 @@ def _number(option: str, kind: Callable[[str], float], least: int, most: int) ->
 
 
 def _root_path(text: str) -> str:
-    path = text.strip("/")
+    from urllib.parse import quote
+
+    path = quote(text.strip("/"), safe="/%:@!$&'()*+,;=")  # as clients send it
     return f"/{path}" if path else ""
 
 
