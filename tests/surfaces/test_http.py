@@ -1,5 +1,7 @@
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -427,6 +429,40 @@ def test_an_unusable_request_id_gives_way_to_a_new_one(client: Client, given: st
 
 def test_failures_have_a_request_id_too(client: Client) -> None:
     assert client.get("/nothing", X_Request_Id="abc").headers["x-request-id"] == "abc"
+
+
+FORKED = """
+import asyncio, os
+from enfold import OperationRegistry
+from enfold.surfaces.http import to_http
+
+ops = OperationRegistry()
+
+@ops.query
+async def one() -> int:
+    return 1
+
+app = to_http(ops)
+scope = {"type": "http", "method": "POST", "path": "/functions/one", "query_string": b""}
+headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+
+async def receive():
+    return {"type": "http.request", "body": b"{}", "more_body": False}
+
+async def send(message):
+    if "headers" in message:
+        print(dict(message["headers"])[b"x-request-id"].decode(), flush=True)
+
+asyncio.run(app({**scope, "headers": headers}, receive, send))
+if child := os.fork():
+    os.waitpid(child, 0)
+asyncio.run(app({**scope, "headers": headers}, receive, send))
+"""
+
+
+def test_servers_forked_from_one_that_was_loaded_give_different_request_ids() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert len(set(done.stdout.split())) == 3
 
 
 def test_a_caller_can_shorten_the_time_and_not_lengthen_it(client: Client) -> None:

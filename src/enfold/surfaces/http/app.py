@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Mapping
-from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from enfold.identities.tokens import Verifier, no_identity
 from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.observing.conventions import http_span
-from enfold.operation import Context, Policy, new_request_id
+from enfold.operation import Context, Policy
 from enfold.registry import Registry
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.entrance import Entrance
@@ -196,7 +196,7 @@ class HTTPApp:
             if answer is not None:
                 given = request.request_id
                 # Nobody has asked for the id of a call that succeeded: it only has to be its own.
-                own = _OWN_IDS % next(_numbers) if given is None else given.encode()
+                own = (_own_ids or _more_ids()).pop() if given is None else given.encode()
                 if began and given is None:
                     request.request_id = own.decode()
                 body = answer.body
@@ -442,5 +442,13 @@ _VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
-_OWN_IDS: Final = b"%s%%x" % new_request_id()[:16].encode()
-_numbers: Final = count()
+def _more_ids() -> list[bytes]:
+    """Ids for answers to whoever gave none, fetched many at once."""
+    _own_ids.extend(os.urandom(10 * 64).hex(" ", 10).encode().split())
+    return _own_ids
+
+
+_own_ids: Final[list[bytes]] = []
+
+if hasattr(os, "register_at_fork"):  # a child that went on with its parent's ids would use them a second time
+    os.register_at_fork(after_in_child=_own_ids.clear)
