@@ -57,6 +57,9 @@ class HubProcess:
         self._process = _started("tests.calls.fault_hub", str(self.port))
         _wait_for(self.port)
 
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
     def close(self) -> None:
         _end(self._process)
 

@@ -1,15 +1,18 @@
 """The end of a peer whose NATS server is away: it comes soon and in peace, whatever had not been sent yet."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.calls.networks import Server, nats_server_program, shop
+from tests.calls.processes import HubProcess
 
 from enfold.calls.nats import NATSTransport
 from enfold.calls.protocol.transport import TransportError
+from enfold.calls.websocket import WebSocketTransport
 from enfold.surfaces.calls import serve_calls
 
 
@@ -37,3 +40,16 @@ async def test_a_peer_ends_though_a_frozen_server_takes_nothing_from_it(server: 
             with suppress(TransportError):
                 for _ in range(64):
                     await transport.publish("shop.news", b"x" * 500_000)
+
+
+async def test_a_worker_waits_once_for_a_frozen_hub_however_many_operations_it_serves() -> None:
+    hub = HubProcess()
+    try:
+        async with (
+            asyncio.timeout(40),
+            WebSocketTransport(hub.url, token="worker") as transport,
+            serve_calls(shop(), transport),
+        ):
+            hub.send_signal(signal.SIGSTOP)
+    finally:
+        hub.close()

@@ -139,8 +139,8 @@ class CallHandler:
 
     async def close(self, *, drain: bool = True) -> None:
         """Take no more calls; with `drain` let those that run come to their end first."""
-        for operation_id in self.offered:
-            await self.withdraw(operation_id, drain=drain)
+        # All at once: a server that does not answer is waited for once.
+        await asyncio.gather(*(self.withdraw(operation_id, drain=drain) for operation_id in self.offered))
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if drain and (tasks or self._queue):
             await self._wait_for_running()
