@@ -214,14 +214,14 @@ async def test_a_record_of_provenance_names_the_task() -> None:
 
 
 async def test_expiry_comes_after_the_promised_time_and_not_before(store: TaskStore) -> None:
-    async with Tasks(ops, store, keep=0.5, deadline=2.0) as tasks:
+    async with Tasks(ops, store, keep=0.5, deadline=4.0) as tasks:
         await store.list(None)  # what a store makes with its first use takes time, too
         waiting = await tasks.start("shop.sign", {"year": 1}, identity=ANN)
         handle = await tasks.start("shop.large", {"size": 1}, idempotency_key="k")
         await handle.result()
         task = await handle.state()
-        assert task.ttl_ms == 2500
-        async with asyncio.timeout(4):  # who waits hears of the deadline in time
+        assert task.ttl_ms == 4500
+        async with asyncio.timeout(8):  # who waits hears of the deadline in time
             assert (await refused(waiting.result())).code == "TIMEOUT"
         assert now_ms() >= (await waiting.state()).order.deadline
         while (found := await store.get(None, task.id)) is not None:
