@@ -786,8 +786,13 @@ def test_a_real_interrupt_without_a_loop_ends_the_program() -> None:
             signal.raise_signal(signal.SIGINT)
         return 1
 
-    with pytest.raises(KeyboardInterrupt):
-        ops.execute_now("t.wait")
+    # A command that was run in this process may have left its own.
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ops.execute_now("t.wait")
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_an_interrupt_that_a_handler_raises_itself_is_its_failure_without_a_loop_too() -> None:

@@ -72,7 +72,7 @@ def test_the_line_of_a_call_has_every_fact_once_and_strangers_words_stay_words()
 def test_whatever_an_entry_says_it_is_one_entry(text: str) -> None:
     raised = (ValueError, ValueError(text), None)
     entry = logging.LogRecord("enfold", logging.ERROR, "", 0, "%s failed", (text,), raised)
-    plain = PlainLines().format(entry)
+    plain = PlainLines(is_dated=True).format(entry)
     assert sum(1 for line in re.split(r"[\n\r\u2028]", plain) if ENTRY.match(line)) == 1
     assert "\x1b" not in plain
     written = JSONLines().format(entry)

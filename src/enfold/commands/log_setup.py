@@ -39,10 +39,10 @@ def add_log_options(parser: ArgumentParser) -> None:
     )
 
 
-def set_up_log(level: str = "info", format: str = "text") -> None:
-    """Write everything from a level on; what libraries say, from warnings on."""
+def set_up_log(level: str = "info", format: str = "text", *, is_dated: bool = True) -> None:
+    """Write everything from a level on; what libraries say, from warnings on. A person at a shell needs no date."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JSONLines() if format == "json" else PlainLines())
+    handler.setFormatter(JSONLines() if format == "json" else PlainLines(is_dated=is_dated))
     handler.addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -72,12 +72,16 @@ def _is_news(record: logging.LogRecord) -> bool:
 class PlainLines(logging.Formatter):
     """Lines for people. What goes on below an entry is marked, so that nobody's text can pass for an entry of its own."""
 
+    def __init__(self, *, is_dated: bool) -> None:
+        super().__init__()
+        self._is_dated = is_dated
+
     def format(self, record: logging.LogRecord) -> str:
         call: CallRecord | None = getattr(record, "call", None)
         if call is not None:
             return f"{_clock(call.time)} {call_line(call)}"
         text = _bounded(super().format(record))
-        return f"{_clock(record.created)} {record.levelname:<7} {text}"
+        return f"{_clock(record.created)} {record.levelname:<7} {text}" if self._is_dated else text
 
 
 class JSONLines(logging.Formatter):

@@ -82,15 +82,16 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
     command = _loaded(words[0], owns_process=owns_process)
     from enfold.log import before_the_first_line  # which every command has loaded
 
-    before_the_first_line(_set_up_log)
+    is_started_by_others = words[0] in ("mcp", "cgi")  # whose log is kept, and read later
+    before_the_first_line(lambda: _set_up_log(is_dated=is_started_by_others))
     exit_code: int = command.run(words[1:], registry)
     return exit_code
 
 
-def _set_up_log() -> None:
+def _set_up_log(*, is_dated: bool) -> None:
     from enfold.commands.log_setup import set_up_log  # few commands write to the log
 
-    set_up_log("warning")
+    set_up_log("warning", is_dated=is_dated)
 
 
 def _loaded(command: str, *, owns_process: bool) -> ModuleType:
