@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 PAUSE: Final = 0.02  # seconds before a file is tried again that another process keeps to itself
+QUICK: Final = 0.01  # seconds
 _making: Final = threading.Lock()
+_NO_FILE: Final[tuple[int, ...]] = ()
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
@@ -42,9 +44,11 @@ class SharedFile:
         self._synchronous = synchronous
         self._patience = patience
         self._create = create
-        self._marks: tuple[tuple[int, int], ...] = ()  # which file is open, and its log
+        self._names = (str(path), f"{path}-wal")
+        self._marks = _NO_FILE  # which file is open, and its log
         self._connection: sqlite3.Connection | None = None
         self._is_closed = False
+        self._looked_at = 0.0
         self._lock = threading.Lock()
 
     def open(self) -> sqlite3.Connection:
@@ -60,8 +64,16 @@ class SharedFile:
         except BaseException:
             connection.close()
             raise
-        self._marks = _file_marks(self.path)
+        self._marks = self._found()
         return connection
+
+    def _found(self) -> tuple[int, ...]:
+        """What tells the file that lies there now, and its log, from others of the same names."""
+        try:
+            file, log = map(os.stat, self._names)
+        except FileNotFoundError:  # it was removed, or is in memory alone
+            return _NO_FILE
+        return file.st_ino, log.st_ino, file.st_dev, log.st_dev
 
     def _is_prepared(self, connection: sqlite3.Connection, until: float) -> bool:
         """Make the tables; False where another process keeps the file to itself, and there is time to try again."""
@@ -82,7 +94,7 @@ class SharedFile:
 
     def check(self) -> None:
         """Raise OSError where others find another file than the one that is open, or none."""
-        if _file_marks(self.path) != self._marks:
+        if self._found() != self._marks:
             raise OSError("the file was removed, or replaced by another")
 
     def close(self) -> None:
@@ -94,15 +106,19 @@ class SharedFile:
         """The connection, for one thread at a time."""
         self._lock.acquire()
         try:
-            return self._current()
+            connection = self._current()
+            self._looked_at = time.monotonic()
+            return connection  # noqa: TRY300  # what fails here lets the lock go
         except BaseException:
             self._lock.release()
             raise
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            if kind is None:
-                self.check()  # before anybody relies on what was written
+            # Who had to wait for the file may have written to one that was replaced meanwhile. A quick writer need not
+            # look again: what is removed in that moment is as lost as what is removed in the next.
+            if kind is None and time.monotonic() - self._looked_at > QUICK:
+                self.check()
         finally:
             self._lock.release()
 
@@ -110,7 +126,7 @@ class SharedFile:
         """The connection to the file that others find; to another than before, where that one is gone."""
         if self._is_closed:
             raise sqlite3.ProgrammingError("it has been closed")
-        if _file_marks(self.path) != self._marks:
+        if self._found() != self._marks:
             self._let_go()
         self._connection = self._connection or self.open()
         return self._connection
@@ -140,17 +156,6 @@ def run_script(script: str, connection: sqlite3.Connection) -> None:
     """Run statements inside of a transaction, which `executescript` would end."""
     for statement in script.split(";"):
         connection.execute(statement)
-
-
-def _file_marks(path: Path) -> tuple[tuple[int, int], ...]:
-    """What tells the file that lies at a path now from one that was removed or replaced; none where there is none."""
-    if str(path) == ":memory:":
-        return ()
-    try:
-        found = [os.stat(each) for each in (path, f"{path}-wal")]  # noqa: PTH116  # the quicker way
-    except FileNotFoundError:
-        return ()
-    return tuple((each.st_dev, each.st_ino) for each in found)
 
 
 def _make_for_owner_alone(path: Path) -> None:

@@ -103,10 +103,12 @@ class StepsLeft(msgspec.Struct):
 class CheckResults(dict[tuple[str, int], tuple[bool, Any]]):
     """Answers by function and identity of the value; each is kept with its value, so that no other takes its identity.
 
-    `steps_left` is what repairs may still try while an answer is looked for, once the first of them has begun.
+    `steps_left` is what repairs may still try while an answer is looked for, once one of them has tried something;
+    `begun_with` holds the value that the first of them began with, by whose size that is measured.
     """
 
     steps_left: StepsLeft | None = None
+    begun_with: tuple[Any] | None = None
 
 
 class Memory(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import filterfalse, islice
 from operator import is_
 from typing import Any, Final, Literal
@@ -106,16 +107,6 @@ class _Settled(msgspec.Struct, frozen=True):
     entries: list[Entry]
 
 
-def _budget(value: Any, answers: KnownResults) -> StepsLeft:
-    """The steps that are left for a repair and for all repairs that share its answers."""
-    if answers is None or answers.steps_left is None:
-        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(value, _MOST_VALUES))
-        if answers is None:
-            return left
-        answers.steps_left = left
-    return answers.steps_left
-
-
 class _RepairRun:
     """One repair: the report so far, what it may do, and how much may still be tried."""
 
@@ -129,10 +120,23 @@ class _RepairRun:
         self.room = _MOST_FILLED
         self.comparisons = _MOST_COMPARISONS
         self.answers = bundles.no_answers() if answers is None else answers
-        self.budget = _budget(value, self.answers)
+        self.begun_with = value
+        if self.answers is not None:
+            self.answers.begun_with = self.answers.begun_with or (value,)
+            self.begun_with = self.answers.begun_with[0]
         self.settled: dict[tuple[int, int, bool, bool], _Settled] = {}
         self.is_attempt = False
         self.steps = _STEPS
+
+    @cached_property
+    def budget(self) -> StepsLeft:
+        """The steps that are left for this repair and for all that share its answers; few repairs try anything."""
+        if self.answers is not None and self.answers.steps_left is not None:
+            return self.answers.steps_left
+        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.begun_with, _MOST_VALUES))
+        if self.answers is not None:
+            self.answers.steps_left = left
+        return left
 
     def whole(self, root: Node, value: Any) -> Any:
         bundle = self.bundles.alone(root)
