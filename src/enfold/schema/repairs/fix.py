@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import filterfalse, islice
 from operator import is_
 from typing import Any, Final, Literal
@@ -379,9 +379,11 @@ class _RepairRun:
     def items(self, bundle: Bundle, items: list[Any], start: int, path: Path) -> None:
         """Repair the items from `start` on in their list; objects often lose what those before them lost, and no more."""
         is_clean, names, siblings = bundle.is_clean, bundle.names, Siblings()
+        if self.answers is not None:
+            is_clean = partial(self.ask, is_clean)
         strips = self.strip and bundle.only_strips
         for position, item in enumerate(islice(items, start, None), start):
-            if self.ask(is_clean, item):
+            if is_clean(item):
                 continue
             if not strips or type(item) is not dict:
                 items[position] = self.fix(bundle, item, (path, position))
@@ -393,7 +395,7 @@ class _RepairRun:
                     if key in result:
                         del result[key]
                         siblings[key].count += 1
-            if result is item or not self.ask(is_clean, result):
+            if result is item or not is_clean(result):
                 result = self.object(bundle, result, (path, position), siblings)
             items[position] = result
 
