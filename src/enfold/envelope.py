@@ -226,7 +226,8 @@ def _build_model(model: Any, value: Any) -> Any:
     validate = getattr(model, "model_validate", None)
     if validate is not None:
         return validate(value)
-    if model.__module__ in _WRITTEN_AS_TEXT and isinstance(value, str):
+    package = model.__module__.partition(".")[0]  # from Python 3.13 on, `Path` is of a module below
+    if package in _WRITTEN_AS_TEXT and isinstance(value, str):
         return model(value)
     raise TypeError(f"{model.__name__} cannot be built from JSON data")
 
