@@ -22,7 +22,7 @@ from enfold.surfaces.cgi import to_cgi
 from enfold.surfaces.command_line import to_command_line
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp
-from enfold.timekeeping import SOON
+from enfold.timekeeping import INTERVAL
 
 TOKEN: Final = "a token of this test alone"
 ANN: Final = Identity("ann", frozenset({"row:read"}))
@@ -232,7 +232,7 @@ class Slow:
     """A verifier that asks somebody far away."""
 
     async def identify(self, token: str) -> Identity | None:
-        await asyncio.sleep(4 * SOON)
+        await asyncio.sleep(4 * INTERVAL)
         return ANN if token == TOKEN else None
 
 

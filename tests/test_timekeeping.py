@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from enfold import CallError, OperationRegistry
-from enfold.timekeeping import SOON, limit_running_task, timekeeper
+from enfold.timekeeping import INTERVAL, limit_running_task, timekeeper
 
 
 async def test_a_limit_that_ended_takes_no_cancellation_of_others_back() -> None:
@@ -64,14 +64,14 @@ async def test_what_is_over_soon_leaves_nothing_behind() -> None:
 
     await asyncio.gather(*(ops.execute("t.waiting") for _ in range(100)))
     assert timekeeper().running == set()
-    await asyncio.sleep(3 * SOON)
+    await asyncio.sleep(3 * INTERVAL)
     assert timekeeper().is_stopped
 
 
 async def test_a_deadline_shorter_than_a_tick_is_kept() -> None:
     ops = OperationRegistry("t")
 
-    @ops.query(timeout=SOON / 10)
+    @ops.query(timeout=INTERVAL / 10)
     async def waiting() -> int:
         await asyncio.sleep(60)
         return 1

@@ -25,24 +25,24 @@ def may_call(access: AccessControl, identity: Identity | None, input: Mapping[st
 
 
 def may_list(access: AccessControl, identity: Identity | None) -> bool:
-    """Whether some input exists with which the caller could run it; lists show no more than that."""
+    """Whether the caller may run it with at least some inputs; lists show only such operations."""
     if identity is None:
         return access.admits_strangers
     scopes = identity.scopes
     if access.resource_type is None and not access.required_scopes_any and scopes.issuperset(access.required_scopes):
-        return True  # as nearly all may
+        return True  # the usual case
     if EVERYTHING in scopes:
         return True
     return _has_scopes(access, scopes) and (access.resource_type is None or _has_some_resource(access, identity))
 
 
 def is_hidden(access: AccessControl, identity: Identity | None) -> bool:
-    """Whether an operation does not exist for a caller; who has no identity is told that they need one instead."""
+    """Whether a caller must not learn that it exists; one without an identity is told that they need one instead."""
     return identity is not None and not may_list(access, identity)
 
 
 def grants_all_of(identity: Identity, other: Identity) -> bool:
-    """Whether an identity may do all that another may: the same caller, as known now and before."""
+    """Whether an identity may do all that another may: compares a caller now with the same caller earlier."""
     if EVERYTHING in identity.scopes:
         return True
     resources = (other.resources or {}).items()
@@ -52,7 +52,7 @@ def grants_all_of(identity: Identity, other: Identity) -> bool:
 
 
 def narrower(first: Identity, second: Identity) -> Identity:
-    """The first caller with what both may: the same one, as known before and now."""
+    """The first identity with only the rights that both have: those a caller had earlier and still has."""
     if EVERYTHING in first.scopes:
         return replace(first, scopes=second.scopes, resources=second.resources)
     if EVERYTHING in second.scopes:
@@ -64,7 +64,7 @@ def narrower(first: Identity, second: Identity) -> Identity:
 
 
 def _actions(identity: Identity, name: str) -> set[str]:
-    """What a caller may do with a resource, by its own name and by the `*` of its kind."""
+    """What a caller may do with a resource, by its own name or by `kind:*`."""
     granted, kind = identity.resources or {}, name.partition(":")[0]
     return {*granted.get(name, ()), *granted.get(f"{kind}:*", ())}
 
@@ -75,7 +75,7 @@ def check_access(spec: OperationSpec, identity: Identity | None, input: object) 
     Without an identity the surface answers 401 instead of 403.
     """
     access = spec.access_control
-    if may_list(access, identity) if access.resource_type is None else may_call(access, identity, _named(input)):
+    if may_list(access, identity) if access.resource_type is None else may_call(access, identity, _arguments(input)):
         return
     if identity is None:
         raise CallError("ACCESS_DENIED", f"{spec.id} needs a bearer token", {"reason": "no_identity"})
@@ -84,7 +84,7 @@ def check_access(spec: OperationSpec, identity: Identity | None, input: object) 
     raise CallError("ACCESS_DENIED", f"{identity.id} may not call {spec.id}", {"reason": "not_allowed"})
 
 
-def _named(input: object) -> Mapping[str, Any]:
+def _arguments(input: object) -> Mapping[str, Any]:
     return input if isinstance(input, Mapping) else {}
 
 

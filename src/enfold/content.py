@@ -101,7 +101,7 @@ def _read_block(value: Mapping[str, Any]) -> ContentBlock:
 
 
 def json_text(value: Any) -> str:
-    """The JSON of any value; what has no such form is told as text, and half a character is escaped."""
+    """The JSON of any value; what JSON cannot hold is written as text, lone surrogates are escaped."""
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except (ValueError, TypeError, RecursionError):

@@ -27,9 +27,9 @@ from enfold.errors import CallError, FormatError
 if TYPE_CHECKING:
     from enfold.content import ContentBlock
 else:
-    ContentBlock = Any  # what msgspec sees where it looks into the types here
+    ContentBlock = Any  # for msgspec, which reads these annotations at run time
 
-# Imports inside functions: what is needed with the first content block, and seldom.
+# Imports inside functions: needed only for content blocks or rare cases.
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -39,15 +39,15 @@ RESPONSE_SOURCES: Final = ("local", "http", "mcp")
 # The warning that says that a result as a whole is not what its schema describes.
 ROOT_MISMATCH: Final = "root_mismatch"
 
-_MOST_WARNINGS: Final = 50
-_LONGEST_NAME: Final = 200
+_MAX_WARNINGS: Final = 50
+_MAX_NAME: Final = 200
 
-# What an upstream says to its own client is not for ours.
+# Headers between an upstream and Enfold as its client, which our callers must not get.
 PRIVATE_HEADERS: Final = frozenset({"set-cookie", "set-cookie2", "www-authenticate"})
 PRIVATE_HEADER_PREFIX: Final = "proxy-"
 
 
-# What each change that the repair of a result makes, and each misfit that it leaves, is called for people.
+# A sentence for each code of a warning: first those of repair, which changed a value or left one that does not fit.
 REPAIRS: Final[dict[str, str]] = {
     "strip": "A property the schema does not know was removed",
     "convert": "A value was converted without loss",
@@ -63,8 +63,8 @@ REPAIRS: Final[dict[str, str]] = {
 _OTHER_WARNINGS: Final[dict[str, str]] = {
     "detected": "A mapping that a handler returned was taken for an envelope",
     "envelope_extra": "A field beside data and meta was left out",
-    "envelope_meta": "A field of meta had another type and gave way to the default",
-    "meta_extra": "A field of meta that nobody knows was left out",
+    "envelope_meta": "A field of meta had the wrong type and was replaced by its default",
+    "meta_extra": "An unknown field of meta was left out",
     "envelope_block": "The encoded block of a ToolEnvelope cannot be read",
     "envelope_version": "A ToolEnvelope of an unknown version was left as it is",
     "invalid_json": "JSON that is broken was kept as text",
@@ -77,7 +77,7 @@ _OTHER_WARNINGS: Final[dict[str, str]] = {
 
 
 class ResultWarning(msgspec.Struct, frozen=True):
-    """One change made to a result, or one place where it still does not fit; `old` and `new` stay in the process."""
+    """One change that was made to a result, or one place where it does not fit. `old` and `new` never leave the process."""
 
     code: str
     path: str
@@ -89,12 +89,12 @@ class ResultWarning(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What people read, with the place it speaks of, and no value."""
+        """A sentence for people, with the path but without the value."""
         known = REPAIRS.get(self.code) or _OTHER_WARNINGS.get(self.code)
         return f"{known or self.code.replace('_', ' ').capitalize()}: {self.path or '/'}"
 
     def to_wire(self) -> dict[str, Any]:
-        """What may leave the process: no values, because a stripped property may be a secret."""
+        """The warning without its values, because a stripped property may be a secret."""
         wire: dict[str, Any] = {"code": self.code, "path": self.path, "type": self.type, "size": self.size}
         if self.count > 1:
             wire["count"] = self.count
@@ -125,7 +125,7 @@ class HTTPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MCPResponseMeta(msgspec.Struct, frozen=True, rename="camel"):
-    """The result came from an MCP server; `is_error` marks a result that tells of a failure."""
+    """The result came from an MCP server; `is_error` marks a failure that the tool reported."""
 
     source: ClassVar[Literal["mcp"]] = "mcp"
     is_error: bool = False
@@ -150,16 +150,16 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether this result tells of a failure: an MCP error result, an HTTP error status, or not what was promised."""
+        """Whether it is a failure: an MCP error result, an HTTP error status, or data that is not what the schema promises."""
         meta = self.meta
         if isinstance(meta, LocalResponseMeta):
             return False
         if meta.is_error if isinstance(meta, MCPResponseMeta) else meta.status_code >= 400:
             return True
-        return bool(self.warnings) and self._is_something_else()
+        return bool(self.warnings) and self._has_root_mismatch()
 
-    def _is_something_else(self) -> bool:
-        """Whether the root does not fit its schema; that an answer without a body gives nothing is no mistake."""
+    def _has_root_mismatch(self) -> bool:
+        """Whether the data as a whole does not fit its schema; a 204 without a body is no mistake."""
         if isinstance(self.meta, HTTPResponseMeta) and self.meta.status_code in _BODILESS and self.data is None:
             return False
         return any(warning.code == ROOT_MISMATCH for warning in self.warnings)
@@ -196,12 +196,12 @@ class ResponseEnvelope(msgspec.Struct, Generic[T], frozen=True):
         return msgspec.json.encode(to_wire(self))
 
 
-# A service that says so has no body to send.
+# The statuses that have no body.
 _BODILESS: Final = (204, 205)
 
 
 def _texts(meta: MCPResponseMeta) -> list[str]:
-    """The text blocks that are for people: the encoded block of a ToolEnvelope is not."""
+    """The text blocks, without the encoded block of a ToolEnvelope, which is not for people."""
     from enfold.content import TextContent
     from enfold.self_named import is_encoded_block
 
@@ -210,7 +210,7 @@ def _texts(meta: MCPResponseMeta) -> list[str]:
 
 
 def _typed(data: Any, model: Any) -> Any:
-    """The data as a value of a type, by msgspec, or by pydantic where the type is its own, or nothing for msgspec."""
+    """The data as a value of a type: read by msgspec, or by pydantic if the type is a model or msgspec cannot read it."""
     if not hasattr(model, "__pydantic_validator__"):
         try:
             return msgspec.convert(data, model, dec_hook=_build_model, str_keys=True)
@@ -259,11 +259,10 @@ def http_envelope(
 
 
 def _join_headers(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
+    values: dict[str, list[str]] = {}
     for name, value in pairs:
-        key = name.lower()
-        joined[key] = f"{joined[key]}, {value}" if key in joined else value
-    return joined
+        values.setdefault(name.lower(), []).append(value)
+    return {name: ", ".join(found) for name, found in values.items()}
 
 
 def mcp_envelope(
@@ -284,19 +283,19 @@ def mcp_envelope(
 
 
 def _mapped_data(data: Any, given: list[Any], blocks: tuple[ContentBlock, ...]) -> Any:
-    """The data; where it is the content itself, it holds the same mapped blocks as the meta."""
+    """The data; if it is the content list itself, it becomes the same blocks that the meta has."""
     return [block.to_wire() for block in blocks] if blocks and _is_same(data, given) else data
 
 
 def _is_same(data: Any, given: list[Any]) -> bool:
     try:
         return data is given or (isinstance(data, list) and data == given)
-    except RecursionError:  # deeper than the stack, as no content is
+    except RecursionError:  # content is never that deep
         return False
 
 
 def has_own_schema(value: Any) -> bool:
-    """Whether a value says by which schema it goes."""
+    """Whether a value names its own schema in `schema_version`."""
     return isinstance(value, Mapping) and isinstance(value.get("schema_version"), str)
 
 
@@ -317,7 +316,7 @@ def _is_source(source: object) -> bool:
 
 
 def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error: bool = False) -> T:
-    """The data alone; with `raise_on_error` a result that tells of a failure is raised as a CallError."""
+    """The data alone; with `raise_on_error` a failed result is raised as a CallError."""
     if not isinstance(envelope, ResponseEnvelope):
         envelope = cast(ResponseEnvelope[T], from_wire(envelope))
     if raise_on_error and envelope.is_error:
@@ -329,12 +328,12 @@ def unwrap(envelope: ResponseEnvelope[T] | Mapping[str, Any], *, raise_on_error:
 
 
 def error_text(envelope: ResponseEnvelope[Any]) -> str:
-    """What a failed result says, as a sentence for people."""
+    """The error of a failed result as a sentence for people."""
     return error_of(envelope).message
 
 
 def error_of(envelope: ResponseEnvelope[Any]) -> CallError:
-    """The error that a failed result tells of: its own code and details where it names itself as an envelope."""
+    """The error of a failed result; its own code and details if it holds an error envelope of a known format."""
     meta = envelope.meta
     if isinstance(meta, HTTPResponseMeta):
         details = {"status": meta.status_code, "content_type": meta.content_type}
@@ -356,10 +355,10 @@ def _failed_tool(meta: MCPResponseMeta) -> CallError:
 
 
 def _broken_promise(envelope: ResponseEnvelope[Any], who: str) -> str:
-    """The sentence for a result that is something else than was promised."""
+    """The sentence for a result that is not what its schema or content type promises."""
     kind = envelope.meta.content_type.partition(";")[0] if isinstance(envelope.meta, HTTPResponseMeta) else ""
     if kind and "json" not in kind.lower():
-        return f"{who} answered {kind[:_LONGEST_NAME]} where application/json was promised"
+        return f"{who} answered {kind[:_MAX_NAME]} where application/json was promised"
     if any(warning.code == "invalid_json" for warning in envelope.warnings):
         return f"{who} answered with broken JSON"
     found = next((each.type for each in envelope.warnings if each.code == ROOT_MISMATCH), "null")
@@ -410,7 +409,7 @@ def _write_http(meta: HTTPResponseMeta) -> dict[str, Any]:
 
 
 def public_headers(meta: HTTPResponseMeta) -> dict[str, str]:
-    """The upstream's headers without those that are not for our caller."""
+    """The upstream's headers without those that our caller must not get."""
     return {name: value for name, value in meta.headers.items() if not _is_private(name, meta.private_headers)}
 
 
@@ -451,13 +450,13 @@ def from_wire(wire: ResponseEnvelope[Any] | Mapping[str, Any] | bytes | str) -> 
 def _warning_at(code: str, *path: Any) -> ResultWarning:
     from enfold.json_pointer import escape
 
-    return ResultWarning(code, "".join(f"/{escape(str(name)[:_LONGEST_NAME])}" for name in path))
+    return ResultWarning(code, "".join(f"/{escape(str(name)[:_MAX_NAME])}" for name in path))
 
 
 def _bounded_warnings(warnings: list[ResultWarning]) -> tuple[ResultWarning, ...]:
-    if len(warnings) <= _MOST_WARNINGS:
+    if len(warnings) <= _MAX_WARNINGS:
         return tuple(warnings)
-    shown = warnings[: _MOST_WARNINGS - 1]
+    shown = warnings[: _MAX_WARNINGS - 1]
     return (*shown, ResultWarning("more", "", count=len(warnings) - len(shown)))
 
 
@@ -478,14 +477,12 @@ def _read_data(data: Any, meta: ResponseMeta, fields: Mapping[str, Any], warned:
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError:
-        warned.append(
-            _warning_at("envelope_meta", "meta", "dataEncoding")
-        )  # It only says so: the text stays as it came.
+        warned.append(_warning_at("envelope_meta", "meta", "dataEncoding"))  # it is not base64: the text stays
         return data
 
 
 def _read_meta(fields: dict[str, Any]) -> tuple[ResponseMeta, list[ResultWarning]]:
-    """The meta of a mapping; warnings name the fields nobody knows, and those that gave way to the default."""
+    """The meta that a mapping describes, and warnings for unknown fields and fields of the wrong type."""
     source = fields["source"]
     warned: list[ResultWarning] = []
 

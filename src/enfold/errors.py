@@ -22,10 +22,10 @@ CATEGORIES: Final = (
 
 ERROR_KEY: Final = "enfold/error"  # in the `_meta` of an MCP result: code, details and whether to retry
 MAX_MESSAGE: Final = 500
-MAX_OUTPUT: Final = 2000  # of what a program said on its standard error
-PROGRAM_OUTPUT: Final = "stderr"  # among the details: what a program said that failed
-# The details of an unexpected exception that are words: what a program wrote, and why a result cannot be written.
-_WORDS: Final = frozenset({PROGRAM_OUTPUT, "reason"})
+MAX_OUTPUT: Final = 2000  # characters of a failed program's standard error
+PROGRAM_OUTPUT: Final = "stderr"  # the detail that holds them
+# The details of an unexpected exception that are free text, which `expose_errors=False` hides.
+_FREE_TEXT: Final = frozenset({PROGRAM_OUTPUT, "reason"})
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -76,20 +76,20 @@ _IN_CODES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 
 def safe_code(code: str) -> str:
-    """A code that can stand in a header, a label or a log: one that somebody else chose may hold anything."""
+    """The code if it is safe in a header, a label or a log, else UNKNOWN_ERROR: a foreign code may hold anything."""
     return code if code in CODES or (0 < len(code) <= 128 and _IN_CODES.issuperset(code)) else "UNKNOWN_ERROR"
 
 
 def writable(text: str) -> str:
-    """The text without half characters: UTF-8 cannot hold them, and names of files that are no text have them."""
-    text = str(text)  # an exception is often given where its words are meant
+    """The text without lone surrogates, which UTF-8 cannot hold; file names that are not UTF-8 have them."""
+    text = str(text)  # callers often pass an exception as its message
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class CallError(Exception):
     """A call that did not give a result: a code of the table (or the handler's own), a sentence, and the facts."""
 
-    is_final = True  # False of what only travels like an error, and does not end the call
+    is_final = True  # False for a question to the caller, which travels like an error but does not end the call
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class CallError(Exception):
         self.details: dict[str, Any] = {} if details is None else details
         self.row = code_row(code)  # or what the operation declares for a code of its own
         self.retryable = self.row.retryable if retryable is None else retryable
-        self.operation_id: str | None = None  # the operation that failed, which another one may have called
-        self.request_id: str | None = None  # the id under which our log has the rest of the story
-        self.provenance: dict[str, Any] | None = None  # the record of the run that failed, where one was asked for
-        self.hidden: str | None = None  # what is said instead where the words of an exception are for nobody
-        self.partial: Any = None  # in the process only: the envelope that was refused, where there is one
+        self.operation_id: str | None = None  # the operation that failed; a nested one if that failed
+        self.request_id: str | None = None  # under which our log has the stack
+        self.provenance: dict[str, Any] | None = None  # the record of the failed run, if one was asked for
+        self.hidden: str | None = None  # the message that replaces an exception's own when errors are not exposed
+        self.partial: Any = None  # the envelope that `strict_output` refused; never leaves the process
 
     def __str__(self) -> str:
         return self.message
@@ -121,19 +121,19 @@ class CallError(Exception):
         return type(self), (self.code, self.message, self.details, self.retryable)
 
     def hide_words(self) -> None:
-        """Say no more of an unexpected exception than that there was one; what a handler says itself stays."""
+        """Remove what an unexpected exception says; the message of a CallError that a handler raised stays."""
         if self.hidden is not None:
             self.message = self.hidden
-            self.details = {name: fact for name, fact in self.details.items() if name not in _WORDS}
+            self.details = {name: fact for name, fact in self.details.items() if name not in _FREE_TEXT}
 
     def own_kind(self) -> tuple[str | None, bool | None]:
-        """Its category, and whether its caller can recover, each None where it is that of the code."""
+        """Its category and `recoverable`; None for each that the table of codes gives anyway."""
         usual, row = code_row(self.code), self.row
         category = None if row.category == usual.category else row.category
         return category, None if row.recoverable == usual.recoverable else row.recoverable
 
     def take_kind(self, category: str | None, recoverable: bool | None) -> None:
-        """Be of the kind that `own_kind` gave, on another machine or at another time."""
+        """Set what `own_kind` gave before the error was stored or sent."""
         if category is not None:
             self.row = msgspec.structs.replace(self.row, category=category)
         if recoverable is not None:
@@ -144,24 +144,24 @@ class CallError(Exception):
 
 
 def invalid_argument(argument: str, reason: Reason, expected: str | None, message: str | None = None) -> CallError:
-    """The VALIDATION_ERROR about one argument; where no message is given, it says what the argument must be."""
+    """The VALIDATION_ERROR about one argument; the default message says what the argument must be."""
     details = {"argument": argument, "reason": reason, "expected": expected}
     return CallError("VALIDATION_ERROR", message or f'Argument "{argument}" must be {expected}', details)
 
 
 class FormatError(ValueError):
-    """What was read is not of the format it was said to be."""
+    """Data that is not in the expected format."""
 
 
-# How a type refuses data, in the words of the contract.
+# Why data was refused; these words are in error details.
 Reason: TypeAlias = Literal["missing", "unknown", "type", "constraint"]
 
 
 class DecodeError(ValueError):
     """JSON data that a type refuses.
 
-    `path` says where (`due`, `items[1].due`, empty for the whole), `reason` in which way, in the words of the contract,
-    and `expected` what would be right: a format such as `date-time`, or the sentence of a validator.
+    `path` says where (`due`, `items[1].due`, empty for the whole), `reason` why, and `expected` what would be right: a
+    format such as `date-time`, or the sentence of a validator.
     """
 
     def __init__(self, path: str, expected: str, reason: Reason = "type") -> None:
@@ -181,9 +181,9 @@ class DecodeError(ValueError):
 
 
 def error_from(exception: BaseException, hidden: str | None = None) -> CallError:
-    """The error for an exception that a handler let out; `hidden` is the sentence for where its own is for nobody."""
+    """The error for an exception of a handler; `hidden` replaces its message when errors are not exposed."""
     while isinstance(exception, BaseExceptionGroup) and len(exception.exceptions) == 1:
-        exception = exception.exceptions[0]  # what a task group puts around the one thing that went wrong
+        exception = exception.exceptions[0]  # a task group wraps even a single exception
     if isinstance(exception, CallError):
         return exception
     error = _unexpected(exception)
@@ -192,7 +192,7 @@ def error_from(exception: BaseException, hidden: str | None = None) -> CallError
 
 
 def _unexpected(exception: BaseException) -> CallError:
-    subprocess = sys.modules.get("subprocess")  # whoever has not loaded it cannot have raised one of these
+    subprocess = sys.modules.get("subprocess")  # if it is not loaded, it is none of its exceptions
     if subprocess is not None and isinstance(exception, subprocess.CalledProcessError):
         return _failed_program(exception)
     if subprocess is not None and isinstance(exception, subprocess.TimeoutExpired):
@@ -209,7 +209,7 @@ def _unexpected(exception: BaseException) -> CallError:
 
 
 def _failed_program(exception: Any) -> CallError:
-    """A program that failed: how it ended and what it said, but never its command line, which may hold a secret."""
+    """The error of a failed program: exit code and standard error, never its command line, which may hold a secret."""
     status = exception.returncode
     ended = (
         f"was ended by signal {-status}"
@@ -224,13 +224,13 @@ def _failed_program(exception: Any) -> CallError:
 
 
 def _readable(output: Any) -> str:
-    """The end of what a program said, without control characters."""
+    """The end of a program's output, without control characters."""
     text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output or "")
     return "".join(character for character in text[-MAX_OUTPUT:] if character.isprintable() or character in "\n\t")
 
 
 def sentence_of(value: object) -> str:
-    """What an exception or another object says, or at least what its class is called."""
+    """The text of an exception or another object; the name of its class if it has none."""
     try:
         return str(value) or type(value).__name__
     except BaseException:  # noqa: BLE001  # an exception that cannot even be printed must not hide the failure

@@ -8,23 +8,23 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TypeAlias
 
-FileVersion: TypeAlias = tuple[int, int, int] | None  # its time, size and number; None where there is no such file
+FileVersion: TypeAlias = tuple[int, int, int] | None  # modification time, size, inode; None: there is no such file
 
 
 def file_version(path: str | os.PathLike[str]) -> FileVersion:
-    """What differs between two versions of a file, such as its time."""
+    """A value that differs when the file has changed."""
     try:
-        found = os.stat(path)  # noqa: PTH116  # every token that is verified comes this way, and a `Path` takes longer
+        found = os.stat(path)  # noqa: PTH116  # runs for every verified token, and a `Path` takes longer
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file beside the old one, then put it in its place: a reader sees one or the other, and only its owner."""
+    """Write a new file beside the old one and rename it: readers see the old or the new one, and only its owner can read it."""
     from tempfile import mkstemp  # few programs write files
 
-    handle, name = mkstemp(dir=path.parent, prefix=".new-")  # which gives it to its owner alone
+    handle, name = mkstemp(dir=path.parent, prefix=".new-")  # readable by its owner alone
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -36,7 +36,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Lock an open file, until it is closed or its process dies; False where another holds it, None where none can be had."""
+    """Lock an open file until it is closed or the process dies. False: another process holds it. None: locks do not work here."""
     try:
         import fcntl  # which Windows does not have
     except ImportError:
@@ -62,7 +62,7 @@ def _try_lock_windows(descriptor: int) -> bool:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder that nobody else can read, unless it is there; an OSError where another's stands in its place."""
+    """Make a folder that only its owner can read, unless it exists; OSError if it is somebody else's, or no folder."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

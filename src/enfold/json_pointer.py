@@ -16,12 +16,12 @@ def unescape(token: str) -> str:
 
 
 def names(pointer: str) -> list[str]:
-    """The names that a pointer goes by, from the outside in."""
+    """The unescaped names of a pointer, outermost first."""
     return [unescape(token) for token in pointer.split("/")[1:]]
 
 
 def follow(value: Any, pointer: str) -> Any:
-    """The part of a value that a pointer leads to; LookupError where it leads nowhere."""
+    """The part of a value that a pointer names; LookupError if there is none."""
     for name in names(pointer):
         value = step(value, name)
     return value

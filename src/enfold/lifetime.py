@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class Lifetime:
-    """The functions of `on_start` and `on_stop`, and whether the first have been run.
+    """The hooks of `on_start` and `on_stop`, and whether the `on_start` hooks have run.
 
-    A server that has a beginning and an end calls `start` and `stop`; several may share one registry. Elsewhere the
-    first call opens it, and `during` closes it after a piece of work.
+    A server calls `start` and `stop`; several may share one registry. Without a server the first call runs the `on_start`
+    hooks, and `during` runs the `on_stop` hooks after a piece of work.
     """
 
     __slots__ = ("_is_open", "_on_start", "_on_stop", "_opening", "_users", "is_ready", "once", "tasks")
@@ -33,7 +33,7 @@ class Lifetime:
         self._opening: asyncio.Future[None] | None = None
         self.is_ready = True  # as long as there is nothing to run
         self.once: OnceStore | None = None  # first results for idempotency keys, made with the first key
-        self.tasks: DurableCalls | None = None  # where durable operations run, whose first results are tasks
+        self.tasks: DurableCalls | None = None  # runs durable operations as tasks
 
     def add(self, start: Hook | None = None, stop: Hook | None = None) -> None:
         if self._is_open:
@@ -44,7 +44,7 @@ class Lifetime:
 
     @property
     def needs_loop(self) -> bool:
-        """Whether a function of it is an `async def`."""
+        """Whether a hook is an `async def`."""
         return any(is_coroutine_function(hook) for hook in (*self._on_start, *self._on_stop))
 
     @property
@@ -53,7 +53,7 @@ class Lifetime:
         return bool(self._on_stop)
 
     async def start(self) -> None:
-        """Begin to use what is opened; whoever is first opens it."""
+        """Add a user; the first one runs the `on_start` hooks."""
         self._users += 1
         try:
             await self.make_ready()
@@ -62,7 +62,7 @@ class Lifetime:
             raise
 
     async def make_ready(self) -> None:
-        """Open what is not open yet; several callers at once wait for one opening."""
+        """Run the `on_start` hooks unless they have run; callers at the same time wait for one run."""
         if self.is_ready:
             return
         if not self.needs_loop:
@@ -75,7 +75,7 @@ class Lifetime:
         await asyncio.shield(self._opening)
 
     async def stop(self) -> None:
-        """Use it no longer; whoever is last closes it, in the reverse order."""
+        """Remove a user; the last one runs the `on_stop` hooks in reverse order."""
         self._users = max(0, self._users - 1)
         if self._users or not self._is_open:
             return
@@ -84,7 +84,7 @@ class Lifetime:
             await _run(hook)
 
     async def during(self, work: Awaitable[T]) -> T:
-        """What a piece of work gives; what it opened is closed after it."""
+        """Await a piece of work, then run the `on_stop` hooks if it caused the `on_start` hooks to run."""
         try:
             return await work
         finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-LONGEST: Final = 4000  # characters of one fact
+MAX_FACT: Final = 4000  # characters
 
 _silent: set[str] = set()
-_preparing: list[Callable[[], None]] = []
+_set_ups: list[Callable[[], None]] = []
 
 
 class Log:
@@ -49,15 +49,15 @@ class Log:
             return
         import logging  # with the first line that is written
 
-        if _preparing and not logging.getLogger().handlers:
-            _preparing.pop()()
+        if _set_ups and not logging.getLogger().handlers:
+            _set_ups.pop()()
         shown = [bounded_line(fact) for fact in facts]
         extra = None if request_id is None else {"request_id": request_id}
         getattr(logging.getLogger(self._name), level)(message, *shown, exc_info=error, stacklevel=3, extra=extra)
 
 
-def bounded_line(fact: Any, longest: int = LONGEST) -> Any:
-    """A fact that cannot be mistaken for a line of its own: it may be a stranger's, such as the key of a result."""
+def bounded_line(fact: Any, longest: int = MAX_FACT) -> Any:
+    """A fact cut to a length and without line ends: a stranger's text must not look like a log line of its own."""
     if not isinstance(fact, str | BaseException):
         return fact
     text = str(fact)
@@ -68,22 +68,22 @@ def bounded_line(fact: Any, longest: int = LONGEST) -> Any:
 
 
 def printable(text: str) -> str:
-    """The text on one line, without what a terminal would obey: a stranger's words may hold escapes and line ends."""
+    """The text on one line, its control characters escaped: a terminal would obey those of a stranger's text."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else " " if each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """So many things, in the word for one or for many."""
+    """A number with its noun in singular or plural: `1 tool`, `2 tools`."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 def before_the_first_line(set_up: Callable[[], None]) -> None:
-    """What sets `logging` up where the program itself has not, for commands that most often write nothing."""
-    _preparing[:] = [set_up]
+    """Run a function before the first line is logged, unless the program has set `logging` up itself."""
+    _set_ups[:] = [set_up]
 
 
 def silence(*names: str) -> None:
-    """Write nothing of these logs any more: for a command whose user is told the same in one sentence."""
+    """Drop the lines of these logs: for a command that prints the same facts itself."""
     _silent.update(names)

@@ -37,14 +37,14 @@ from enfold.schema.structs import QuickTests
 
 Finish: TypeAlias = Callable[[Any], ResponseEnvelope[Any]]
 
-# The warnings that tell of data kept although it does not fit.
-KEPT_WRONG: Final = frozenset({"type_mismatch", "missing", "constraint", "root_mismatch", "unrepairable"})
+# The warnings about data that was kept although it does not fit.
+MISFITS: Final = frozenset({"type_mismatch", "missing", "constraint", "root_mismatch", "unrepairable"})
 
 
 def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
     """The pipeline of one operation; its schema is compiled when the first result comes.
 
-    The signature of its function, if it has one, tells which engine makes its results plain.
+    The signature of its function, if it has one, chooses the engine that makes its results plain.
     """
     operation_id = spec.id
     is_clean: Callable[[Any], bool] | None = None
@@ -55,15 +55,15 @@ def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | N
         try:
             if is_clean is None:
                 is_clean = slow.clean_test()
-            # A clean result is plain, valid, and has nothing to strip or fill: wrapping it is all there is to do.
+            # A clean result is plain, valid, and has nothing to strip or fill: it only needs wrapping.
             is_bare = type(result) is not dict or "meta" not in result or not is_response_envelope(result)
             if is_bare and is_clean(result):
                 return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
-            if slow.typed is not None and not _is_passed_on(result):
+            if slow.typed is not None and not _is_wrapped_already(result):
                 plain = slow.typed.convert(result)
                 if slow.typed.is_clean(plain):
                     return ResponseEnvelope(plain, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
-        except Exception:  # noqa: BLE001, S110  # deeper than the stack, or breaking when it is looked at: not clean
+        except Exception:  # noqa: BLE001, S110  # too deep, or an object that raises when it is inspected: not clean
             pass
         return slow.finish(result)
 
@@ -71,9 +71,9 @@ def build_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | N
 
 
 def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signature | None = None) -> Finish:
-    """The pipeline for a caller who only writes: `data` is what `enfold.schema.structs.encode` writes like plain data.
+    """The pipeline for a caller who only writes results: `data` is anything that `enfold.schema.structs.encode` writes.
 
-    Of a result that its engine writes by itself, `data` is that text.
+    If the engine of the result's type writes JSON itself, `data` is that text.
     """
     operation_id = spec.id
     finish = build_pipeline(spec, policy, signature)
@@ -84,18 +84,18 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
     convert, kind, guard = msgspec.convert, tests.type, tests.guard
 
     def finish_for_writing(result: Any) -> ResponseEnvelope[Any]:
-        """The envelope of a result: as it is where it fits, else through the steps of the pipeline."""
+        """Wrap a result that fits as it is; others go through the steps of the pipeline."""
         try:
             if type(result) is dict and "meta" not in result and (guard is None or guard(result)):
-                convert(result, kind)  # a keyword would take half as long again
+                convert(result, kind)  # positional: a keyword argument would take half as long again
                 return ResponseEnvelope(result, LocalResponseMeta(operation_id, time_ns() // 1_000_000))
-        except Exception:  # noqa: BLE001, S110  # it may be of the declared type, or needs a closer look
+        except Exception:  # noqa: BLE001, S110  # the next steps find out why
             pass
         try:
-            if write is not None and not _is_passed_on(result):
+            if write is not None and not _is_wrapped_already(result):
                 text = write(result)
                 return ResponseEnvelope(msgspec.Raw(text), LocalResponseMeta(operation_id, time_ns() // 1_000_000))
-        except Exception:  # noqa: BLE001, S110  # it needs a closer look
+        except Exception:  # noqa: BLE001, S110  # the slow path finds out why
             pass
         return finish(result)
 
@@ -103,7 +103,7 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
 
 
 def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], bytes] | None:
-    """What writes results of the declared type as text and tests the text, if there is such a test."""
+    """A function that writes results of the declared type as JSON text and tests the text, if both are possible."""
     converter = None if signature is None or tests.of_text is None else signature.converter
     if converter is None or tests.of_text is None:
         return None
@@ -118,7 +118,7 @@ def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], b
 
 
 class _SlowPath:
-    """What the pipeline does with a result that is not clean at first sight."""
+    """The steps for a result that is not clean: make it plain, detect, wrap, normalize, validate."""
 
     def __init__(self, spec: OperationSpec, policy: Policy, signature: Signature | None) -> None:
         self._spec = spec
@@ -129,12 +129,12 @@ class _SlowPath:
         if not self._has_schema():
             return is_plain
         if self._policy.normalize == "typebox":
-            return _never  # What `cast` leaves alone is its own affair: it has another view of some schemas.
+            return _never  # `cast` reads some schemas differently: it decides itself what to leave alone
         return self._schema.clean_test()
 
     @cached_property
     def typed(self) -> _Typed | None:
-        """What makes results of the declared type plain, if an engine knows it; built for the first that is not plain."""
+        """Makes results of the declared type plain, if an engine knows the type; built for the first that needs it."""
         converter = None if self._signature is None else self._signature.converter
         if converter is None:
             return None
@@ -161,11 +161,11 @@ class _SlowPath:
         return local_envelope(self._plain(result), self._spec.id)
 
     def _plain(self, result: Any) -> Any:
-        """The result by the engine whose word is final, if there is one; else step by step."""
+        """The result as plain data: by its type's engine if that one is final, else by `to_plain`."""
         if self.typed is not None and self.typed.is_final and not is_plain(result):
             try:
                 plain = self.typed.convert(result)
-            except Exception:  # noqa: BLE001, S110  # the steps tell where it fails
+            except Exception:  # noqa: BLE001, S110  # `to_plain` says where it fails
                 pass
             else:
                 return plain if is_plain(plain) else to_plain(result)
@@ -180,14 +180,14 @@ class _SlowPath:
         return msgspec.structs.replace(envelope, data=data, warnings=(*envelope.warnings, *warnings))
 
     def _was_checked(self, envelope: ResponseEnvelope[Any]) -> bool:
-        """Whether its source has held a result against the schema of this very answer, and told what does not fit."""
-        return self._policy.normalize == "off" and any(each.code in KEPT_WRONG for each in envelope.warnings)
+        """Whether the source checked it already: with normalize off it may know a schema for this very status."""
+        return self._policy.normalize == "off" and any(each.code in MISFITS for each in envelope.warnings)
 
     def _normalize(self, data: Any) -> tuple[Any, tuple[ResultWarning, ...]]:
         if isinstance(data, bytes):
             return data, self._bytes_mismatch(len(data))
         if has_own_schema(data):
-            return data, tuple(map(_of_another_schema, self._schema.mismatches(data)))
+            return data, tuple(map(_softened, self._schema.mismatches(data)))
         policy = self._policy.normalize
         if policy == "off":
             return data, self._schema.mismatches(data)
@@ -197,7 +197,7 @@ class _SlowPath:
         return repaired.data, repaired.warnings
 
     def _bytes_mismatch(self, size: int) -> tuple[ResultWarning, ...]:
-        """The warning about a body of raw bytes where the schema allows no text, which they are on every wire."""
+        """The warning if the schema allows no text: raw bytes are base64 text on every wire."""
         is_wrong = any(warning.code == ROOT_MISMATCH for warning in self._schema.mismatches(""))
         return (ResultWarning(ROOT_MISMATCH, "", type="string", size=size),) if is_wrong else ()
 
@@ -212,7 +212,7 @@ class _SlowPath:
         return changed, (*differences(data, changed), *self._schema.mismatches(changed))
 
     def _refuse_if_strict(self, envelope: ResponseEnvelope[Any]) -> None:
-        wrong = [warning.to_wire() for warning in envelope.warnings if warning.code in KEPT_WRONG]
+        wrong = [warning.to_wire() for warning in envelope.warnings if warning.code in MISFITS]
         if self._policy.strict_output and wrong:
             error = CallError(
                 "EXECUTION_ERROR",
@@ -231,7 +231,7 @@ class _SlowPath:
 
 
 class _Typed(msgspec.Struct, frozen=True):
-    """How results of the declared type become plain, and the test of what they have become."""
+    """Converts results of the declared type to plain data, and tests the outcome."""
 
     convert: Callable[[Any], Any]
     is_clean: Callable[[Any], bool]
@@ -239,25 +239,25 @@ class _Typed(msgspec.Struct, frozen=True):
 
 
 def _either(kind: Any, is_clean: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    # msgspec takes a list or a union apart at every call, but a struct once.
+    # msgspec analyses the type of a list or union at every call, but that of a struct only once.
     is_struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     struct = kind if is_struct else msgspec.defstruct("_Result", [("data", kind)])
 
     def test(plain: Any) -> bool:
         try:
             msgspec.convert(plain if is_struct else {"data": plain}, struct)
-        except Exception:  # noqa: BLE001  # what it refuses may still be clean
+        except Exception:  # noqa: BLE001  # the exact test decides
             return is_clean(plain)
         return True
 
     return test
 
 
-def _never(result: Any) -> bool:  # noqa: ARG001  # in the place of a check
+def _never(result: Any) -> bool:  # noqa: ARG001  # has the signature of a check
     return False
 
 
-def _is_passed_on(result: Any) -> bool:
+def _is_wrapped_already(result: Any) -> bool:
     return is_response_envelope(result) or _is_content(result)
 
 
@@ -268,7 +268,7 @@ def _is_content(result: Any) -> bool:
 
 
 def _detected(mapping: Any) -> ResponseEnvelope[Any]:
-    """The envelope that a mapping describes; a stranger's data could claim an origin, so a warning tells of it."""
+    """The envelope that a mapping describes, with a warning: data from elsewhere could claim a false origin."""
     envelope = from_wire(mapping)
     return msgspec.structs.replace(envelope, warnings=(ResultWarning("detected", ""), *envelope.warnings))
 
@@ -291,12 +291,12 @@ def _plain_data(envelope: ResponseEnvelope[Any]) -> Any:
 
 
 def _is_exempt(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the schema does not apply: to an MCP result that tells of a failure."""
+    """Whether the schema does not apply: an MCP error result is not checked."""
     return isinstance(envelope.meta, MCPResponseMeta) and envelope.meta.is_error
 
 
-def _of_another_schema(warning: ResultWarning) -> ResultWarning:
-    """The warning, which for a payload with a schema of its own never makes the result a failure."""
+def _softened(warning: ResultWarning) -> ResultWarning:
+    """The warning for data that names its own schema: a mismatch with ours does not make it a failure."""
     is_root = warning.code == ROOT_MISMATCH
     return msgspec.structs.replace(warning, code="type_mismatch") if is_root else warning
 

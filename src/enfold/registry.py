@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
@@ -51,44 +52,45 @@ H = TypeVar("H", bound=Callable[[], Any])
 Specs: TypeAlias = list[OperationSpec]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
-_EVERYBODY: Final = Identity("", frozenset({EVERYTHING}))
+_SEES_ALL: Final = Identity("", frozenset({EVERYTHING}))
 
 
-class Registry:
+class Registry(ABC):
     """What a registry and its views share: finding operations and running them."""
 
-    def _operations(self) -> Mapping[str, PreparedOperation]:
-        raise NotImplementedError
-
-    def _reserved(self) -> Mapping[str, PreparedOperation]:
-        """The operations of the namespace `enfold`, which are listed only where they are asked for."""
-        raise NotImplementedError
-
     lifetime: Lifetime
-    title = ""  # what the application calls itself; "" where it does not say
+    title = ""  # the application's name for clients; "" where it has none
     app_version = ""
     reserved: Reserved
-    observers: Observers  # who is told of every call
-    _names_all = True  # whether whoever asks may see every name
+    observers: Observers  # each gets a record of every call
+    _may_suggest_any = True  # False for callers from outside: an error must not suggest a name they may not see
+
+    @abstractmethod
+    def _operations(self) -> Mapping[str, PreparedOperation]:
+        """The users' operations by id."""
+
+    @abstractmethod
+    def _reserved(self) -> Mapping[str, PreparedOperation]:
+        """The operations of the namespace `enfold` by id; `list` gives them only when that namespace is asked for."""
 
     @property
+    @abstractmethod
     def sources(self) -> SourceTable:
-        """Where the operations come from, and how each source is at this moment."""
-        raise NotImplementedError
+        """Where the operations come from, and the current state of each source."""
 
     @property
+    @abstractmethod
     def policy(self) -> Policy:
-        """How calls are treated that say nothing else."""
-        raise NotImplementedError
+        """The policy of operations that set none of their own."""
 
     @property
+    @abstractmethod
     def version(self) -> int:
         """A number that grows with every change."""
-        raise NotImplementedError
 
+    @abstractmethod
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back after every change; the answer ends the watching."""
-        raise NotImplementedError
+        """Call back after every change; call what is returned to stop."""
 
     # finding
 
@@ -111,9 +113,9 @@ class Registry:
         tag: str | None = None,
         type: OperationType | str | None = None,
     ) -> Specs:
-        """The specs, in order of registration; `namespace` includes what lies below it. Those of `enfold` must be named."""
-        is_asked_for = namespace is not None and is_reserved(namespace)
-        operations = self._reserved() if is_asked_for else self._operations()
+        """The specs in order of registration; `namespace` includes those below it. `enfold` is listed only by its name."""
+        wants_reserved = namespace is not None and is_reserved(namespace)
+        operations = self._reserved() if wants_reserved else self._operations()
         return [
             spec
             for spec in (prepared.spec for prepared in operations.values())
@@ -123,14 +125,14 @@ class Registry:
         ]
 
     def visible(self, identity: Identity | None, *, namespace: str | None = None) -> Specs:
-        """The specs this caller may see: those they could call with some input."""
+        """The specs this caller may see: those they may call with at least some inputs."""
         return [spec for spec in self.list(namespace=namespace) if may_list(spec.access_control, identity)]
 
     def find(self, name: str, identity: Identity | None = None) -> OperationSpec:
-        """The spec of an id, or of a name that only one operation has among those that the caller may see.
+        """The spec of an id, or of a short name that only one of the operations has that the caller may see.
 
-        To who has no identity a guarded operation is found too, to be told that it needs a token. Where there is none, the
-        nearest that the caller may see is named. Operations of the namespace `enfold` are found by their ids alone.
+        A caller without an identity finds guarded operations too: the call then says that a token is needed. If nothing is
+        found, the error suggests the nearest name that the caller may see. Operations of `enfold` have no short names.
         """
         prepared = self._look_up(name)
         if prepared is not None and not is_hidden(prepared.spec.access_control, identity):
@@ -138,19 +140,19 @@ class Registry:
         named = [spec for spec in self.list() if spec.name == name]
         seen = [spec for spec in named if may_list(spec.access_control, identity)]
         found = seen or (named if identity is None else [])
-        if len(found) == 1 and not self._is_away(name):
+        if len(found) == 1 and not self._is_name_of_lost_source(name):
             return found[0]
         if found:
             raise CallError("OPERATION_NOT_FOUND", f"Operation not found: {name} (several have this name: use an id)")
         raise self.unknown(name, identity)
 
-    def _is_away(self, name: str) -> bool:
-        """Whether an operation of a source that is down has this short name, which must not come to mean another one."""
+    def _is_name_of_lost_source(self, name: str) -> bool:
+        """Whether a source that is down has an operation of this short name: it must not run another one meanwhile."""
         away = self.sources.away
         return bool(away) and any(name in names for names in away.values())
 
     def unknown(self, name: str, identity: Identity | None) -> CallError:
-        """What is told of a name that is nobody's, or is hidden from the caller: the same."""
+        """The error for a name that does not exist. One that is hidden from the caller gets the same error."""
         if is_reserved(name):
             ids = {spec.id: spec.id for spec in self.visible(identity, namespace=name.partition(".")[0])}
         else:
@@ -180,11 +182,11 @@ class Registry:
     def _find(self, operation_id: str) -> PreparedOperation:
         prepared = self._look_up(operation_id)
         if prepared is None:
-            raise self.unknown(operation_id, _EVERYBODY) if self._names_all else not_found(operation_id)
+            raise self.unknown(operation_id, _SEES_ALL) if self._may_suggest_any else not_found(operation_id)
         return prepared
 
     def error_for_caller(self, operation_id: str, error: CallError) -> CallError:
-        """The error that a call has ended with, as callers hear it; where its operation is gone, by the policy of all."""
+        """The error of an ended call as its caller may see it; if the operation is gone, the registry's policy decides."""
         prepared = self._look_up(operation_id)
         if prepared is not None:
             return prepared.error_for_caller(error)
@@ -195,9 +197,9 @@ class Registry:
     # running
 
     def prepared(self, operation_id: str, *, for_writing: bool = False) -> PreparedOperation:
-        """One operation ready to run, looked up once: as the registry has it until its next change.
+        """One operation ready to run, for a surface that keeps it until the registry changes.
 
-        For a caller who only writes results, `data` may be JSON text (`msgspec.Raw`) in place of the plain value.
+        With `for_writing`, for a caller who only writes results, `data` may be JSON text (`msgspec.Raw`) instead of a value.
         """
         prepared = self._find(operation_id)
         if prepared.operation.handler is None:
@@ -207,17 +209,17 @@ class Registry:
     async def execute(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
-        """Run a query or mutation; the door of the process checks no access, that of `guarded()` does."""
+        """Run a query or mutation. Access is checked only in a `guarded()` view: code of the process may call everything."""
         prepared = self._operations().get(operation_id)
         if prepared is None or prepared.operation.handler is None:
-            prepared = self.prepared(operation_id)  # which says what is missing
+            prepared = self.prepared(operation_id)  # which raises the right error
         return await prepared.execute(input, context)
 
     def execute_now(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> ResponseEnvelope[Any]:
         """`execute` for a program without an event loop: a `def` runs in place, an `async def` in a loop of its own."""
-        from enfold.runtime import drive  # as below
+        from enfold.runtime import drive  # loaded with the first operation
 
         context = context or Context()
         context.inline = True
@@ -228,11 +230,11 @@ class Registry:
     def subscribe(
         self, operation_id: str, input: Mapping[str, Any] = _NOTHING, context: Context | None = None
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """Run a subscription: an envelope for each item, with a fresh timestamp."""
+        """Run a subscription: an envelope for each item, each with its own timestamp."""
         return self.prepared(operation_id).subscribe(input, context)
 
     def observe(self, observer: Observer) -> Callable[[], None]:
-        """Give an observer the record of every call that has ended, on whatever surface; the answer ends it."""
+        """Give an observer the record of every call that ends, on any surface; call what is returned to stop."""
         return self.observers.observe(observer)
 
     # live views
@@ -242,23 +244,24 @@ class Registry:
     ) -> Registry:
         """The same operations for callers from outside: `execute` and `subscribe` check access first.
 
-        Without `has_identities` no caller can prove who they are: then the operations of `enfold` are open to them, unless
-        the surface `may_be_mounted` below one whose callers can. A surface that tells the observers of its calls itself, with those that it refuses, says `is_observed=False`.
+        Without `has_identities` no caller has an identity: then the operations of `enfold` are open to all, unless the
+        surface `may_be_mounted` below one whose callers have them. `is_observed=False` is for a surface that gives the
+        observers its own records, which include the requests it refuses.
         """
         return View(self, lambda spec: spec, guard=Guard(has_identities, may_be_mounted), is_observed=is_observed)
 
     def mount(self, prefix: str) -> View:
         """The same operations, each id below a prefix."""
-        operation_id(prefix, "x")  # a prefix that is not legal is told here
+        operation_id(prefix, "x")  # raises if the prefix is not legal
         check_namespace(prefix)
         return View(self, lambda spec: spec.replace(namespace=_join(prefix, spec.namespace)))
 
     def public(self) -> View:
-        """Those of the operations that anybody may call, even where everybody else needs a token."""
+        """The operations that are declared `public`: they need no token, even where all others do."""
         return View(self, lambda spec: spec if spec.access_control.public else None, has_reserved=False)
 
     def only(self, predicate: Callable[[OperationSpec], bool]) -> View:
-        """Those of the operations for which the predicate is true."""
+        """The operations for which the predicate is true."""
         return View(self, lambda spec: spec if predicate(spec) else None)
 
     def rename(self, mapping: Mapping[str, str]) -> View:
@@ -304,7 +307,7 @@ class OperationRegistry(Registry):
         self.namespace = namespace
         self.title = title
         self.app_version = version
-        self.reserved = Reserved(self._run, self._changed)
+        self.reserved = Reserved(self._prepare, self._changed)
         self.lifetime = Lifetime()
         self._sources: SourceTable | None = None
         self.observers = Observers()
@@ -337,7 +340,7 @@ class OperationRegistry(Registry):
 
     def run(self, arguments: Sequence[str] | None = None) -> NoReturn:
         """Give a user's own script the commands of `enfold`: `python shop.py serve`, `python shop.py call …`."""
-        # The one import upwards: the command knows every surface, and a registry must not.
+        # The one import upwards: commands know every surface, and a registry must not.
         from enfold.commands.main import run
 
         run(self, arguments)
@@ -367,22 +370,22 @@ class OperationRegistry(Registry):
         self._put(Operation(prepared.spec, handler, policy=prepared.operation.policy))
 
     def register_all(self, operations: Iterable[Operation], *, instead_of: Iterable[Operation] = ()) -> None:
-        """Register all of them, or, where one clashes, none; a source that lives goes on to tell of its changes.
+        """Register all of them, or none if an id is taken; a source whose operations come and go keeps them current.
 
-        Those that they come `instead_of` are taken away in the same step.
+        The operations in `instead_of` are removed in the same step.
         """
         batch = list(operations)
         gone = self._own_ids(instead_of)
-        seen = self._entries.keys() - gone
+        taken = self._entries.keys() - gone
         for operation in batch:
             check_namespace(operation.spec.namespace)
-            if operation.spec.id in seen:
+            if operation.spec.id in taken:
                 raise ValueError(f"{operation.spec.id} is registered already: give the source another namespace")
-            seen.add(operation.spec.id)
+            taken.add(operation.spec.id)
         for own_id in gone:
             del self._entries[own_id]
         for operation in batch:
-            self._entries[operation.spec.id] = self._run(operation)
+            self._entries[operation.spec.id] = self._prepare(operation)
         self._changed()
         keep_current = getattr(operations, "keep_current", None)  # of a source whose operations come and go
         if keep_current is not None:
@@ -395,7 +398,7 @@ class OperationRegistry(Registry):
         self._put(operation)
 
     def unregister_all(self, operations: Iterable[Operation]) -> None:
-        """Take away those of the operations that are still registered as they are, in one step."""
+        """Remove these operations in one step; one that was replaced meanwhile stays."""
         gone = self._own_ids(operations)
         for own_id in gone:
             del self._entries[own_id]
@@ -416,10 +419,10 @@ class OperationRegistry(Registry):
         return prepared.operation
 
     def _put(self, operation: Operation) -> None:
-        self._entries[operation.spec.id] = self._run(operation)
+        self._entries[operation.spec.id] = self._prepare(operation)
         self._changed()
 
-    def _run(self, operation: Operation) -> PreparedOperation:
+    def _prepare(self, operation: Operation) -> PreparedOperation:
         from enfold.runtime import PreparedOperation  # with the first operation: many only import us
 
         policy = operation.policy.over(self._policy)
@@ -518,40 +521,42 @@ class OperationRegistry(Registry):
 
 
 class Guard(msgspec.Struct, frozen=True):
-    """That a view is for callers from outside, and whether they can prove who they are."""
+    """Makes a view check access, and says whether its callers have identities."""
 
     has_identities: bool
     may_be_mounted: bool = False  # below a surface whose callers have identities
 
 
 class View(Registry):
-    """A live view of a registry: it shows at every moment what the registry has, under other names or in part."""
+    """A live view: always what the registry has now, under other names, in part, guarded, or with another policy."""
 
     def __init__(
         self,
         base: Registry,
-        shown: Callable[[OperationSpec], OperationSpec | None],
+        map_spec: Callable[[OperationSpec], OperationSpec | None],
         policy: Policy = INHERIT,
         *,
         guard: Guard | None = None,
         has_reserved: bool = True,
         is_observed: bool = True,
     ) -> None:
+        """`map_spec` gives the spec that an operation has in this view; None leaves it out."""
         self._base = base
         self.lifetime = base.lifetime
         self.title = base.title
         self.app_version = base.app_version
         self.reserved = base.reserved
         self.observers = base.observers
-        self._shown = shown
+        self._map_spec = map_spec
         self._policy = policy
         self._guard = guard
         self._is_observed = is_observed
         self._has_reserved = has_reserved
-        self._of_enfold: tuple[Mapping[str, PreparedOperation], dict[str, PreparedOperation]] | None = None
-        self._names_all = base._names_all and guard is None
-        self._seen = base.version
-        self._entries = self._derive(self._refuse)
+        # Those of the base, and what this view made of them.
+        self._reserved_cache: tuple[Mapping[str, PreparedOperation], dict[str, PreparedOperation]] | None = None
+        self._may_suggest_any = base._may_suggest_any and guard is None
+        self._base_version = base.version
+        self._entries = self._derive(_raise)
 
     @property
     def sources(self) -> SourceTable:
@@ -569,20 +574,20 @@ class View(Registry):
         return self._base.watch(callback)
 
     def _operations(self) -> Mapping[str, PreparedOperation]:
-        if self._seen != self._base.version:
-            self._seen = self._base.version
-            self._entries = self._derive(self._leave_out)
+        if self._base_version != self._base.version:
+            self._base_version = self._base.version
+            self._entries = self._derive(_log_omission)
         return self._entries
 
     def _reserved(self) -> Mapping[str, PreparedOperation]:
         base = self._base._reserved()
-        if self._of_enfold is None or self._of_enfold[0] is not base:
-            shown = base if self._has_reserved else {}
-            self._of_enfold = base, {key: self._reserved_variant(prepared) for key, prepared in shown.items()}
-        return self._of_enfold[1]
+        if self._reserved_cache is None or self._reserved_cache[0] is not base:
+            included = base if self._has_reserved else {}
+            self._reserved_cache = base, {key: self._reserved_variant(each) for key, each in included.items()}
+        return self._reserved_cache[1]
 
     def _reserved_variant(self, prepared: PreparedOperation) -> PreparedOperation:
-        """A reserved operation is the same in every view, but for who may call it."""
+        """The reserved operation as this view has it: a guard may change who may call it, nothing else changes."""
         spec, access = prepared.spec, prepared.spec.access_control
         if self._guard is not None and isinstance(access, ReservedAccess):
             guarded = self._guard.has_identities or (self._guard.may_be_mounted and self.reserved.has_identities)
@@ -593,20 +598,11 @@ class View(Registry):
         guard = None if self._guard is None else True
         return prepared.variant(spec, self._policy, is_guarded=guard, is_observed=self._is_observed)
 
-    def _refuse(self, problem: str) -> None:
-        raise ValueError(problem)
-
-    def _leave_out(self, problem: str) -> None:
-        """What is registered later and has no place in the view must not take the others' away."""
-        from enfold.log import Log  # most views leave nothing out
-
-        Log("enfold.registry").warning("%s: left out", problem)
-
     def _derive(self, report: Callable[[str], None]) -> dict[str, PreparedOperation]:
         entries: dict[str, PreparedOperation] = {}
         for prepared in self._base._operations().values():
             try:
-                spec = self._shown(prepared.spec)
+                spec = self._map_spec(prepared.spec)
             except ValueError as error:  # an id too long under a prefix
                 report(str(error))
                 continue
@@ -620,8 +616,20 @@ class View(Registry):
         return entries
 
 
+def _raise(problem: str) -> None:
+    """What a new view does with an operation that cannot be in it."""
+    raise ValueError(problem)
+
+
+def _log_omission(problem: str) -> None:
+    """What a view does with an operation that was registered later and cannot be in it: the others stay."""
+    from enfold.log import Log  # most views leave nothing out
+
+    Log("enfold.registry").warning("%s: left out", problem)
+
+
 def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Tell of an option that there is not, with the nearest that there is."""
+    """Raise if there is an unknown option, and suggest the nearest known one."""
     from enfold.nearest import nearest  # this and the next: not needed to start a program
     from enfold.operation.options import OperationOptions
 
@@ -634,7 +642,7 @@ def _refuse_unknown(options: Mapping[str, Any], function: Callable[..., Any]) ->
 
 
 def _with_selection(operation: Operation, text: str) -> Operation:
-    """The operation, if what is to be selected from its results is there."""
+    """The operation, once its default selection has been checked against its output schema."""
     from enfold.selection.selecting import selection_of  # which few operations need
 
     try:

@@ -1,4 +1,4 @@
-"""The namespace `enfold`: operations about this program itself, beside those of its users. Which they are, others say."""
+"""The namespace `enfold`: operations about the running program. Other rooms offer them; this one keeps and guards them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from enfold.runtime import PreparedOperation
 
 RESERVED: Final = "enfold"
-READ: Final = "enfold:read"  # the scope of whoever may look at this program
+READ: Final = "enfold:read"  # the scope for reading about this program
 READERS: Final = AccessControl(required_scopes=(READ,))
-ADMIN: Final = "enfold:admin"  # the scope of whoever sees the calls and tasks of others, too
+ADMIN: Final = "enfold:admin"  # the scope for seeing the calls and tasks of other callers
 
 Make: TypeAlias = Callable[[], Iterable[Operation]]
 
@@ -36,24 +36,24 @@ def reserved_operation(
     scopes: tuple[str, ...] = (READ,),
     **fields: Any,
 ) -> Operation:
-    """A function as an operation of Enfold itself; `scopes` are asked for where there are identities, `fields` are of the spec."""
+    """A function as an operation of `enfold`; `scopes` are required where callers have identities, `fields` go into the spec."""
     namespace, _, name = id.rpartition(".")
     access = ReservedAccess(required_scopes=scopes) if scopes else OPEN
     return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
 
 
 class OtherProcesses(Protocol):
-    """The other processes that serve the same: they are asked by the name of what is wanted, and tell plain data."""
+    """The other worker processes of this server. They answer questions by name, with plain data."""
 
     async def ask(self, name: str) -> list[Any]:
-        """What each of them says; one that is away or slow is left out."""
+        """The answers of all; a process that is gone or slow is left out."""
 
     async def listen(self, name: str, hear: Callable[[Any], None]) -> None:
-        """Be called with the news of them all, until this is cancelled."""
+        """Call `hear` with each message that they publish under this name, until cancelled."""
 
 
 class Reserved:
-    """The reserved operations of one registry: parts of the program offer them, and they are made when first asked for."""
+    """The reserved operations of one registry: parts of the program offer them, and they are made when first needed."""
 
     def __init__(self, prepare: Callable[[Operation], PreparedOperation], changed: Callable[[], None]) -> None:
         self._prepare = prepare
@@ -61,18 +61,18 @@ class Reserved:
         self._offers: dict[str, Make] = {}
         self._made: dict[str, PreparedOperation] | None = None
         self.elsewhere: OtherProcesses | None = None
-        self.surfaces: dict[str, str] = {}  # by name, the address of each below that of the program
-        self.has_identities = False  # whether callers of some surface can prove who they are
+        self.surfaces: dict[str, str] = {}  # the path of each surface by its name
+        self.has_identities = False  # whether a surface has callers with identities
 
     def offer(self, part: str, make: Make) -> None:
-        """Add the operations that a part of the program has; what the same part offered before is replaced."""
+        """Add the operations of a part of the program, in place of what the same part offered before."""
         self._offers[part] = make
         if self._made is not None:
             self._made = None
             self._changed()
 
     def close_to_strangers(self) -> None:
-        """Callers of a surface have identities now: one that is mounted below it and knows none of its own must not be open."""
+        """Note that a surface has callers with identities: one mounted below it, without its own, must not be open to all."""
         self.has_identities, self._made = True, None
 
     def has(self, part: str) -> bool:

@@ -44,23 +44,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-REPEAT_WAITS: Final = 3600.0  # seconds that a repeat waits for the first call, where nothing else limits it
-MOST_SELECTIONS: Final = 64  # of one operation, that are kept as they were compiled
-_STRAY: Final = "what the handler waited for was cancelled"
+MAX_REPEAT_WAIT: Final = 3600.0  # seconds that a repeated call waits for the first one, if nothing else limits it
+MAX_SELECTIONS: Final = 64  # compiled selections that one operation caches
+_STRAY_CANCELLATION: Final = "what the handler waited for was cancelled"
 
 
 class PreparedOperation:
-    """One operation made ready to run: all that is known before a call, made once and held by every surface.
+    """One operation made ready to run: what is known before a call is worked out once, and kept by every surface.
 
-    `is_open`: nothing is required of its callers, who need not even be counted. `needs_context`: its handler takes one, or what it is given is kept. `needs_loop`: running it
-    takes an event loop, even where a `def` is run in place.
+    `is_open`: callers need no identity, and are not counted. `needs_context`: the handler takes one, or the payload log
+    does. `needs_loop`: it needs an event loop, even where a `def` runs in place.
     """
 
     __slots__ = (
         "_context_parameter",
         "_decode",
         "_decode_quickly",
-        "_enters",
+        "_enters_context",
         "_finish",
         "_for_writing",
         "_handler",
@@ -103,9 +103,9 @@ class PreparedOperation:
         for_writing: bool = False,
         observers: Observers | None = None,
     ) -> None:
-        """`is_guarded` checks access first; `for_writing` may give `data` as a struct, whose text is that of the dict.
+        """`is_guarded` checks access first; `for_writing` may give `data` as a struct or as JSON text.
 
-        `observers` are told of each call; a surface that tells them itself, and so of what it refuses too, leaves them out.
+        `observers` get a record of each call. A surface that makes its own records, also of what it refuses, passes none.
         """
         signature = operation.signature
         self.operation = operation
@@ -122,7 +122,7 @@ class PreparedOperation:
         self._context_parameter = None if signature is None else signature.context_parameter
         self._limits = policy.limits if is_guarded else None
         self._payloads = policy.payloads
-        # Whoever calls from outside is given the result of a task, whether they know tasks or not.
+        # A caller from outside who does not know tasks still gets the result: the call waits for its task.
         self._is_task = is_guarded and operation.spec.durable == "required"
         self._is_bare = self._limits is None and self._payloads is None and not self._is_task
         self._observers = observers
@@ -135,12 +135,12 @@ class PreparedOperation:
         self.needs_context = takes_context or self._payloads is not None or self._is_task
         self._decode = _checked_against(operation.spec) if signature is None else signature.decode
         self._decode_quickly = self._decode if signature is None else signature.decode_quickly
-        self._may_wait = self._enters = True  # as far as we know before its first result
+        self._may_wait = self._enters_context = True  # until the first result shows otherwise
         self._finish: Finish = self._first_finish
-        self._plain_finish: Finish | None = None  # of results that are looked into, once one is
+        self._plain_finish: Finish | None = None  # gives plain data; built for the first record, key or selection
         self._limit: Callable[[float], Limit] = self._first_limit
-        self._selects = "select" in operation.spec.meta  # unasked
-        self._selections: dict[str | None, Selection | None] = {}  # as they were asked for
+        self._selects = "select" in operation.spec.meta  # also when the caller asks for no selection
+        self._selections: dict[str | None, Selection | None] = {}  # by the text that asked for them
 
     def variant(
         self,
@@ -151,7 +151,7 @@ class PreparedOperation:
         for_writing: bool | None = None,
         is_observed: bool = True,
     ) -> PreparedOperation:
-        """The same operation under another spec or policy, guarded, for a caller who only writes its results, or unobserved."""
+        """The same operation with another spec, policy, guard or observation, or for a caller who only writes results."""
         return PreparedOperation(
             self.operation if spec is None else self.operation.replace(spec=spec),
             policy.over(self._policy),
@@ -164,9 +164,9 @@ class PreparedOperation:
         )
 
     def check(self, input: Any, identity: Identity | None, select: str | None = None) -> Any:
-        """Refuse what could not be run: no access, too many calls, an input that does not fit. Nothing is run.
+        """Raise what the call would raise before its handler runs: no access, too many calls, an input that does not fit.
 
-        The answer is the input as it is read: text that stands for its type is converted.
+        Returns the input as it is read: text such as "5" is converted where a number is wanted.
         """
         if self._is_checked:
             check_access(self.spec, identity, input)
@@ -178,20 +178,20 @@ class PreparedOperation:
         return read
 
     def execute(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Run it: observed, counted and once for a key where that is asked for, and then through the funnel."""
+        """Run it: observed, logged, counted, as a task or once per idempotency key where that applies, then the funnel."""
         observers = self._observers
         if observers is not None and observers.is_on:
             return self._execute_observed(observers, input, context or Context())
         if self._is_bare and (context is None or context.unused_key is None):
             return self._run(input, context)
-        return self._execute_kept(input, context)
+        return self._execute_logged(input, context)
 
     def subscribe(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        """Follow a stream: observed, counted and once for a key, as `execute` does it."""
+        """Follow a stream: observed, logged and counted where that applies, as in `execute`."""
         observers = self._observers
         if observers is not None and observers.is_on:
             return self._subscribe_observed(observers, input, context or Context())
-        return self._follow(input, context) if self._is_bare else self._subscribe_kept(input, context)
+        return self._follow(input, context) if self._is_bare else self._subscribe_logged(input, context)
 
     async def _run(self, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         """The funnel: check access where it is guarded, read the input, run the handler, finish the result."""
@@ -199,7 +199,7 @@ class PreparedOperation:
             raise CallError("INVALID_OPERATION_TYPE", f"{self.id} is a subscription: subscribe to it")
         if self._is_checked:
             check_access(self.spec, None if context is None else context.identity, input)
-        decode, finish = self._decode_quickly, self._finish  # to call a field takes longer
+        decode, finish = self._decode_quickly, self._finish  # calling a local is faster than calling a field
         try:
             arguments = decode(input) if type(input) is dict else self._read(input)
         except (DecodeError, RecursionError):
@@ -210,11 +210,11 @@ class PreparedOperation:
         try:
             if not self._lifetime.is_ready:
                 await self._lifetime.make_ready()
-            if self._enters:
+            if self._enters_context:
                 if context is not None or self.needs_context:
                     context = self._enter_context(context)
             elif context is not None and context.is_late:
-                raise self._timed_out()  # noqa: TRY301  # told below like what a handler raises
+                raise self._timed_out()  # noqa: TRY301  # handled below like an error of the handler
             if not self._is_async:
                 result = await self._run_def(arguments, context)
             elif self._may_wait and (deadline := self._deadline(context)) is not None:
@@ -267,12 +267,12 @@ class PreparedOperation:
             context.cancel()
             await _close_stream(items)
 
-    # telling those who observe
+    # records for observers
 
     async def _execute_observed(self, observers: Observers, input: Any, context: Context) -> ResponseEnvelope[Any]:
         watch = observers.begin(self._span)
         try:
-            envelope = await self._execute_kept(input, context)
+            envelope = await self._execute_logged(input, context)
             watch.take(envelope)
         except BaseException as error:
             watch.fail(error)
@@ -285,17 +285,17 @@ class PreparedOperation:
         self, observers: Observers, input: Any, context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
         watch = observers.begin(self._span, is_stream=True)
-        items = self._subscribe_kept(input, context)
+        items = self._subscribe_logged(input, context)
         try:
             while True:
-                with watch:  # only while the handler works: what its consumer does is no part of the span
+                with watch:  # the span covers the handler's work, not what the consumer does between two items
                     try:
                         envelope = await anext(items)
                     except StopAsyncIteration:
                         return
                 watch.item()
                 yield envelope
-        except GeneratorExit:  # its consumer has had enough
+        except GeneratorExit:  # the consumer stopped: not a failure
             raise
         except BaseException as error:
             watch.fail(error)
@@ -310,37 +310,37 @@ class PreparedOperation:
         is_remote = self.operation.origin.kind not in ("functions", "")
         return SpanStart(self.id, "client" if is_remote else "internal")
 
-    # keeping what is given, where the operator wants that
+    # the payload log, where the operator turned it on
 
-    def _execute_kept(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+    def _execute_logged(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
         if self._payloads is None:
             return self._execute_counted(input, context)
-        return self._execute_and_keep(self._payloads, input, context or Context())
+        return self._execute_and_log(self._payloads, input, context or Context())
 
-    async def _execute_and_keep(self, payloads: PayloadLog, input: Any, context: Context) -> ResponseEnvelope[Any]:
+    async def _execute_and_log(self, payloads: PayloadLog, input: Any, context: Context) -> ResponseEnvelope[Any]:
         context.is_looked_into = True
-        with self._kept(payloads, input, context) as payload:
+        with self._log_payload(payloads, input, context) as payload:
             envelope = await self._execute_counted(input, context)
             payload.take(envelope)
         return envelope
 
-    def _subscribe_kept(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
+    def _subscribe_logged(self, input: Any, context: Context | None) -> AsyncGenerator[ResponseEnvelope[Any]]:
         if self._payloads is not None:
-            return self._subscribe_and_keep(self._payloads, input, context or Context())
+            return self._subscribe_and_log(self._payloads, input, context or Context())
         return self._subscribe_counted(input, context)
 
-    async def _subscribe_and_keep(
+    async def _subscribe_and_log(
         self, payloads: PayloadLog, input: Any, context: Context
     ) -> AsyncGenerator[ResponseEnvelope[Any]]:
-        with self._kept(payloads, input, context) as payload:
+        with self._log_payload(payloads, input, context) as payload:
             async with aclosing(self._subscribe_counted(input, context)) as items:
                 async for envelope in items:
                     payload.take(envelope)
                     yield envelope
 
     @contextmanager
-    def _kept(self, payloads: PayloadLog, input: Any, context: Context) -> Iterator[CallPayload]:
-        """What keeps a call: it is told of an error, and of the end."""
+    def _log_payload(self, payloads: PayloadLog, input: Any, context: Context) -> Iterator[CallPayload]:
+        """The log entry of one call; it is closed with the call, and gets its error."""
         payload = payloads.begin(self.spec, input, context)
         try:
             yield payload
@@ -350,20 +350,20 @@ class PreparedOperation:
         finally:
             payload.end()
 
-    # counting calls, and running them once
+    # limits, tasks and idempotency keys
 
     def _execute_counted(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Run it as one of its caller's calls, where those are limited."""
+        """Run it, counted against the limit of its caller where there is one."""
         if self._limits is not None:
             return self._execute_limited(self._limits, input, context)
-        return self._execute_in_place(input, context)
+        return self._execute_by_key(input, context)
 
     async def _execute_limited(self, limits: CallLimits, input: Any, context: Context | None) -> ResponseEnvelope[Any]:
         with self._count_call(limits, input, context):
-            return await self._execute_in_place(input, context)
+            return await self._execute_by_key(input, context)
 
-    def _execute_in_place(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
-        """Run it as a task where it must be one, or may be and has a key; once for a key; or just so."""
+    def _execute_by_key(self, input: Any, context: Context | None) -> Coroutine[Any, Any, ResponseEnvelope[Any]]:
+        """Run it as a task if it must be one, or has a key and may be one; with a key once; else directly."""
         key = None if context is None else context.unused_key
         tasks = self._tasks_for(context) if self._is_task or key is not None else None
         if tasks is not None:
@@ -371,40 +371,40 @@ class PreparedOperation:
         return self._run(input, context) if context is None or key is None else self._execute_once(input, context, key)
 
     def _tasks_for(self, context: Context | None) -> DurableCalls | None:
-        """Where the call becomes a task: if it may, is none already, and its caller is not asked something before."""
+        """The store of tasks if the call becomes one: it may be one, is none yet, and asks its caller nothing first."""
         tasks, meta = self._lifetime.tasks, None if context is None else context.meta
         is_begun = meta is not None and (TASK in meta or DETACHABLE in meta)
         may_be = tasks is not None and self.spec.durable != "never" and tasks.offers(self.id)
         return tasks if may_be and not is_begun else None
 
     async def _execute_once(self, input: Any, context: Context, key: str) -> ResponseEnvelope[Any]:
-        """The result of the first call with this key of this caller, which may be this one; queries just run."""
+        """The result of this caller's first call with this key, which may be this one; queries ignore keys."""
         context.unused_key = None
         if self.spec.type is not OperationType.MUTATION:
             return await self._run(input, context)
         if self._is_guarded:
-            check_access(self.spec, context.identity, input)  # a result that is kept is no less guarded
+            check_access(self.spec, context.identity, input)  # also before a stored result is given
         from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
 
         entry = EntryKey(owned_by(context.identity), self.id, key)
         context.idempotency_key, context.is_looked_into = entry.digest(), True
         left, own = context.remaining(), self.spec.timeout
-        wait = min(limit for limit in (left, own, REPEAT_WAITS) if limit is not None)
+        wait = min(limit for limit in (left, own, MAX_REPEAT_WAIT) if limit is not None)
         try:
             digest = input_digest(self._read_whole(input)[0], context.select)
-            return await self._first_results().once(entry, digest, wait, lambda: self._run(input, context))
+            return await self._once_store().once(entry, digest, wait, lambda: self._run(input, context))
         except CallError as error:
             raise self._with_ids(error, context) from error.__cause__
 
     async def _execute_as_task(self, tasks: DurableCalls, input: Any, context: Context) -> ResponseEnvelope[Any]:
-        """The result of the task that is ordered with this call, or was ordered before under its key."""
+        """The result of the task that this call starts, or that an earlier call with the same key started."""
         try:
             return await tasks.run(self.id, input, context)
         except CallError as error:
             raise self._with_ids(error, context) from error.__cause__
 
-    def _first_results(self) -> OnceStore:
-        """The store that was chosen, or one in memory for all surfaces of this registry."""
+    def _once_store(self) -> OnceStore:
+        """The configured store of first results, or one in memory that all surfaces of the registry share."""
         store = self._policy.once or self._lifetime.once
         if store is None:
             from enfold.idempotency.first_results import MemoryOnceStore  # which needs asyncio
@@ -427,7 +427,7 @@ class PreparedOperation:
 
     @contextmanager
     def _count_call(self, limits: CallLimits, input: Any, context: Context | None) -> Iterator[None]:
-        """One of the calls that a caller has under way; who may not call is not counted."""
+        """Count one running call of this caller; a call that may not be made is refused first, and not counted."""
         identity = None if context is None else context.identity
         check_access(self.spec, identity, input)
         caller = limits.enter(identity)
@@ -467,7 +467,7 @@ class PreparedOperation:
     # running the handler
 
     def _enter_context(self, context: Context | None) -> Context:
-        """The context of this call; one whose time is over before it begins is not run at all."""
+        """The context of this call; TIMEOUT if its deadline has passed before it starts."""
         context = (context or Context()).enter(self.spec.timeout, self._env)
         if context.is_late:
             raise self._timed_out()
@@ -486,18 +486,18 @@ class PreparedOperation:
         if self._takes_input:
             return self._handler(arguments, context)
         if self._context_parameter is not None:
-            arguments = {**arguments, self._context_parameter: context}  # it may be what the caller gave
+            arguments = {**arguments, self._context_parameter: context}  # a copy: it may be the caller's own dict
         return self._handler(**arguments)
 
     def _first_limit(self, deadline: float) -> Limit:
-        """Load what limits time with the first call that may wait: a `def` run in place needs no event loop."""
+        """Import `timekeeping`, and so asyncio, with the first call that may wait: a `def` run in place needs neither."""
         from enfold.timekeeping import limit_running_task
 
         self._limit = limit_running_task
         return limit_running_task(deadline)
 
     async def _in_time(self, awaitable: Awaitable[T], context: Context) -> T:
-        """What an awaitable gives, if it comes before the deadline."""
+        """Await something until the deadline of the call; TIMEOUT after it."""
         deadline = context.deadline
         if deadline is None:
             return await awaitable
@@ -527,7 +527,7 @@ class PreparedOperation:
         return aiter(stream)
 
     async def _run_def(self, arguments: Any, context: Context | None) -> Any:
-        """Run a `def`: in place where its author or caller wants it, else in a worker thread."""
+        """Run a `def`: in this thread if the operation or the caller says `inline`, else in a worker thread."""
         if self.operation.inline or (context is not None and context.inline):
             if context is not None and context.call is not None:
                 context.call.wait_for, context.call.runs_in_place = drive, True
@@ -543,7 +543,7 @@ class PreparedOperation:
 
         threads = self._threads()
         nested = NestedCalls(context) if self.needs_context else None
-        own = {**arguments}  # what was checked, whatever becomes of the caller's until a thread is free
+        own = {**arguments}  # a copy: the caller may change theirs before a thread is free
 
         def start() -> Any:
             return self._start(own, context)
@@ -553,19 +553,19 @@ class PreparedOperation:
         except CallError:
             if context.task is None or context.is_nested:
                 raise
-            await threads.wait_for_room(context)  # it was accepted: it waits here as it did for a worker
+            await threads.wait_for_room(context)  # a task was accepted already: it waits instead of failing
             pending = threads.run(start)
         try:
             return await self._in_time(pending, context)
         finally:
-            # Whoever gives up on a `def` gives up on what it waits for.
+            # If the caller has given up, the calls that the `def` still waits for end too.
             if nested is not None:
                 nested.cancel_all()
 
     # the result
 
     def _finish_plainly(self, result: Any, selection: Selection | None) -> ResponseEnvelope[Any]:
-        """Finish a result that is looked into before it is written, as a record, a key or a selection does."""
+        """Finish a result as plain data, which a record, an idempotency key or a selection needs."""
         finish = self._plain_finish if self._for_writing else self._finish
         if finish is None:
             from enfold.pipeline import build_pipeline
@@ -575,12 +575,12 @@ class PreparedOperation:
         return envelope if selection is None else selection.of(envelope)
 
     def _selection(self, text: str | None) -> Selection | None:
-        """What is selected from the result: what the caller asks for, else what is selected unasked."""
+        """The compiled selection that the caller asks for, else the operation's default one."""
         from enfold.selection.defaults import default_selection
         from enfold.selection.selecting import selection_of  # which most calls can do without
 
         if text not in self._selections:
-            if len(self._selections) >= MOST_SELECTIONS:
+            if len(self._selections) >= MAX_SELECTIONS:
                 self._selections.clear()
             chosen = default_selection(self.spec) if text is None else selection_of(self.spec, text)
             self._selections[text] = chosen
@@ -593,8 +593,8 @@ class PreparedOperation:
         build = build_writing_pipeline if self._for_writing else build_pipeline
         self._finish = build(self.spec, self._policy, self.operation.signature)
         self._may_wait = not never_waits(self._handler)
-        # Nobody would see the context of one that never waits and takes none.
-        self._enters = self._may_wait or self.needs_context
+        # A handler that never waits and takes no context needs none.
+        self._enters_context = self._may_wait or self.needs_context
         return self._finish(result)
 
     # failures
@@ -603,7 +603,7 @@ class PreparedOperation:
         return CallError("TIMEOUT", f"{self.id} took longer than it may", retryable=self.spec.idempotent)
 
     def error_for_caller(self, error: CallError) -> CallError:
-        """The error as callers hear it: by the row it was declared with, and without words that are for nobody."""
+        """The error as callers may see it: with the declared row of its code, and without words that are to be hidden."""
         error.row = self.spec.declared_row(error.code) or error.row
         if error.details:
             from enfold.schema.plain import told_details  # which the first result loads, too
@@ -614,7 +614,7 @@ class PreparedOperation:
         return error
 
     def _with_ids(self, error: CallError, context: Context | None) -> CallError:
-        """The error with the ids of the operation and of the request; that of a nested call keeps its own, and names it."""
+        """The error with the ids of operation and request; one of a nested call keeps its operation id, and names it."""
         self.error_for_caller(error)
         if error.operation_id is None:
             error.operation_id = self.id
@@ -625,16 +625,16 @@ class PreparedOperation:
         return error
 
     def _failure_of(self, error: BaseException, context: Context | None, has_passed: bool = False) -> CallError:
-        """What the caller hears of whatever ended the handler; what is not the handler's own is raised again."""
+        """The error for whatever ended the handler; a cancellation or interrupt from outside is raised again."""
         if has_passed and is_cancellation(error):
             if context is not None:
                 context.cancel()
             return self._with_ids(self._timed_out(), context)
-        if not isinstance(error, Exception) and _is_meant_for_us(error):
+        if not isinstance(error, Exception) and _comes_from_outside(error):
             if context is not None:
                 context.cancel()
             raise error
-        return self._unexpected_error(RuntimeError(_STRAY) if is_cancellation(error) else error, context)
+        return self._unexpected_error(RuntimeError(_STRAY_CANCELLATION) if is_cancellation(error) else error, context)
 
     async def _record_failure(self, error: CallError, input: Any, context: Context | None) -> CallError:
         if context is not None and context.recording is not None:
@@ -642,17 +642,17 @@ class PreparedOperation:
         return error
 
     def _unexpected_error(self, error: BaseException, context: Context | None) -> CallError:
-        """What the caller hears of an unexpected exception; the stack goes to our log, under the same request id."""
+        """The error for an unexpected exception; the stack goes to the log under the same request id."""
         context = context or Context()
         of = f" of {context.parent_request_id}" if context.parent_request_id else ""
         facts = (self.id, context.request_id, of)
         from enfold.log import Log
 
         Log("enfold").error("%s failed (request %s%s)", *facts, error=error, request_id=context.request_id)
-        told = error_from(error, f"Operation {self.id} failed")
-        if told.code == "TIMEOUT":
-            told.retryable = self.spec.idempotent
-        return self._with_ids(told, context)
+        found = error_from(error, f"Operation {self.id} failed")
+        if found.code == "TIMEOUT":
+            found.retryable = self.spec.idempotent
+        return self._with_ids(found, context)
 
 
 def _no_handler(*_: Any, **__: Any) -> NoReturn:
@@ -682,7 +682,7 @@ def _checked_against(spec: OperationSpec) -> Callable[[Any], Any]:
 
 
 def drive(coroutine: Coroutine[Any, Any, Any], needs_loop: bool = False) -> Any:
-    """Run a coroutine that never waits, without an event loop; one that needs a loop gets its own, if none runs."""
+    """Run a coroutine that never waits without an event loop; with `needs_loop` it gets a loop if none runs."""
     if needs_loop and not _loop_is_running():
         import asyncio
 
@@ -700,23 +700,23 @@ def is_cancellation(error: BaseException) -> bool:
     return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
-def _is_meant_for_us(error: BaseException) -> bool:
-    """Whether it ends the call from outside, and is not something that the handler raised."""
+def _comes_from_outside(error: BaseException) -> bool:
+    """Whether an exception ends the call from outside: a cancellation, a close or Ctrl-C that the handler did not raise."""
     if is_cancellation(error):
-        # One without a request for it: the handler waited for something that was cancelled.
+        # If nobody asked to cancel this task, the handler awaited something that was cancelled.
         asyncio = sys.modules["asyncio"]
         task = asyncio.current_task() if _loop_is_running() else None
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
-        # Closing a coroutine raises it where that waits, and in none of the frames below.
+        # Closing a coroutine raises it at our own `await`, not in a frame of the handler.
         return error.__traceback__ is None or error.__traceback__.tb_next is None
     # A loop turns Ctrl-C into a cancellation; without a loop it arrives wherever the program is.
     return isinstance(error, KeyboardInterrupt) and not _loop_is_running() and not _is_raised_in_python(error)
 
 
 def _is_raised_in_python(error: BaseException) -> bool:
-    """Whether a `raise` stands where it began; a signal comes between two other instructions."""
-    from opcode import opmap  # no call but one that is interrupted needs it
+    """Whether the exception began at a `raise`; a signal interrupts at any other instruction."""
+    from opcode import opmap  # only needed when a call is interrupted
 
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
@@ -730,9 +730,9 @@ def _loop_is_running() -> bool:
 
 
 def never_waits(handler: Any) -> bool:
-    """Whether it is an `async def` without an `await`, which can be neither late nor given up and needs no limit.
+    """Whether it is an `async def` without an `await`: it cannot be cancelled, so it needs no time limit.
 
-    Not to set one saves a fifth of a small call in process.
+    Setting none saves a fifth of a small call in process.
     """
     code = getattr(handler, "__code__", None)
     if not isinstance(code, types.CodeType) or not is_coroutine_function(handler):

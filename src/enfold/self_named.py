@@ -19,7 +19,7 @@ ENVELOPE_VERSION: Final = "mcp.envelope.v0.1"
 BLOCK_VERSION: Final = 1
 
 _BLOCK_PREFIX: Final = "__ENVELOPE_V"
-_MOST_DIGITS: Final = 9  # of a version
+_MAX_DIGITS: Final = 9  # of a version
 _CODE_PREFIX: Final = "ENFOLD."
 
 
@@ -37,14 +37,14 @@ def described_failure(structured: Any, texts: Iterable[str], meta: Any = None) -
 
 
 class ToolEnvelope(msgspec.Struct, frozen=True):
-    """What the second block holds; fields nobody knows are kept in both."""
+    """The content of the second block; unknown fields of payload and meta are kept."""
 
     payload: Any
     meta: dict[str, Any]
 
 
 class ErrorPayload(msgspec.Struct, frozen=True, rename="camel"):
-    """What a failed tool returns; a category nobody knows is no mistake."""
+    """The payload of a failed tool; an unknown category is accepted."""
 
     category: str
     code: str
@@ -56,11 +56,11 @@ class ErrorPayload(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class UnknownVersionError(FormatError):
-    """An envelope of a version this reader does not know: nothing of it may be guessed."""
+    """An envelope of a version that this reader does not know, and must not guess at."""
 
 
 def is_encoded_block(text: str) -> bool:
-    """Whether a text is the encoded block of a ToolEnvelope of any version, which is not for people."""
+    """Whether a text is the encoded block of a ToolEnvelope, of any version."""
     return _split_block(text) is not None
 
 
@@ -76,12 +76,12 @@ def parse_block(text: str) -> ToolEnvelope:
 
 
 def _split_block(text: str) -> tuple[int, str] | None:
-    """The version that a block's beginning names, and the rest; None for another text."""
+    """The version in the prefix of a block, and the encoded rest; None for another text."""
     text = text.lstrip()
     if not text.startswith(_BLOCK_PREFIX):
         return None
     digits, mark, encoded = text[len(_BLOCK_PREFIX) :].partition("__:")
-    is_version = mark and len(digits) <= _MOST_DIGITS and digits.isascii() and digits.isdigit()
+    is_version = mark and len(digits) <= _MAX_DIGITS and digits.isascii() and digits.isdigit()
     return (int(digits), encoded) if is_version else None
 
 
@@ -117,7 +117,7 @@ def _check_block(value: Any) -> ToolEnvelope:
 
 
 def read_error_payload(payload: Any) -> ErrorPayload | None:
-    """The error payload that a value is; None for another value."""
+    """The value as an error payload; None if it is none."""
     try:
         return msgspec.convert(payload, ErrorPayload)
     except (msgspec.ValidationError, UnicodeEncodeError):  # the second for a lone surrogate, which is no field's name
@@ -125,20 +125,20 @@ def read_error_payload(payload: Any) -> ErrorPayload | None:
 
 
 def failure_of_payload(payload: ErrorPayload) -> CallError:
-    """The error an error payload describes; its category and whether the caller can recover stay the tool's own."""
+    """The error of an error payload, with the tool's own category and `recoverable`."""
     details = _read_details(payload.details)
     if payload.suggested_action is not UNSET:
         details["suggested_action"] = payload.suggested_action
     if payload.next_tool is not UNSET:
         details["next_tool"] = payload.next_tool
-    # Of our own codes the table knows whether a retry is safe; `recoverable` there says that the caller can do something.
+    # For our own codes the table says whether a retry is safe: `recoverable` only says that the caller can do something.
     error = CallError(payload.code, payload.message, details, None if payload.code in CODES else payload.recoverable)
     error.row = msgspec.structs.replace(error.row, category=payload.category, recoverable=payload.recoverable)
     return error
 
 
 def _read_details(text: str | UnsetType) -> dict[str, Any]:
-    """Details that are JSON text of an object, as ours are; any other text stays one."""
+    """The details: a JSON object in the text, as we write it, or else the text itself."""
     if text is UNSET:
         return {}
     try:
@@ -165,7 +165,7 @@ def names_itself(value: Any) -> bool:
 
 
 def parse_envelope(texts: Iterable[str]) -> dict[str, Any] | None:
-    """The `mcp.envelope.v0.1` that the one text there is holds as JSON."""
+    """The `mcp.envelope.v0.1` in the texts of a result: there must be one text, and it must be that JSON."""
     given = list(texts)
     if len(given) != 1 or ENVELOPE_VERSION not in given[0]:
         return None
@@ -177,12 +177,12 @@ def parse_envelope(texts: Iterable[str]) -> dict[str, Any] | None:
 
 
 def own_code(code: str) -> str:
-    """Our code for one of the wire: `ENFOLD.X` is X, a tool's own stays as it is."""
+    """Our code for a code on the wire: `ENFOLD.X` is X, a tool's own code is itself."""
     return "EXECUTION_ERROR" if code == code_row("EXECUTION_ERROR").envelope_code else code.removeprefix(_CODE_PREFIX)
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """The part of an error's entry that everybody can use."""
+    """The fields that we read of one entry of `errors`."""
 
     code: str
     message: str
@@ -205,7 +205,7 @@ def _failure_in_envelope(wire: Mapping[str, Any]) -> CallError | None:
 
 
 class _MetaError(msgspec.Struct, frozen=True):
-    """What `_meta["enfold/error"]` holds; the sentence is in the text."""
+    """The value of `_meta["enfold/error"]`; its message is in the text block."""
 
     code: str
     details: dict[str, Any] = {}
@@ -214,10 +214,10 @@ class _MetaError(msgspec.Struct, frozen=True):
 
 def _failure_in_meta(meta: Any, texts: list[str]) -> CallError | None:
     try:
-        told = msgspec.convert(meta[ERROR_KEY], _MetaError)
+        found = msgspec.convert(meta[ERROR_KEY], _MetaError)
     except (TypeError, KeyError, msgspec.ValidationError, UnicodeEncodeError):
         return None
-    return CallError(told.code, _sentence("\n".join(texts)) or told.code, dict(told.details), told.retryable)
+    return CallError(found.code, _sentence("\n".join(texts)) or found.code, dict(found.details), found.retryable)
 
 
 def _sentence(text: str) -> str:

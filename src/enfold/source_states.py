@@ -1,4 +1,4 @@
-"""The table of a registry's sources: which there are, how each is at this moment, and who is told when that changes.
+"""The table of a registry's sources: their states at this moment, and callbacks for changes.
 
 Sources and whoever opens them write it; readiness, metrics and the console read it. It opens nothing itself.
 """
@@ -22,41 +22,41 @@ REQUIRED: Final[frozenset[SourceKind]] = frozenset({"functions"})  # unless a so
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A place that could not be honoured, and why."""
+    """Something that could not be imported, and why."""
 
     where: str
     why: str
 
 
 class SourceState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a source is at this moment."""
+    """The state of one source at this moment."""
 
     name: str
     kind: SourceKind
     state: State = "starting"
-    why: str = ""  # it is not up
+    why: str = ""  # the reason if it is not up
     operations: int = 0
-    skipped: tuple[Problem, ...] = ()  # what it has, and we could not take
-    needs: tuple[str, ...] = ()  # what a person could give it, in sentences: credentials that it lacks
+    skipped: tuple[Problem, ...] = ()  # what could not be imported
+    needs: tuple[str, ...] = ()  # sentences about the credentials that it lacks
     required: bool = False  # whether the server is not ready without it
     since: float = 0.0  # Unix time at which it came into this state
 
 
-# Called with a source as it was and as it is; it was None before it came, and is None after it went.
+# Called with the state before (None for a new source) and after (None for a removed one).
 SourceWatcher: TypeAlias = Callable[[SourceState | None, SourceState | None], None]
 
 
 class Watched(Protocol):
-    """A source that can lose what its operations come from, and get it back.
+    """A source that can lose its connection and get it back.
 
-    One that has `needs` tells what it lacks; one that `is_closed` has not been lost.
+    It may have `needs`, the credentials that it lacks, and `is_closed`: it was closed on purpose, not lost.
     """
 
     @property
     def is_up(self) -> bool: ...
     @property
     def why(self) -> str:
-        """Why it is not up; "" where nothing is known."""
+        """Why it is not up; "" if unknown."""
 
     @property
     def skipped(self) -> Iterable[Problem]: ...
@@ -66,7 +66,7 @@ class Watched(Protocol):
 
 
 class SourceTable:
-    """The sources of one registry by their names, in the order in which they came."""
+    """The sources of one registry by name, in the order in which they were added."""
 
     __slots__ = ("_followed", "_states", "_watchers", "away")
 
@@ -74,7 +74,7 @@ class SourceTable:
         self._states: dict[str, SourceState] = {}
         self._followed: dict[str, Watched] = {}
         self._watchers: dict[int, SourceWatcher] = {}
-        # The names of operations whose source is down: until it is back, no other source's operation answers to them.
+        # By source that is down: the short names of its operations, which must not run another source's until it is back.
         self.away: dict[str, frozenset[str]] = {}
 
     def __iter__(self) -> Iterator[SourceState]:
@@ -87,16 +87,16 @@ class SourceTable:
         return self._states[name]
 
     def name_of(self, kind: str, name: str) -> str:
-        """What the source of an operation is called here: by its name; of one that names none, the first of its kind."""
+        """The name of an operation's source in this table; an origin without a name means the first source of its kind."""
         return name or next((state.name for state in self._states.values() if state.kind == kind), kind)
 
     @property
     def missing(self) -> list[SourceState]:
-        """The sources without which the server is not ready, and that are not up."""
+        """The required sources that are not up: the server is not ready without them."""
         return [source for source in self if source.required and source.state != "up"]
 
     def watch(self, callback: SourceWatcher) -> Callable[[], None]:
-        """Call back after every change; the answer ends the watching."""
+        """Call back after every change; call what is returned to stop."""
         key = id(callback)
         self._watchers[key] = callback
         return lambda: self._watchers.pop(key, None) and None
@@ -130,18 +130,18 @@ class SourceTable:
         )
         if made != before:
             self._states[name] = made
-            self._tell(before, made)
+            self._notify(before, made)
         return made
 
     def follow(self, name: str, kind: SourceKind, source: Watched) -> Callable[[], None]:
-        """Enter a source that lives, and keep its entry true; the answer leaves the entry as it is from then on.
+        """Add a source and keep its state current; call what is returned to stop doing so.
 
-        Its loss and its return are one line each; where peers are, their transport tells that.
+        Its loss and its return are logged; for peers the transport logs them.
         """
         entry = self._free_name(name)
         self._followed[entry] = source
 
-        def look() -> None:
+        def update() -> None:
             if self._followed.get(entry) is source:
                 before = self._states.get(entry)
                 after = self.enter(
@@ -156,28 +156,28 @@ class SourceTable:
                 if before is not None and kind != "calls" and not getattr(source, "is_closed", False):
                     _log_change(before, after)
 
-        def leave() -> None:
+        def stop() -> None:
             if self._followed.get(entry) is source:
                 del self._followed[entry]
 
-        look()
-        source.watch(look)
-        return leave
+        update()
+        source.watch(update)
+        return stop
 
     def _free_name(self, name: str) -> str:
-        """The name, with a number where another source that lives is called the same."""
+        """The name, with a number behind it if another followed source has the same."""
         numbered = (f"{name} {number}" for number in range(2, len(self._followed) + 3))
         return next(each for each in (name, *numbered) if each not in self._followed)
 
     def remove(self, name: str) -> None:
-        """Forget a source that is no longer wanted."""
+        """Remove a source that is no longer configured."""
         self._followed.pop(name, None)
         self.away.pop(name, None)
         before = self._states.pop(name, None)
         if before is not None:
-            self._tell(before, None)
+            self._notify(before, None)
 
-    def _tell(self, before: SourceState | None, after: SourceState | None) -> None:
+    def _notify(self, before: SourceState | None, after: SourceState | None) -> None:
         for callback in list(self._watchers.values()):
             callback(before, after)
 

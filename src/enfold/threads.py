@@ -1,4 +1,4 @@
-"""A bounded set of worker threads for handlers that block. A thread that overruns is left to end, and counts."""
+"""A bounded set of worker threads for handlers that block. One that outlives its deadline still counts as busy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any, Final, TypeAlias
 from enfold.errors import CallError
 from enfold.operation import Context
 
-PAUSE: Final = 0.05  # seconds between two looks for a free thread
+POLL_INTERVAL: Final = 0.05  # seconds between two checks for a free thread
 
 _Work: TypeAlias = tuple[Callable[[], Any], Variables, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class Threads:
-    """Threads are made when needed, up to the limit, and kept; they never keep the process from ending."""
+    """Threads are started when needed, up to the limit, and reused; being daemons, they never block the program's end."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -35,9 +35,9 @@ class Threads:
         return self._busy
 
     async def wait_for_room(self, context: Context) -> None:
-        """Wait until a thread is free, or the time of the call is over."""
+        """Wait until a thread is free, or the deadline of the call has passed."""
         while self._busy >= self.limit and context.remaining() != 0:  # noqa: ASYNC110  # threads end outside of the loop
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_INTERVAL)
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a function in a thread; the future belongs to the running loop."""
@@ -74,7 +74,7 @@ class Threads:
             finally:
                 with self._lock:
                     self._busy -= 1
-                # A waiting thread holds nothing of the call it has finished.
+                # An idle thread must not keep the objects of its last call alive.
                 del work
 
 
@@ -84,9 +84,9 @@ def _do(
     result, error = None, None
     try:
         result = variables.run(function)
-    except BaseException as raised:  # noqa: BLE001  # whatever ends the handler belongs to its caller
+    except BaseException as raised:  # noqa: BLE001  # the caller gets whatever the handler raises
         error = raised
-    # A closed loop refuses: nobody waits for the answer any more.
+    # A closed loop raises: nobody waits for the result any more.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, future, result, error)
 
@@ -97,14 +97,14 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
     if error is None:
         future.set_result(result)
     elif isinstance(error, StopIteration) or not isinstance(error, Exception):
-        # These mean something else to the loop than to a handler: an end of it, or of the whole program.
+        # A future refuses StopIteration, and SystemExit or KeyboardInterrupt would end the loop.
         future.set_exception(RuntimeError(f"the handler raised {type(error).__name__}"))
     else:
         future.set_exception(error)
 
 
 class NestedCalls:
-    """The calls that a handler makes from its thread: they run on the loop, and its messages go there."""
+    """The calls that a `def` makes from its worker thread: they run on the loop while the thread waits."""
 
     __slots__ = ("_context", "_loop", "_waiting")
 
@@ -117,10 +117,10 @@ class NestedCalls:
             context.call.carry = self._loop.call_soon_threadsafe
 
     def _wait_for(self, call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
-        del needs_loop  # The loop is there, and the call runs on it.
+        del needs_loop  # there is a loop
         waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
         self._waiting.append(waiting)
-        if self._context.cancelled:  # The caller gave up before they could see what we wait for.
+        if self._context.cancelled:  # `cancel_all` ran before this call was added
             waiting.cancel()
         return waiting.result()
 
@@ -133,7 +133,7 @@ _END: Final = object()
 
 
 class BlockingStream(AsyncIterator[Any]):
-    """The items of a generator that blocks, each got in a worker thread; without threads, in place."""
+    """The items of a blocking generator; each `next` runs in a worker thread, or in place if there are no threads."""
 
     def __init__(self, items: Iterator[Any], threads: Threads | None, context: Context) -> None:
         self._items = items
@@ -150,13 +150,13 @@ class BlockingStream(AsyncIterator[Any]):
         return next(self._items, _END)
 
     async def aclose(self) -> None:
-        """Close the generator; one that still runs is left to end."""
+        """Close the generator, unless it is still running."""
         if self._nested is not None:
             self._nested.cancel_all()
         close = getattr(self._items, "close", None)
         if close is None:
             return
-        with suppress(ValueError, CallError):  # it is running, or no thread is to be had
+        with suppress(ValueError, CallError):  # it is running, or no thread is free
             if self._threads is None:
                 close()
             else:

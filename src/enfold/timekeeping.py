@@ -1,7 +1,7 @@
-"""Time limits for what runs on an event loop, at almost no cost for what is over soon.
+"""Time limits for what runs on an event loop, at almost no cost for what ends soon.
 
-One timer looks at everything that is running. What it meets a second time is slow, and is told so once; only then is
-a timer set for its deadline, or a listener started for its client. Loaded with the first call that may wait.
+One timer for everything that runs on a loop. It fires every 20 ms; whatever it finds for the second time is called slow.
+Only then is a timer of its own set for its deadline, or a disconnect of its client watched for. Loaded with the first call that may wait.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-# Nearly everything is over by then.
-SOON: Final = 0.02
+INTERVAL: Final = 0.02  # seconds; nearly every call has ended by then
 
 
 class Running(Protocol):
-    """Something under way that wants to know when it has become slow."""
+    """A call or request that is told when it has become slow."""
 
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called once, 20 to 40 ms after it has begun, if it is still in the timekeeper's set."""
+        """Called once, 20 to 40 ms after its start, if it is still in the timekeeper's set."""
 
 
 class Timekeeper:
-    """The one timer of a loop. What begins is added to `running`, while the timer is set."""
+    """The one timer of a loop. Whoever starts something adds it to `running`, and starts the timer if it is stopped."""
 
-    __slots__ = ("_met", "is_stopped", "loop", "running")
+    __slots__ = ("_found_once", "is_stopped", "loop", "running")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.running: set[Running] = set()
-        self._met: set[Running] = set()
+        self._found_once: set[Running] = set()
         self.is_stopped = True
 
     def start(self) -> None:
         self.is_stopped = False
-        self.loop.call_later(SOON, self._look)
+        self.loop.call_later(INTERVAL, self._find_slow)
 
-    def _look(self) -> None:
-        slow = self._met & self.running
+    def _find_slow(self) -> None:
+        slow = self._found_once & self.running
         self.running -= slow
-        self._met = set(self.running)
+        self._found_once = set(self.running)
         self.is_stopped = True
         if self.running:
             self.start()
@@ -59,7 +58,7 @@ this_thread: Final = _Thread()
 
 
 def timekeeper() -> Timekeeper:
-    """The timekeeper of the running loop: a thread runs one loop at a time, and has one timekeeper."""
+    """The timekeeper of the running loop. A thread runs one loop at a time, so each thread has one."""
     loop = asyncio.get_running_loop()
     keeper = this_thread.keeper
     if keeper is None or keeper.loop is not loop:
@@ -68,10 +67,10 @@ def timekeeper() -> Timekeeper:
 
 
 def running_task() -> tuple[Timekeeper, asyncio.Task[Any]]:
-    """The timekeeper of the running loop, its timer set, and the task that runs.
+    """The timekeeper of the running loop, with its timer started, and the current task.
 
-    Asking which loop runs takes as long as all the rest, so callers look first at what this thread knows: while the
-    timer of a loop is set, it ran here a moment ago, and if a task of it runs now, it still does.
+    Asking for the running loop costs as much as all the rest. So callers first try the timekeeper of their thread: while
+    its timer is set, its loop ran a moment ago, and if that loop has a current task, it runs now.
     """
     keeper = timekeeper()
     task = current_task(keeper.loop)
@@ -93,7 +92,7 @@ class Limit(msgspec.Struct, eq=False):
     _has_passed: bool = False
 
     def become_slow(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The loop's clock may be another than ours, so the time that is left is what counts.
+        # The loop may have another clock than ours, so only the remaining time can be compared.
         self._timer = loop.call_later(max(0.0, self._deadline - time.monotonic()), self._pass)
 
     def _pass(self) -> None:
@@ -101,9 +100,9 @@ class Limit(msgspec.Struct, eq=False):
         self._task.cancel()
 
     def end(self) -> bool:
-        """Forget the deadline, because the work is over; True where it has passed and alone cancelled the task.
+        """End the limit, because the work is over; True if the deadline has passed and nothing else cancelled the task.
 
-        A second time it does nothing: a cancellation of somebody else's is not taken back.
+        A second call does nothing, so that it cannot undo a cancellation by somebody else.
         """
         self._keeper.running.discard(self)
         timer, self._timer = self._timer, None
@@ -114,13 +113,13 @@ class Limit(msgspec.Struct, eq=False):
 
 
 def limit_running_task(deadline: float) -> Limit:
-    """Begin a limit, by `time.monotonic()`; whoever begins it also ends it."""
+    """Limit the current task to a deadline of `time.monotonic()`; the caller must `end` the limit."""
     keeper = this_thread.keeper
     task = None if keeper is None or keeper.is_stopped else current_task(keeper.loop)
     if keeper is None or task is None:
         keeper, task = running_task()
     limit = Limit(keeper, task, deadline, task.cancelling())
-    if deadline - time.monotonic() < 2 * SOON:
+    if deadline - time.monotonic() < 2 * INTERVAL:
         limit.become_slow(keeper.loop)
     else:
         keeper.running.add(limit)

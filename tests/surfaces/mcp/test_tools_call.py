@@ -23,7 +23,7 @@ from enfold import (
 from enfold.formats import tool_envelope_v1
 from enfold.mcp import prompt
 from enfold.operation import Operation, OperationSpec
-from enfold.timekeeping import SOON
+from enfold.timekeeping import INTERVAL
 
 if TYPE_CHECKING:
     from tests.surfaces.mcp.conftest import MakeClient
@@ -504,7 +504,7 @@ async def test_in_a_session_to_leave_is_not_to_cancel(make_client: MakeClient, o
     conversation = client.begin("tools/call", {"name": "shop_wait"})
     conversation.leave()
     # By then a client without a session would have been missed, and its work ended.
-    asyncio.get_running_loop().call_later(2 * SOON, go_on.set)
+    asyncio.get_running_loop().call_later(2 * INTERVAL, go_on.set)
     await done.wait()
     await conversation.task
 

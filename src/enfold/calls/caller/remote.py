@@ -12,7 +12,7 @@ from enfold.calls.protocol.call_settings import NESTED_MARGIN
 from enfold.calls.protocol.transport import Transport
 from enfold.envelope import ResponseEnvelope
 from enfold.operation import Context, Operation, OperationSpec, OperationType, Origin, Policy
-from enfold.pipeline import KEPT_WRONG
+from enfold.pipeline import MISFITS
 
 # The callee's pipeline has run: nothing is changed again.
 _AS_IT_CAME = Policy(normalize="off", strict_output=False)
@@ -111,5 +111,5 @@ def _without_duplicates(envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any
     """Our registry checks the data once more, and would tell a second time where it does not fit."""
     if not envelope.warnings:
         return envelope
-    kept = tuple(warning for warning in envelope.warnings if warning.code not in KEPT_WRONG)
+    kept = tuple(warning for warning in envelope.warnings if warning.code not in MISFITS)
     return msgspec.structs.replace(envelope, warnings=kept)

@@ -107,9 +107,9 @@ def _is_kept_wrong(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
 
     Where that cannot be decided, as with a schema that lies elsewhere, another server is believed.
     """
-    from enfold.pipeline import KEPT_WRONG
+    from enfold.pipeline import MISFITS
 
-    codes = {warning.code for warning in envelope.warnings} & KEPT_WRONG
+    codes = {warning.code for warning in envelope.warnings} & MISFITS
     return bool(codes - {"unrepairable"} if tool.is_imported else codes)
 
 
