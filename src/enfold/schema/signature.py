@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import abc
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Never, NoReturn, get_args, get_origin
 
 import msgspec
@@ -13,10 +13,11 @@ from msgspec import UNSET
 from enfold.errors import DecodeError
 from enfold.schema.types.annotations import TypeReader, spelled
 from enfold.schema.types.callables import Declaration, read_callable
+from enfold.schema.types.decoding import MakeSchema
 from enfold.schema.types.docstring import parse_docstring
-from enfold.schema.types.engines import Decode, Engine, EngineChoice, MakeSchema, as_type, choose_engine, make_once
-from enfold.schema.types.function_parameters import read_arguments, read_shape
-from enfold.schema.types.shapes import Definitions, RecordShape, Scalar, Shape
+from enfold.schema.types.engines import Decode, Engine, as_type, choose_engine
+from enfold.schema.types.function_parameters import Arguments, read_arguments, read_shape
+from enfold.schema.types.shapes import Definitions, Scalar, Shape
 
 if TYPE_CHECKING:
     from enfold.schema.types.typed_results import Converter
@@ -65,18 +66,18 @@ class Signature(msgspec.Struct, frozen=True):
 def read_signature(
     function: Any,
     *,
-    engine: EngineChoice = "auto",
+    engine: Engine = "msgspec",
     context_type: type | None = None,
 ) -> Signature:
     """Read a function; a TypeError says, in one sentence, what about it cannot be served.
 
-    A parameter of `context_type` is left out of the schema.
+    `engine` is the first to be tried. A parameter of `context_type` is left out of the schema.
     """
     declaration = read_callable(function)
     documentation = parse_docstring(declaration.doc)
     arguments = read_arguments(declaration, documentation, context_type)
     result = _read_result(declaration)
-    input_schema = make_once(_describe_input, arguments.record, arguments.definitions)
+    input_schema = cache(partial(_describe_input, arguments))
     chosen, decode, quick = choose_engine(arguments, engine, input_schema)
     return Signature(
         name=declaration.name,
@@ -91,22 +92,22 @@ def read_signature(
         no_value=result.shape == _NULL and result.kind != "stream",
         context_parameter=arguments.context_parameter,
         make_input_schema=input_schema,
-        make_output_schema=make_once(_describe_result, result, documentation.returns),
+        make_output_schema=cache(partial(_describe_result, result, documentation.returns)),
         make_converter=partial(_make_converter, result),
     )
 
 
-def _describe_input(record: RecordShape, definitions: Definitions) -> dict[str, Any]:
-    from enfold.schema.types.describe import describe_record  # with the first schema, here and below
+def _describe_input(arguments: Arguments) -> dict[str, Any]:
+    from enfold.schema.types.describe import describe  # with the first schema, here and below
 
-    return describe_record(record, definitions, "input")
+    return describe(arguments.record, arguments.definitions, "input")
 
 
 def _describe_result(result: _Result, words: str | None) -> dict[str, Any]:
     """The schema of what a function gives, with what its docstring says of it."""
-    from enfold.schema.types.describe import describe_shape
+    from enfold.schema.types.describe import describe
 
-    schema: dict[str, Any] = describe_shape(result.shape, result.definitions, "output")
+    schema: dict[str, Any] = describe(result.shape, result.definitions, "output")
     return {**schema, "description": words} if words and schema and "description" not in schema else schema
 
 

@@ -93,17 +93,16 @@ class TypeReader:
 
     In what a function gives, every mapping is an object: nobody has to build one.
 
-    `beyond_msgspec` names what msgspec would not do justice to, `unknown` a class that is not even pydantic's own;
-    both are None where there is no such thing.
+    `needs_pydantic` says that msgspec cannot read one of the types; `unknown` names a class that is not even pydantic's.
     """
 
-    __slots__ = ("_is_result", "_names", "_open_aliases", "_records_open", "beyond_msgspec", "definitions", "unknown")
+    __slots__ = ("_is_result", "_names", "_open_aliases", "_records_open", "definitions", "needs_pydantic", "unknown")
 
     def __init__(self, names: Mapping[str, Any] | None = None, *, is_result: bool = False) -> None:
         self._names = names or {}
         self._is_result = is_result
         self.definitions: Definitions = {}
-        self.beyond_msgspec: str | None = None
+        self.needs_pydantic = False
         self.unknown: str | None = None
         self._open_aliases: set[Any] = set()
         self._records_open = 0
@@ -142,23 +141,15 @@ class TypeReader:
         if origin in _ARRAYS:
             return self._array(_ARRAYS[origin], self.read(arguments[0]))
         if origin in _OBJECTS:
-            key, value = (self.read(argument) for argument in arguments)
-            if not _may_be_key(key):
-                _refuse(annotation)
-            return self._object(_OBJECTS[origin], key, value)
+            return self._object(annotation, _OBJECTS[origin], *arguments)
         if self._is_result and _is_mapping(origin):
-            return self._given_object(annotation, origin, arguments)
+            value = int if origin is collections.Counter else arguments[-1]
+            return self._object(annotation, dict, arguments[0], value)
         if origin is ResponseEnvelope:
             return self.read(arguments[0])
         if is_record(origin):
             return self._read_record(annotation)
         return self._foreign(annotation) if origin not in _NOT_DATA else _refuse(annotation)
-
-    def _given_object(self, annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> Shape:
-        key, value = self.read(arguments[0]), self.read(int if origin is collections.Counter else arguments[-1])
-        if not _may_be_key(key):
-            _refuse(annotation)
-        return self._object(dict, key, value)
 
     def _read_class(self, cls: type) -> Shape:
         name = f"{cls.__module__.split('.')[0]}.{cls.__qualname__}"
@@ -169,7 +160,7 @@ class TypeReader:
         if cls in _ARRAYS:
             return self._array(_ARRAYS[cls], shapes.Anything())
         if cls in _OBJECTS:
-            return self._object(_OBJECTS[cls], shapes.Scalar("string"), shapes.Anything())
+            return self._object(cls, _OBJECTS[cls], str, Any)
         if _is_passed_on(cls):
             return shapes.Anything()
         if issubclass(cls, enum.Enum):
@@ -177,7 +168,7 @@ class TypeReader:
         if cls in _NOT_DATA:
             return _refuse(cls)
         if self._is_result and _is_mapping(cls):
-            return self._given_object(cls, cls, (str, Any))
+            return self._object(cls, dict, str, int if cls is collections.Counter else Any)
         return self._read_record(cls) if is_record(cls) else self._foreign(cls)
 
     def _read_special(self, annotation: Any) -> Shape:
@@ -194,10 +185,8 @@ class TypeReader:
         if is_pydantic_metadata(extra):
             return self._foreign(annotation)
         metadata = read_metadata(extra)
-        if metadata.uses_pydantic:
-            self._needs_pydantic("a pydantic Field")
-        if self._records_open and not metadata.is_plain:
-            self._needs_pydantic("a constraint of annotated_types inside a class")
+        if metadata.uses_pydantic or (self._records_open and not metadata.is_plain):
+            self.needs_pydantic = True
         shape = limit(self.read(inner), metadata.limits)
         return shape if metadata.notes == shapes.NO_NOTES else shapes.Noted(shape, metadata.notes)
 
@@ -214,7 +203,7 @@ class TypeReader:
     def _read_alias(self, alias: Any, value: Any) -> Shape:
         """An alias is its value; one that refers to itself is defined by name."""
         if alias in self.definitions or alias in self._open_aliases:
-            self._needs_pydantic("a type alias that refers to itself")
+            self.needs_pydantic = True
             return self._refer_to_alias(alias)
         self._open_aliases.add(alias)
         value = resolve(value, names_of_module(alias.__module__), {**self._names, _alias_name(alias): alias})
@@ -245,13 +234,13 @@ class TypeReader:
 
     def _read_own(self, annotation: Any) -> Shape:
         """The shape of what a class sets itself: no argument has to have it, so it may be of any type."""
-        before = self._records_open, self.beyond_msgspec, self.unknown
+        before = self._records_open, self.needs_pydantic, self.unknown
         try:
             shape = self.read(annotation)
         except TypeError:
             shape = shapes.Anything()
         is_known = self.unknown == before[2]
-        self._records_open, self.beyond_msgspec, self.unknown = before
+        self._records_open, self.needs_pydantic, self.unknown = before
         return shape if is_known else shapes.Anything()
 
     def _union(self, members: list[Shape]) -> Shape:
@@ -264,25 +253,19 @@ class TypeReader:
         return unique[0] if len(unique) == 1 else shapes.Either(tuple(unique))
 
     def _array(self, build: type, item: Shape) -> Shape:
-        self._note_container(build)
+        self.needs_pydantic |= build not in _PLAIN_CONTAINERS
         return shapes.Items(build, item)
 
-    def _object(self, build: type, key: Shape, value: Shape) -> Shape:
-        self._note_container(build)
-        return shapes.Table(build, key, value)
-
-    def _note_container(self, build: type) -> None:
-        if build not in _PLAIN_CONTAINERS:
-            self._needs_pydantic(f"a {build.__name__}")
+    def _object(self, annotation: Any, build: type, key: Any, value: Any) -> Shape:
+        self.needs_pydantic |= build not in _PLAIN_CONTAINERS
+        table = shapes.Table(build, self.read(key), self.read(value))
+        return table if _may_be_key(table.key) else _refuse(annotation)
 
     def _foreign(self, annotation: Any) -> Shape:
         if not _is_pydantic(annotation):
             self.unknown = self.unknown or spelled(annotation)
-        self._needs_pydantic(spelled(annotation))
+        self.needs_pydantic = True
         return shapes.Foreign(annotation)
-
-    def _needs_pydantic(self, what: str) -> None:
-        self.beyond_msgspec = self.beyond_msgspec or what
 
 
 def spelled(annotation: Any) -> str:

@@ -1,16 +1,18 @@
-"""What both engines share when they read JSON data: the error they raise, and the number 1.0 taken for an integer."""
+"""What both engines share when they read JSON data: the error they raise, and numbers changed before they read them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from operator import is_
 from typing import Any, Final, TypeAlias
 
 from enfold.errors import DecodeError, Reason
 from enfold.schema.types import shapes
-from enfold.schema.types.shapes import Definitions, RecordShape, Shape
+from enfold.schema.types.shapes import Definitions, Part, RecordShape, Shape
 
 Path: TypeAlias = list[str | int]
+MakeSchema: TypeAlias = Callable[[], dict[str, Any]]
+Read: TypeAlias = Callable[[Any], Any]  # JSON data to a value; raises DecodeError
 
 KEY: Final = "[key]"  # a step of a path: the keys of an object, not one of its values
 
@@ -87,53 +89,70 @@ def _inside(schema: dict[str, Any], key: str | int) -> Any:
     return schema.get("properties", {}).get(key, schema.get("additionalProperties"))
 
 
-def whole_numbers(shape: Shape, value: Any, definitions: Definitions) -> Any:
-    """The value with 1.0 made 1 where an integer is asked for; the same object where nothing has to change."""
-    return _WholeNumbers(definitions).of(shape, value)
+def whole_number(part: Part, value: Any) -> Any:
+    """A rule for `rewritten`: JSON has one kind of number, so 1.0 is 1 where an integer is asked for."""
+    if type(value) is not float or not value.is_integer():
+        return value
+    match part:
+        case shapes.Scalar(type="integer") | shapes.Flags():
+            return int(value)
+        case shapes.Enumeration() if int in map(type, part.values):
+            return int(value)
+    return value
 
 
-def whole_numbers_of_fields(record: RecordShape, value: Any, definitions: Definitions) -> Any:
-    """`whole_numbers` for the fields of a record, which comes as an object or as a row."""
-    return _WholeNumbers(definitions).of_record(record, value)
+def finite_decimal(part: Part, value: Any) -> Any:
+    """A rule for `rewritten`: `NaN` and `Infinity`, which msgspec takes for decimals, become text that it refuses."""
+    if isinstance(value, str) and shapes.is_decimal(part):
+        return "" if value.strip().lstrip("+-").lower().startswith(_ENDLESS) else value
+    return value
 
 
-class _WholeNumbers:
+_ENDLESS: Final = ("nan", "snan", "inf")
+
+
+def rewritten(part: Part, value: Any, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> Any:
+    """The value with each scalar in it changed by the rule for its shape; the same object where nothing changes."""
+    return _Rewriting(definitions, rule).of(part, value)
+
+
+class _Rewriting:
     """One walk over a value; what the members of a union define by one name is done once for them all."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, rule: Callable[[Part, Any], Any]) -> None:
         self._definitions = definitions
+        self._rule = rule
         # Each result is kept with its value, so that no other value can have the same identity meanwhile.
         self._known: dict[tuple[Hashable, int], tuple[Any, Any]] = {}
 
-    def of(self, shape: Shape, value: Any) -> Any:
-        match shape, value:
-            case ((shapes.Scalar(type="integer") | shapes.Flags()), float()) if value.is_integer():
-                return int(value)
-            case shapes.Enumeration(), float() if value.is_integer() and int in map(type, shape.values):
-                return int(value)
-            case shapes.Noted(), _:
-                return self.of(shape.shape, value)
+    def of(self, part: Part, value: Any) -> Any:
+        match part, value:
+            case ((shapes.Noted() | shapes.Alias()), _):
+                return self.of(part.shape, value)
             case shapes.Either(), _:
-                return self._of_either(shape, value)
+                return self._of_either(part, value)
             case shapes.Named(), dict() | list():
-                return self._of_named(shape.key, value)
+                return self._of_named(part.key, value)
+            case RecordShape(), dict() | list():
+                return self._of_record(part, value)
             case shapes.Items(), list():
-                return self._of_items(shape.item, value)
+                return self._of_items(part.item, value)
             case shapes.Row(), list():
-                return self._of_row(shape.items, value)
+                return self._of_row(part.items, value)
             case shapes.Table(), dict():
-                return _changed_dict(value, {key: self.of(shape.value, value[key]) for key in value})
-        return value
+                return _same_or_new(value, {self.of(part.key, key): self.of(part.value, value[key]) for key in value})
+        return self._rule(part, value)
 
-    def of_record(self, record: RecordShape, value: Any) -> Any:
-        fields = {field.wire_name: field.shape for field in record.fields}
+    def _of_record(self, record: RecordShape, value: Any) -> Any:
+        fields = {field.wire_name: field.shape for field in record.read_fields}
         if isinstance(value, list):
-            return self._of_row(tuple(fields.values()), value)
+            tag = () if record.tag is None else (shapes.Anything(),)
+            return self._of_row((*tag, *fields.values()), value)
         changes = {key: self.of(shape, value[key]) for key, shape in fields.items() if key in value}
-        return _changed_dict(value, {**value, **changes})
+        return _same_or_new(value, {**value, **changes})
 
     def _of_either(self, shape: shapes.Either, value: Any) -> Any:
-        if isinstance(value, float) and any(_takes_fractions(member) for member in shape.members):
+        if any(_takes_as_it_is(member, value) for member in shape.members):
             return value
         for member in shape.members:
             value = self.of(member, value)
@@ -142,40 +161,27 @@ class _WholeNumbers:
     def _of_named(self, name: Hashable, value: Any) -> Any:
         key = (name, id(value))
         if key not in self._known:
-            self._known[key] = (value, self._of_definition(self._definitions[name], value))
+            self._known[key] = (value, self.of(self._definitions[name], value))
         return self._known[key][1]
-
-    def _of_definition(self, definition: RecordShape | shapes.Alias, value: Any) -> Any:
-        if isinstance(definition, shapes.Alias):
-            return self.of(definition.shape, value)
-        return self.of_record(definition, value)
 
     def _of_items(self, shape: Shape, value: list[Any]) -> Any:
         """There may be very many items, so those of a plain type are not matched one by one."""
-        if isinstance(shape, shapes.Scalar):
-            return value if shape.type != "integer" else _changed_list(value, [_whole(item) for item in value])
-        return _changed_list(value, [self.of(shape, item) for item in value])
+        change = self._rule if isinstance(shape, shapes.Scalar) else self.of
+        return _same_or_new(value, [change(shape, item) for item in value])
 
     def _of_row(self, shapes: tuple[Shape, ...], value: list[Any]) -> Any:
         changed = [self.of(shape, item) for shape, item in zip(shapes, value, strict=False)]
-        return _changed_list(value, [*changed, *value[len(changed) :]])
+        return _same_or_new(value, [*changed, *value[len(changed) :]])
 
 
-def _takes_fractions(shape: Shape) -> bool:
-    return (
-        _takes_fractions(shape.shape)
-        if isinstance(shape, shapes.Noted)
-        else isinstance(shape, shapes.Scalar) and shape.type == "number"
-    )
+def _takes_as_it_is(shape: Shape, value: Any) -> bool:
+    """Whether a member of a union is a number with a fraction or a text, and the value is one."""
+    if isinstance(shape, shapes.Noted):
+        return _takes_as_it_is(shape.shape, value)
+    kind = {float: "number", str: "string"}.get(type(value))
+    return isinstance(shape, shapes.Scalar) and shape.type == kind
 
 
-def _whole(item: Any) -> Any:
-    return int(item) if type(item) is float and item.is_integer() else item
-
-
-def _changed_list(old: list[Any], new: list[Any]) -> list[Any]:
-    return old if all(map(is_, old, new)) else new
-
-
-def _changed_dict(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    return old if all(old[key] is new[key] for key in old) else new
+def _same_or_new(old: Any, new: Any) -> Any:
+    are_same = all(map(is_, old, new)) and (isinstance(old, list) or all(map(is_, old.values(), new.values())))
+    return old if are_same else new

@@ -12,7 +12,7 @@ from enfold.schema.keywords import with_references
 from enfold.schema.nodes.compare import TYPE_NAMES
 from enfold.schema.plain import to_plain
 from enfold.schema.types import shapes
-from enfold.schema.types.shapes import Definitions, Field, RecordShape, Shape, ValueLimits
+from enfold.schema.types.shapes import Definitions, Field, Part, RecordShape, Shape, ValueLimits
 
 Mode = Literal["input", "output"]
 
@@ -29,16 +29,11 @@ _OBJECT_WORDS: Final = {"min_length": "minProperties", "max_length": "maxPropert
 _SCALAR_WORDS: Final = {"integer": _NUMBER_WORDS, "number": _NUMBER_WORDS, "string": _STRING_WORDS}
 
 
-def describe_record(record: RecordShape, definitions: Definitions, mode: Mode) -> dict[str, Any]:
-    """The schema of a record that stands for itself, such as the arguments of a function."""
+def describe(part: Part, definitions: Definitions, mode: Mode) -> dict[str, Any]:
+    """The schema of a shape, or of a function's arguments; a class at the root is written there, unless it refers to itself."""
     writer = _Writer(definitions, mode)
-    return writer.with_definitions(writer.record(record))
-
-
-def describe_shape(shape: Shape, definitions: Definitions, mode: Mode) -> dict[str, Any]:
-    """The schema of a shape; a class at the root is written there, unless it refers to itself."""
-    writer = _Writer(definitions, mode)
-    return writer.with_definitions(writer.inlined(writer.write(shape)))
+    schema = writer.inlined(writer.write(part))
+    return {**schema, "$defs": writer.defs} if writer.defs else schema
 
 
 class _Writer:
@@ -52,9 +47,6 @@ class _Writer:
         self.defs: dict[str, Any] = {}
         self.names: dict[Any, str] = {}
 
-    def with_definitions(self, schema: dict[str, Any]) -> dict[str, Any]:
-        return {**schema, "$defs": self.defs} if self.defs else schema
-
     def inlined(self, schema: dict[str, Any]) -> dict[str, Any]:
         name = schema.get("$ref", "").removeprefix("#/$defs/")
         if len(schema) != 1 or name not in self.defs or _mentions(self.defs, f"#/$defs/{name}"):
@@ -62,7 +54,7 @@ class _Writer:
         root: dict[str, Any] = self.defs.pop(name)
         return root
 
-    def write(self, shape: Shape) -> dict[str, Any]:
+    def write(self, shape: Part) -> dict[str, Any]:
         match shape:
             case shapes.Anything():
                 return {}
@@ -89,8 +81,12 @@ class _Writer:
                 return self._foreign(shape)
             case shapes.Noted():
                 return {**self.write(shape.shape), **_notes(shape.notes)}
+            case shapes.Alias():
+                return self.write(shape.shape)
+            case RecordShape():
+                return self._record(shape)
 
-    def record(self, record: RecordShape) -> dict[str, Any]:
+    def _record(self, record: RecordShape) -> dict[str, Any]:
         shown = [field for field in record.fields if (field.is_read if self.mode == "input" else field.is_written)]
         # What is left out on purpose is not to be filled in again.
         shows_defaults = self.mode == "input" or not record.omits_defaults
@@ -182,16 +178,8 @@ class _Writer:
         if shape.key not in self.names:
             name = self.names[shape.key] = self._free_name(definition.name)
             self.defs[name] = {}  # holds the place, and the order, while the body is written
-            self.defs[name] = self._definition(definition)
+            self.defs[name] = _title(definition) | self.write(definition)
         return {"$ref": f"#/$defs/{self.names[shape.key]}"}
-
-    def _definition(self, definition: RecordShape | shapes.Alias) -> dict[str, Any]:
-        if isinstance(definition, shapes.Alias):
-            return self.write(definition.shape)
-        head = {"title": definition.name}
-        if definition.description:
-            head["description"] = definition.description
-        return head | self.record(definition)
 
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 2
@@ -235,6 +223,13 @@ class _Adopted:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Adopted) and (self.name, self.body) == (other.name, other.body)
+
+
+def _title(definition: RecordShape | shapes.Alias) -> dict[str, Any]:
+    if isinstance(definition, shapes.Alias):
+        return {}
+    words = {"title": definition.name, "description": definition.description}
+    return {word: text for word, text in words.items() if text}
 
 
 def _mentions(schema: Any, reference: str) -> bool:

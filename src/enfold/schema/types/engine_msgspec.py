@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Final, Literal, Union
 
@@ -12,11 +11,20 @@ from msgspec import UNSET, ValidationError
 
 from enfold.errors import DecodeError
 from enfold.schema.types import shapes
-from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, read_text, refusal, sentence
-from enfold.schema.types.shapes import NO_LIMITS, Definitions, RecordShape, Shape, ValueLimits, holds_decimals
-
-Schema = Callable[[], dict[str, Any]]
-Reader = Callable[[Any], Any]
+from enfold.schema.types.decoding import (
+    KEY,
+    MakeSchema,
+    NotTextOfError,
+    Path,
+    Read,
+    expected_formats,
+    finite_decimal,
+    read_text,
+    refusal,
+    rewritten,
+    sentence,
+)
+from enfold.schema.types.shapes import NO_LIMITS, Definitions, RecordShape, Shape, ValueLimits
 
 convert: Final = msgspec.convert
 as_dict: Final = msgspec.structs.asdict
@@ -38,7 +46,7 @@ _FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
 ]
 
 
-def argument_reader(record: RecordShape, definitions: Definitions, schema: Schema) -> Reader:
+def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeSchema) -> Read:
     """A function from the JSON object of a call to the keyword arguments it stands for.
 
     It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
@@ -47,15 +55,10 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: Schem
     _look_at_every_type(struct)
     if all(_is_unconverted(field.shape) and field.wire_name == field.keyword for field in record.fields):
         return _checking_reader(struct, schema)
-    read = _converting_reader(struct, record, schema)
-    if not holds_decimals([field.shape for field in record.fields], definitions):
-        return read
-    from enfold.schema.types.finite_decimals import endless_decimal_of_fields  # with the first decimal, here and below
-
-    return _with_finite_decimals(read, lambda data: endless_decimal_of_fields(record, data, definitions))
+    return _with_finite_decimals(_converting_reader(struct, record, schema), record, definitions)
 
 
-def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Reader:
+def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> Read:
     """A function from JSON data to a value of the shape; it raises DecodeError."""
     annotation = to_annotation(shape, definitions)
     _look_at_every_type(annotation)
@@ -66,21 +69,18 @@ def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Read
         except _REFUSALS as error:
             raise _refused(error, data, annotation, schema) from error
 
-    if not holds_decimals([shape], definitions):
+    return _with_finite_decimals(read, shape, definitions)
+
+
+def _with_finite_decimals(read: Read, part: shapes.Part, definitions: Definitions) -> Read:
+    """The reader, which for types with decimals refuses `NaN` and `Infinity`: JSON has no numbers for them."""
+    if not any(map(shapes.is_decimal, shapes.all_parts(part, definitions))):
         return read
-    from enfold.schema.types.finite_decimals import endless_decimal
-
-    return _with_finite_decimals(read, lambda data: endless_decimal(shape, data, definitions))
-
-
-def _with_finite_decimals(read: Reader, find_endless: Callable[[Any], Path | None]) -> Reader:
-    """A reader that refuses `NaN` and `Infinity`, which msgspec takes for decimals and JSON has no number for."""
 
     def read_finite(data: Any) -> Any:
         value = read(data)
-        if (path := find_endless(data)) is not None:
-            raise refusal(path, "decimal")
-        return value
+        finite = rewritten(part, data, definitions, finite_decimal)
+        return value if finite is data else read(finite)
 
     return read_finite
 
@@ -181,7 +181,7 @@ def _is_unconverted(shape: Shape) -> bool:
     return isinstance(shape, shapes.Scalar) and shape.type in _UNCONVERTED
 
 
-def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
+def _checking_reader(struct: type[msgspec.Struct], schema: MakeSchema) -> Read:
     """For arguments that are in JSON what they are in Python: once they are accepted, there is nothing to convert."""
 
     def read(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _checking_reader(struct: type[msgspec.Struct], schema: Schema) -> Reader:
     return read
 
 
-def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema: Schema) -> Reader:
+def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema: MakeSchema) -> Read:
     count = len(record.fields)
     take = as_dict if _has_legal_names(record) else partial(_take_numbered, [field.keyword for field in record.fields])
     needs_options = not all(_is_simple(field.shape) for field in record.fields)
@@ -241,7 +241,7 @@ def _is_simple(shape: Shape) -> bool:
 _REFUSALS: Final = (ValidationError, UnicodeEncodeError)
 
 
-def _refused(error: Exception, data: Any, annotation: Any, schema: Schema) -> DecodeError:
+def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -> DecodeError:
     if isinstance(error, UnicodeEncodeError):
         from enfold.schema.plain import half_character  # with the first of its kind
 

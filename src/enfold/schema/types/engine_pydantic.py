@@ -21,27 +21,26 @@ from enfold.errors import DecodeError
 from enfold.schema.check import compile_schema
 from enfold.schema.types import shapes
 from enfold.schema.types.core_unions import with_tags, work_of
-from enfold.schema.types.decoding import KEY, NotTextOfError, Path, expected_formats, refusal, sentence
+from enfold.schema.types.decoding import (
+    KEY,
+    MakeSchema,
+    NotTextOfError,
+    Path,
+    Read,
+    expected_formats,
+    refusal,
+    sentence,
+)
 from enfold.schema.types.engine_msgspec import read_hook, to_annotation
 from enfold.schema.types.foreign import with_base64, with_finite_numbers
-from enfold.schema.types.shapes import Definitions, Field, RecordShape, Shape, ValueLimits
+from enfold.schema.types.shapes import Definitions, Field, Part, RecordShape, Shape, ValueLimits
 
 Core = core_schema.CoreSchema
-Schema = Callable[[], dict[str, Any]]
 
 
-def argument_reader(record: RecordShape, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
-    """A function from the JSON object of a call to the keyword arguments it stands for; it raises DecodeError."""
-    return _reader(lambda builder: builder.record(record), definitions, schema)
-
-
-def value_reader(shape: Shape, definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
-    """A function from JSON data to a value of the shape; it raises DecodeError."""
-    return _reader(lambda builder: builder.core(shape), definitions, schema)
-
-
-def _reader(build: Callable[[_CoreBuilder], Core], definitions: Definitions, schema: Schema) -> Callable[[Any], Any]:
-    choose_validator = _choose_validator(_make_core(build, definitions))
+def value_reader(part: Part, definitions: Definitions, schema: MakeSchema) -> Read:
+    """A function from JSON data to a value of the shape, or to the keyword arguments of a call; it raises DecodeError."""
+    choose_validator = _choose_validator(_make_core(part, definitions))
 
     def read(data: Any) -> Any:
         text = _json_text(data)
@@ -102,14 +101,14 @@ def _read_again(
         raise _refused(error, data, schema) from error
 
 
-def _make_core(build: Callable[[_CoreBuilder], Core], definitions: Definitions) -> Core:
+def _make_core(part: Part, definitions: Definitions) -> Core:
     """pydantic asks a type for its schema, and hands out what collects the definitions of its own types: so we are a type."""
 
     class Subject:
         @classmethod
         def __get_pydantic_core_schema__(cls, _source: Any, handler: GetCoreSchemaHandler) -> Core:
             builder = _CoreBuilder(definitions, handler)
-            return builder.with_definitions(build(builder))
+            return builder.with_definitions(builder.core(part))
 
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(Subject)
@@ -133,7 +132,7 @@ class _CoreBuilder:
     def with_definitions(self, core: Core) -> Core:
         return core_schema.definitions_schema(core, list(self._defined.values())) if self._defined else core
 
-    def core(self, shape: Shape) -> Core:
+    def core(self, shape: Part) -> Core:
         match shape:
             case shapes.Anything():
                 return core_schema.any_schema()
@@ -163,11 +162,10 @@ class _CoreBuilder:
                 return self._named(shape)
             case shapes.Foreign():
                 return self._handler.generate_schema(shape.annotation)
-            case shapes.Noted():
+            case shapes.Noted() | shapes.Alias():
                 return self.core(shape.shape)
-
-    def record(self, record: RecordShape) -> Core:
-        return self._row(record) if record.is_row else self._object(record)
+            case RecordShape():
+                return self._row(shape) if shape.is_row else self._object(shape)
 
     def _object(self, record: RecordShape) -> Core:
         fields = {
@@ -242,8 +240,7 @@ class _CoreBuilder:
         reference = f"enfold:{id(definition)}"
         if reference not in self._defined:
             self._defined[reference] = core_schema.any_schema()  # holds the place while the fields are written
-            core = self.core(definition.shape) if isinstance(definition, shapes.Alias) else self.record(definition)
-            self._defined[reference] = {**core, "ref": reference}
+            self._defined[reference] = {**self.core(definition), "ref": reference}
         return core_schema.definition_reference_schema(reference)
 
 

@@ -11,49 +11,47 @@ import msgspec
 from enfold.errors import DecodeError
 from enfold.schema.types import engine_msgspec
 from enfold.schema.types.annotations import TypeReader, spelled
-from enfold.schema.types.decoding import whole_numbers, whole_numbers_of_fields
+from enfold.schema.types.decoding import MakeSchema, Read, rewritten, whole_number
 from enfold.schema.types.function_parameters import Arguments
-from enfold.schema.types.shapes import Shape
+from enfold.schema.types.shapes import Definitions, Part, Shape
 
 Engine = Literal["msgspec", "pydantic"]
-EngineChoice = Literal["auto", "msgspec", "pydantic"]
 Decode = Callable[[dict[str, Any]], dict[str, Any]]
-MakeSchema = Callable[[], dict[str, Any]]
 T = TypeVar("T")
 
 
-def choose_engine(arguments: Arguments, choice: EngineChoice, schema: MakeSchema) -> tuple[Engine, Decode, Decode]:
-    """msgspec reads what it can; pydantic what only it can, or what it was chosen for.
+def choose_engine(arguments: Arguments, first: Engine, schema: MakeSchema) -> tuple[Engine, Decode, Decode]:
+    """The engine that reads the arguments: pydantic where msgspec cannot, or where it comes first; and two readers.
 
     The second reader is the first at its fastest: what it refuses may still be right.
     """
-    engine, read = _choose_reader(arguments, choice, schema)
+    engine, read = _choose_reader(arguments, first, schema)
     decode = _decoder(read, arguments)
     return engine, decode, decode if arguments.defaults else read
 
 
-def _choose_reader(arguments: Arguments, choice: EngineChoice, schema: MakeSchema) -> tuple[Engine, Decode]:
+def _choose_reader(arguments: Arguments, first: Engine, schema: MakeSchema) -> tuple[Engine, Decode]:
     beyond = arguments.beyond_msgspec
-    if choice != "pydantic" and beyond is None:
+    if first == "msgspec" and beyond is None:
         try:
             return "msgspec", engine_msgspec.argument_reader(arguments.record, arguments.definitions, schema)
-        except (TypeError, NameError) as error:
-            beyond = (_at_fault(arguments, engine_msgspec.argument_reader), str(error))
-    where = f"{arguments.record.name}()" if beyond is None else f"{arguments.record.name}(): parameter {beyond[0]!r}"
-    if choice == "msgspec" and beyond is not None:
-        raise TypeError(f"{where} needs pydantic, which was not chosen: {beyond[1]}")
-    return "pydantic", _pydantic_reader(arguments, schema, where)
+        except (TypeError, NameError):
+            beyond = _at_fault(arguments, engine_msgspec.argument_reader)
+    return "pydantic", _pydantic_reader(arguments, schema, beyond or "")
 
 
-def _pydantic_reader(arguments: Arguments, schema: MakeSchema, where: str) -> Decode:
-    engine = _pydantic(where)
+def _pydantic_reader(arguments: Arguments, schema: MakeSchema, beyond_msgspec: str) -> Decode:
+    engine = _pydantic(_place(arguments, beyond_msgspec))
     try:
-        read: Decode = engine.argument_reader(arguments.record, arguments.definitions, schema)
+        read: Decode = engine.value_reader(arguments.record, arguments.definitions, schema)
     except (TypeError, ImportError) as error:
-        name = _at_fault(arguments, engine.argument_reader)
         why = f"{arguments.unknown} has no form in JSON" if arguments.unknown else error
-        raise TypeError(f"{arguments.record.name}(): parameter {name!r}: {why}") from error
+        raise TypeError(f"{_place(arguments, _at_fault(arguments, engine.value_reader))}: {why}") from error
     return read
+
+
+def _place(arguments: Arguments, parameter: str) -> str:
+    return f"{arguments.record.name}(): parameter {parameter!r}"
 
 
 def _pydantic(where: str) -> Any:
@@ -64,19 +62,19 @@ def _pydantic(where: str) -> Any:
     return engine_pydantic
 
 
-def _at_fault(arguments: Arguments, argument_reader: Callable[..., Any]) -> str:
+def _at_fault(arguments: Arguments, make_reader: Callable[..., Any]) -> str:
     """The first parameter that an engine refuses when it is alone."""
     for field in arguments.record.fields:
         try:
-            argument_reader(msgspec.structs.replace(arguments.record, fields=(field,)), arguments.definitions, dict)
+            make_reader(msgspec.structs.replace(arguments.record, fields=(field,)), arguments.definitions, dict)
         except (TypeError, NameError, ImportError):
             return field.keyword
     return ""
 
 
 def _decoder(read: Decode, arguments: Arguments) -> Decode:
-    record, definitions, defaults = arguments.record, arguments.definitions, arguments.defaults
-    decode = _taking_whole_numbers(read, lambda data: whole_numbers_of_fields(record, data, definitions))
+    defaults = arguments.defaults
+    decode = _taking_whole_numbers(read, arguments.record, arguments.definitions)
     if not defaults:
         return decode
 
@@ -87,7 +85,7 @@ def _decoder(read: Decode, arguments: Arguments) -> Decode:
     return decode_and_fill
 
 
-def _taking_whole_numbers(read: Callable[[Any], Any], made_whole: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _taking_whole_numbers(read: Read, part: Part, definitions: Definitions) -> Read:
     """JSON has one kind of number, so 1.0 is an integer; both engines tell them apart, so what they refuse is read again."""
 
     def decode(data: Any) -> Any:
@@ -100,7 +98,7 @@ def _taking_whole_numbers(read: Callable[[Any], Any], made_whole: Callable[[Any]
 
     def again(data: Any, refused: DecodeError) -> Any:
         try:
-            whole = made_whole(data) if _may_hold_fractions(data) else data
+            whole = rewritten(part, data, definitions, whole_number) if _may_hold_fractions(data) else data
             if whole is data:
                 raise refused
             return read(whole)
@@ -148,34 +146,21 @@ def as_type(data: Any, annotation: type[T]) -> T:
 
 
 @functools.lru_cache(maxsize=1024)
-def _value_reader(annotation: Any) -> Callable[[Any], Any]:
-    from enfold.schema.types.describe import describe_shape  # operations have their own
+def _value_reader(annotation: Any) -> Read:
+    from enfold.schema.types.describe import describe  # operations have their own
 
     reader = TypeReader()
     shape = reader.read(annotation)
-    schema = make_once(describe_shape, shape, reader.definitions, "input")
+    schema = functools.cache(functools.partial(describe, shape, reader.definitions, "input"))
     read = _read_by_either(annotation, reader, shape, schema)
-    return _taking_whole_numbers(read, lambda data: whole_numbers(shape, data, reader.definitions))
+    return _taking_whole_numbers(read, shape, reader.definitions)
 
 
-def _read_by_either(annotation: Any, reader: TypeReader, shape: Shape, schema: MakeSchema) -> Callable[[Any], Any]:
-    if reader.beyond_msgspec is None:
+def _read_by_either(annotation: Any, reader: TypeReader, shape: Shape, schema: MakeSchema) -> Read:
+    if not reader.needs_pydantic:
         try:
             return engine_msgspec.value_reader(shape, reader.definitions, schema)
         except (TypeError, NameError):
             pass  # the other engine may know better
-    read: Callable[[Any], Any] = _pydantic(spelled(annotation)).value_reader(shape, reader.definitions, schema)
+    read: Read = _pydantic(spelled(annotation)).value_reader(shape, reader.definitions, schema)
     return read
-
-
-def make_once(describe: Callable[..., dict[str, Any]], *facts: Any) -> MakeSchema:
-    """A schema that is made when it is first asked for."""
-    made: dict[str, Any] | None = None
-
-    def make() -> dict[str, Any]:
-        nonlocal made
-        if made is None:
-            made = describe(*facts)
-        return made
-
-    return make

@@ -25,7 +25,7 @@ class Arguments(msgspec.Struct, frozen=True):
     record: RecordShape
     definitions: Definitions
     context_parameter: str | None
-    beyond_msgspec: tuple[str, str] | None  # the first parameter that msgspec cannot read, and what it is
+    beyond_msgspec: str | None  # the first parameter that msgspec cannot read
     unknown: str | None  # a class that neither msgspec nor pydantic may know
     defaults: dict[str, Callable[[], Any]]  # those that a pydantic `Field` holds, unknown to the function itself
 
@@ -34,7 +34,7 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
     reader = TypeReader(declaration.locals)
     fields: list[Field] = []
     context_parameter: str | None = None
-    beyond: tuple[str, str] | None = None
+    beyond: str | None = None
     defaults: dict[str, Callable[[], Any]] = {}
     for parameter in declaration.parameters:
         annotation = _resolve_parameter(declaration, parameter, context_type)
@@ -45,8 +45,8 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
         annotation, default = _field_apart(annotation, parameter.default)
         shape = read_shape(declaration, f"parameter {parameter.name!r}", reader, annotation)
         fields.append(_argument(FunctionParameter(parameter.name, annotation, default), shape, documentation, defaults))
-        if reader.beyond_msgspec is not None and beyond is None:
-            beyond = (parameter.name, reader.beyond_msgspec)
+        if reader.needs_pydantic and beyond is None:
+            beyond = parameter.name
     record = RecordShape(None, declaration.name, tuple(fields), dict, is_closed=True)
     return Arguments(record, reader.definitions, context_parameter, beyond, reader.unknown, defaults)
 

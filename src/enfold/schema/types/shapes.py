@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -169,32 +169,39 @@ class Alias(msgspec.Struct, frozen=True):
     shape: Shape
 
 
+Part: TypeAlias = Shape | RecordShape | Alias
 Definitions: TypeAlias = dict[Hashable, RecordShape | Alias]
 
 
-def holds_decimals(parts: Iterable[Shape], definitions: Definitions) -> bool:
-    """Whether a decimal may stand anywhere in values of these shapes; all that is defined by name counts."""
-    waiting = list(parts)
-    for definition in definitions.values():
-        waiting += [definition.shape] if isinstance(definition, Alias) else [field.shape for field in definition.fields]
-    for shape in waiting:  # grows while it is read
-        if isinstance(shape, Text) and shape.format == "decimal":
-            return True
-        waiting += parts_of(shape)
-    return False
+def is_decimal(part: Part) -> bool:
+    return isinstance(part, Text) and part.format == "decimal"
 
 
-def parts_of(shape: Shape) -> tuple[Shape, ...]:
-    """The shapes that a shape is made of; what is defined by name is not looked up."""
-    match shape:
+def all_parts(part: Part, definitions: Definitions) -> list[Part]:
+    """A shape and all that it is made of; what is defined by name comes once."""
+    found = [part]
+    seen = set()
+    for each in found:  # grows while it is read
+        if not isinstance(each, Named):
+            found += _parts_of(each)
+        elif each.key not in seen:
+            seen.add(each.key)
+            found.append(definitions[each.key])
+    return found
+
+
+def _parts_of(part: Part) -> tuple[Shape, ...]:
+    match part:
+        case RecordShape():
+            return tuple(field.shape for field in part.fields)
         case Items():
-            return (shape.item,)
+            return (part.item,)
         case Row():
-            return shape.items
+            return part.items
         case Table():
-            return (shape.key, shape.value)
+            return (part.key, part.value)
         case Either():
-            return shape.members
-        case Noted():
-            return (shape.shape,)
+            return part.members
+        case Noted() | Alias():
+            return (part.shape,)
     return ()

@@ -6,7 +6,7 @@ What an engine would write otherwise than `to_plain` does, it is not asked to wr
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin
@@ -17,8 +17,8 @@ from enfold.errors import CallError
 from enfold.schema.check import compile_schema
 from enfold.schema.plain import is_finite, is_for_msgspec, is_text_like, to_plain
 from enfold.schema.types import shapes
-from enfold.schema.types.describe import describe_shape
-from enfold.schema.types.shapes import Definitions, RecordShape, Shape
+from enfold.schema.types.describe import describe
+from enfold.schema.types.shapes import Definitions, Part, RecordShape, Shape
 
 Convert: TypeAlias = Callable[[Any], Any]
 Guard: TypeAlias = Callable[[list[Any]], bool]
@@ -39,7 +39,7 @@ class Converter(msgspec.Struct, frozen=True):
 
 def result_converter(annotation: Any, shape: Shape, definitions: Definitions) -> Converter | None:
     """The converter of a return type; None where its values are plain as they are, or where no engine knows it."""
-    parts = list(_Parts(definitions).within(shape))
+    parts = shapes.all_parts(shape, definitions)
     if all(map(_is_plain_part, parts)):
         return None
     own = _pydantic_form(shape)
@@ -53,33 +53,7 @@ def result_converter(annotation: Any, shape: Shape, definitions: Definitions) ->
         return None
 
 
-class _Parts:
-    """The parts of a shape, those of its records included, each record once."""
-
-    def __init__(self, definitions: Definitions) -> None:
-        self._definitions = definitions
-        self._seen: set[Any] = set()
-
-    def within(self, shape: Shape) -> Iterator[Shape | RecordShape]:
-        if isinstance(shape, shapes.Named):
-            if shape.key not in self._seen:
-                self._seen.add(shape.key)
-                yield from self._of_definition(self._definitions[shape.key])
-            return
-        yield shape
-        for inner in shapes.parts_of(shape):
-            yield from self.within(inner)
-
-    def _of_definition(self, definition: RecordShape | shapes.Alias) -> Iterator[Shape | RecordShape]:
-        if isinstance(definition, shapes.Alias):
-            yield from self.within(definition.shape)
-            return
-        yield definition
-        for field in definition.fields:
-            yield from self.within(field.shape)
-
-
-def _is_plain_part(part: Shape | RecordShape) -> bool:
+def _is_plain_part(part: Part) -> bool:
     """Whether values of this part are JSON values already, as far as their parts are."""
     match part:
         case RecordShape():
@@ -91,13 +65,13 @@ def _is_plain_part(part: Shape | RecordShape) -> bool:
     return not isinstance(part, shapes.Text | shapes.Flags | shapes.Row | shapes.Foreign)
 
 
-def _is_tuple(part: Shape | RecordShape) -> bool:
+def _is_tuple(part: Part) -> bool:
     if isinstance(part, RecordShape):
         return part.is_row
     return isinstance(part, shapes.Row) or (isinstance(part, shapes.Items) and part.build is tuple)
 
 
-def _hides_defaults(parts: list[Shape | RecordShape], definitions: Definitions) -> bool:
+def _hides_defaults(parts: list[Part], definitions: Definitions) -> bool:
     """Whether msgspec may leave out a field of which only the class holds the value, and no check would notice."""
     records = [part for part in parts if isinstance(part, RecordShape) and not hasattr(part.build, "__struct_fields__")]
     return any(
@@ -113,14 +87,14 @@ def _has_valid_default(field: shapes.Field, definitions: Definitions) -> bool:
         default = to_plain(field.default)
     except CallError:
         return False
-    return compile_schema(describe_shape(field.shape, definitions, "output")).check(default)
+    return compile_schema(describe(field.shape, definitions, "output")).check(default)
 
 
 # --- msgspec ------------------------------------------------------------------------------------------------------
 
 
-def _by_msgspec(shape: Shape, definitions: Definitions, parts: list[Shape | RecordShape]) -> Converter:
-    is_guarded = any(isinstance(part, shapes.Anything | shapes.Table) or _is_decimal(part) for part in parts)
+def _by_msgspec(shape: Shape, definitions: Definitions, parts: list[Part]) -> Converter:
+    is_guarded = any(isinstance(part, shapes.Anything | shapes.Table) or shapes.is_decimal(part) for part in parts)
     guard = _Guards(definitions, is_exact=False).guard(shape) if is_guarded else None
     has_tuples = any(map(_is_tuple, parts))
     to_builtins, hook = msgspec.to_builtins, _written_otherwise
@@ -246,18 +220,20 @@ class _Guards:
         self._known: dict[Any, Guard | None] = {}
         self._open: set[Any] = set()
 
-    def guard(self, shape: Shape) -> Guard | None:
+    def guard(self, shape: Part) -> Guard | None:
         """The guard of a shape, or None where there is nothing to guard against."""
         match shape:
             case shapes.Anything():
                 return _are_for_msgspec
-            case shapes.Text() if _is_decimal(shape):
+            case shapes.Text() if shapes.is_decimal(shape):
                 return _are_finite
             case shapes.Foreign():
                 classes = _classes(shape.annotation) if self._is_exact else None
                 return None if classes is None else _only(classes)
-            case shapes.Noted():
+            case shapes.Noted() | shapes.Alias():
                 return self.guard(shape.shape)
+            case RecordShape():
+                return self._record(shape)
             case shapes.Items():
                 return _of_items(self.guard(shape.item))
             case shapes.Row():
@@ -275,13 +251,11 @@ class _Guards:
             raise _UnguardedError
         if key not in self._known:
             self._open.add(key)
-            self._known[key] = self._definition(self._definitions[key])
+            self._known[key] = self.guard(self._definitions[key])
             self._open.discard(key)
         return self._known[key]
 
-    def _definition(self, record: RecordShape | shapes.Alias) -> Guard | None:
-        if isinstance(record, shapes.Alias):
-            return self.guard(record.shape)
+    def _record(self, record: RecordShape) -> Guard | None:
         columns = [(_getter(record, field), self.guard(field.shape)) for field in record.fields if field.is_written]
         fields = _of_columns(columns)
         return _both(_only(frozenset({record.build})), fields) if self._is_exact else fields
@@ -328,10 +302,6 @@ def _are_for_msgspec(values: list[Any]) -> bool:
 
 def _are_finite(values: list[Any]) -> bool:
     return all(map(is_finite, values))
-
-
-def _is_decimal(part: Shape | RecordShape) -> bool:
-    return isinstance(part, shapes.Text) and part.format == "decimal"
 
 
 def _only(classes: frozenset[Any]) -> Guard:
