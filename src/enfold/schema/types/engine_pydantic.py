@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
@@ -269,33 +270,24 @@ def _read_text(shape: shapes.Text, value: Any) -> Any:
 def _check_limits(value: Any, limits: ValueLimits) -> None:
     """The limits that pydantic-core would check, for values it does not make."""
     for name, bound in limits.given().items():
+        words, is_within = _LIMITS[name]
         try:
-            is_within = _CHECKS[name](value, bound)
+            fits = is_within(value, bound)
         except (ArithmeticError, TypeError):  # NaN, or a time zone on one side only
-            is_within = False
-        if not is_within:
-            raise ValueError(f"{_WORDS[name]} {bound}")
+            fits = False
+        if not fits:
+            raise ValueError(f"{words} {bound}")
 
 
-_CHECKS: Final[dict[str, Callable[[Any, Any], bool]]] = {
-    "ge": lambda value, bound: bool(value >= bound),
-    "gt": lambda value, bound: bool(value > bound),
-    "le": lambda value, bound: bool(value <= bound),
-    "lt": lambda value, bound: bool(value < bound),
-    "multiple_of": lambda value, bound: bool(value % bound == 0),
-    "min_length": lambda value, bound: len(value) >= bound,
-    "max_length": lambda value, bound: len(value) <= bound,
-    "tz": lambda value, bound: (value.tzinfo is not None) == bound,
-}
-_WORDS: Final = {
-    "ge": "must be at least",
-    "gt": "must be above",
-    "le": "must be at most",
-    "lt": "must be below",
-    "multiple_of": "must be a multiple of",
-    "min_length": "must have a length of at least",
-    "max_length": "must have a length of at most",
-    "tz": "must have a time zone:",
+_LIMITS: Final[dict[str, tuple[str, Callable[[Any, Any], Any]]]] = {
+    "ge": ("must be at least", operator.ge),
+    "gt": ("must be above", operator.gt),
+    "le": ("must be at most", operator.le),
+    "lt": ("must be below", operator.lt),
+    "multiple_of": ("must be a multiple of", lambda value, bound: value % bound == 0),
+    "min_length": ("must have a length of at least", lambda value, bound: len(value) >= bound),
+    "max_length": ("must have a length of at most", lambda value, bound: len(value) <= bound),
+    "tz": ("must have a time zone:", lambda value, bound: (value.tzinfo is not None) == bound),
 }
 
 

@@ -10,26 +10,15 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import NODEFAULT, UNSET
+from msgspec.structs import replace
 
 from enfold.schema.types.docstring import parse_docstring
 from enfold.schema.types.shapes import Field, RecordShape, Shape
 
 Read = Callable[[Any], Shape]
+Fields = Iterator[Field]
 
 _EMPTY_CONTAINERS: Final = (list, dict, set, frozenset, tuple)
-
-
-class StructField:
-    """One field of a msgspec Struct; `default` is UNSET where none is known without running the user's code."""
-
-    __slots__ = ("default", "name", "required", "wire_name")
-
-    def __init__(self, name: str, wire_name: str, default: Any) -> None:
-        self.name = name
-        self.wire_name = wire_name
-        self.required = default is NODEFAULT
-        factory = getattr(default, "factory", None) if type(default).__name__ == "Factory" else None
-        self.default = UNSET if self.required else _known(UNSET if factory else default, factory)
 
 
 def is_record(cls: Any) -> bool:
@@ -52,17 +41,19 @@ def read_record(annotation: Any, read: Read, read_own: Read, names: Mapping[str,
     """
     cls = get_origin(annotation) or annotation
     hints = _class_hints(annotation, cls, names)
+    build, options = cls, {}
     if issubclass(cls, msgspec.Struct):
-        record = _read_struct(annotation, cls, hints, read)
+        fields, options = _struct_fields(cls, hints, read), _struct_options(cls)
     elif _is_typed_dict(cls):
-        record = RecordShape(annotation, _name_of(annotation), _typed_dict_fields(cls, hints, read), dict)
+        fields, build = _typed_dict_fields(cls, hints, read), dict
     elif _is_named_tuple(cls):
-        record = RecordShape(annotation, _name_of(annotation), _tuple_fields(cls, hints, read), cls, is_row=True)
+        fields, options = _tuple_fields(cls, hints, read), {"is_row": True}
     elif hasattr(cls, "__dataclass_fields__"):
-        record = RecordShape(annotation, _name_of(annotation), _dataclass_fields(cls, hints, read, read_own), cls)
+        fields = _dataclass_fields(cls, hints, read, read_own)
     else:
-        record = RecordShape(annotation, _name_of(annotation), _attrs_fields(cls, hints, read, read_own), cls)
-    return _with_documentation(record, cls)
+        fields = _attrs_fields(cls, hints, read, read_own)
+    description, documented = _documented(cls, tuple(fields))
+    return RecordShape(annotation, _name_of(annotation), documented, build, description, **options)
 
 
 def resolve(annotation: Any, globals_: Mapping[str, Any], locals_: Mapping[str, Any]) -> Any:
@@ -112,34 +103,25 @@ def names_of_module(name: str | None) -> Mapping[str, Any]:
     return {} if module is None else vars(module)
 
 
-def _read_struct(annotation: Any, cls: type[msgspec.Struct], hints: dict[str, Any], read: Read) -> RecordShape:
+def _struct_options(cls: type[msgspec.Struct]) -> dict[str, Any]:
     config = cls.__struct_config__
-    fields = tuple(_struct_field(field, hints[field.name], read) for field in struct_fields(cls))
-    return RecordShape(
-        annotation,
-        _name_of(annotation),
-        fields,
-        cls,
-        is_row=config.array_like,
-        is_closed=config.forbid_unknown_fields,
-        tag=None if config.tag_field is None else (config.tag_field, _tag(config.tag)),
-        omits_defaults=config.omit_defaults,
-    )
+    tag = config.tag if isinstance(config.tag, int) else str(config.tag)
+    return {
+        "is_row": config.array_like,
+        "is_closed": config.forbid_unknown_fields,
+        "tag": None if config.tag_field is None else (config.tag_field, tag),
+        "omits_defaults": config.omit_defaults,
+    }
 
 
-def struct_fields(cls: type[msgspec.Struct]) -> list[StructField]:
-    """What msgspec knows of a struct's fields, without the types: those it may be unable to find."""
+def _struct_fields(cls: type[msgspec.Struct], hints: dict[str, Any], read: Read) -> Fields:
+    """Without `msgspec.structs.fields`, which needs types that it may be unable to find."""
     names, defaults = cls.__struct_fields__, cls.__struct_defaults__
     padded = (NODEFAULT,) * (len(names) - len(defaults)) + defaults
-    return [StructField(*each) for each in zip(names, cls.__struct_encode_fields__, padded, strict=True)]
-
-
-def _tag(tag: Any) -> str | int:
-    return tag if isinstance(tag, int) else str(tag)
-
-
-def _struct_field(field: StructField, hint: Any, read: Read) -> Field:
-    return Field(field.wire_name, field.name, read(_without_unset(hint)), field.required, field.default)
+    for name, wire_name, default in zip(names, cls.__struct_encode_fields__, padded, strict=True):
+        factory = default.factory if type(default).__name__ == "Factory" else None
+        known = UNSET if default is NODEFAULT or factory else default
+        yield Field(wire_name, name, read(_without_unset(hints[name])), default is NODEFAULT, _known(known, factory))
 
 
 def _without_unset(hint: Any) -> Any:
@@ -150,10 +132,9 @@ def _without_unset(hint: Any) -> Any:
     return typing.Union[kept]  # noqa: UP007 - the members are known only here
 
 
-def _typed_dict_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, ...]:
-    return tuple(
-        Field(name, name, read(hint), _is_required(hint, name in cls.__required_keys__)) for name, hint in hints.items()
-    )
+def _typed_dict_fields(cls: Any, hints: dict[str, Any], read: Read) -> Fields:
+    for name, hint in hints.items():
+        yield Field(name, name, read(hint), _is_required(hint, name in cls.__required_keys__))
 
 
 def _is_required(hint: Any, otherwise: bool) -> bool:
@@ -167,50 +148,38 @@ def _is_required(hint: Any, otherwise: bool) -> bool:
     return otherwise
 
 
-def _tuple_fields(cls: Any, hints: dict[str, Any], read: Read) -> tuple[Field, ...]:
+def _tuple_fields(cls: Any, hints: dict[str, Any], read: Read) -> Fields:
     defaults = cls._field_defaults
-    return tuple(
-        Field(name, name, read(hints.get(name, Any)), name not in defaults, defaults.get(name, UNSET))
-        for name in cls._fields
-    )
+    for name in cls._fields:
+        yield Field(name, name, read(hints.get(name, Any)), name not in defaults, defaults.get(name, UNSET))
 
 
-def _dataclass_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> tuple[Field, ...]:
+def _dataclass_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> Fields:
     import dataclasses
 
-    fields = []
     for field in dataclasses.fields(cls):
         default = UNSET if field.default is dataclasses.MISSING else field.default
         factory = UNSET if field.default_factory is dataclasses.MISSING else field.default_factory
-        required = default is UNSET and factory is UNSET
-        is_public = _is_public(field.name)
+        required = default is UNSET and factory is UNSET and field.init
+        is_public = not field.name.startswith("_")
         if field.init or is_public:
             shape, known = (read if field.init else read_own)(hints[field.name]), _known(default, factory)
-            fields.append(
-                Field(field.name, field.name, shape, required and field.init, known, None, is_public, field.init)
-            )
-    return tuple(fields)
+            yield Field(field.name, field.name, shape, required, known, None, is_public, field.init)
 
 
-def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> tuple[Field, ...]:
+def _attrs_fields(cls: Any, hints: dict[str, Any], read: Read, read_own: Read) -> Fields:
     import attr
 
-    fields = []
     for field in attr.fields(cls):
         is_factory = isinstance(field.default, attr.Factory)  # type: ignore[arg-type]  # a class, typed as a function
         default = UNSET if field.default is attr.NOTHING or is_factory else field.default
         factory = field.default.factory if is_factory and not field.default.takes_self else UNSET
-        is_public = _is_public(field.name)
+        required = field.default is attr.NOTHING and field.init
+        is_public = not field.name.startswith("_")
         if field.init or is_public:
             shape = (read if field.init else read_own)(hints.get(field.name, field.type or Any))
-            required = field.default is attr.NOTHING and field.init
             keyword, known = field.alias or field.name, _known(default, factory)
-            fields.append(Field(field.name, keyword, shape, required, known, None, is_public, field.init))
-    return tuple(fields)
-
-
-def _is_public(name: str) -> bool:
-    return not name.startswith("_")
+            yield Field(field.name, keyword, shape, required, known, None, is_public, field.init)
 
 
 def _known(default: Any, factory: Any) -> Any:
@@ -218,17 +187,14 @@ def _known(default: Any, factory: Any) -> Any:
     return factory() if factory in _EMPTY_CONTAINERS else default
 
 
-def _with_documentation(record: RecordShape, cls: type) -> RecordShape:
-    """Descriptions of the class and its fields from its own docstring, unless Python wrote that docstring."""
+def _documented(cls: type, fields: tuple[Field, ...]) -> tuple[str | None, tuple[Field, ...]]:
+    """The description of a class, and its fields with theirs, from its own docstring, unless Python wrote that."""
     text = cls.__dict__.get("__doc__")
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
-        return record
+        return None, fields
     documentation = parse_docstring(text)
-    fields = tuple(
-        msgspec.structs.replace(field, description=documentation.parameters.get(field.wire_name))
-        for field in record.fields
-    )
-    return msgspec.structs.replace(record, description=documentation.text or None, fields=fields)
+    described = (replace(field, description=documentation.parameters.get(field.wire_name)) for field in fields)
+    return documentation.text or None, tuple(described)
 
 
 def _name_of(annotation: Any) -> str:

@@ -165,9 +165,7 @@ def _is_for_pydantic(item: Any) -> bool:
     home = _home(item)
     if is_field(item):
         return item.discriminator is not None
-    if home == "annotated_types":
-        return not _limits_of(item)
-    if home == "pydantic._internal._fields":
+    if home in ("annotated_types", "pydantic._internal._fields"):
         return not _limits_of(item)
     return home.split(".")[0] in {"pydantic", "pydantic_core"} or hasattr(item, "__get_pydantic_core_schema__")
 
