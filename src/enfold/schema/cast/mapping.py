@@ -11,7 +11,7 @@ from enfold.schema.cast.failure import too_large
 from enfold.schema.cast.javascript import JavaScriptPattern
 from enfold.schema.cast.kinds import Kind, KindName, accepts_anything
 from enfold.schema.nodes import reference
-from enfold.schema.nodes.node import MISSING, MOST_NODES, number_at
+from enfold.schema.nodes.node import MISSING, MOST_NODES, number
 
 _NULL: Final = frozenset({"null"})
 _BOOLEAN: Final = frozenset({"boolean"})
@@ -184,16 +184,16 @@ class _KindReader:
             "String",
             _default(schema),
             types=_STRING,
-            min_length=number_at(schema, "minLength"),
-            max_length=number_at(schema, "maxLength"),
+            min_length=number(schema.get("minLength")),
+            max_length=number(schema.get("maxLength")),
             pattern=JavaScriptPattern(pattern) if isinstance(pattern, str) else None,
         )
 
     def _numeric(self, schema: dict[str, Any], *, integer: bool) -> Kind:
-        minimum, maximum = number_at(schema, "minimum"), number_at(schema, "maximum")
+        minimum, maximum = number(schema.get("minimum")), number(schema.get("maximum"))
         # Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true` beside `minimum`.
-        above = minimum if schema.get("exclusiveMinimum") is True else number_at(schema, "exclusiveMinimum")
-        below = maximum if schema.get("exclusiveMaximum") is True else number_at(schema, "exclusiveMaximum")
+        above = minimum if schema.get("exclusiveMinimum") is True else number(schema.get("exclusiveMinimum"))
+        below = maximum if schema.get("exclusiveMaximum") is True else number(schema.get("exclusiveMaximum"))
         return self._new(
             "Number",
             _default(schema),
@@ -202,7 +202,7 @@ class _KindReader:
             maximum=maximum,
             exclusive_minimum=above,
             exclusive_maximum=below,
-            multiple_of=number_at(schema, "multipleOf"),
+            multiple_of=number(schema.get("multipleOf")),
         )
 
     def _object(self, schema: dict[str, Any], scope: _Scope) -> Kind:
@@ -228,8 +228,8 @@ class _KindReader:
             required_count=len(required),
             additional=self._other(schema.get("additionalProperties"), scope),
             is_closed=schema.get("additionalProperties") is False,
-            min_properties=number_at(schema, "minProperties"),
-            max_properties=number_at(schema, "maxProperties"),
+            min_properties=number(schema.get("minProperties")),
+            max_properties=number(schema.get("maxProperties")),
         )
 
     def _record(self, schema: dict[str, Any], patterns: tuple[Any, ...], additional: Kind | None) -> Kind:
@@ -239,8 +239,8 @@ class _KindReader:
             types=_OBJECT,
             patterns=patterns,
             additional=additional,
-            min_properties=number_at(schema, "minProperties"),
-            max_properties=number_at(schema, "maxProperties"),
+            min_properties=number(schema.get("minProperties")),
+            max_properties=number(schema.get("maxProperties")),
         )
 
     def _other(self, schema: Any, scope: _Scope) -> Kind | None:
@@ -259,12 +259,12 @@ class _KindReader:
             _default(schema),
             types=_ARRAY,
             items=self._read(schema.get("items", True), scope),
-            min_items=number_at(schema, "minItems"),
-            max_items=number_at(schema, "maxItems"),
+            min_items=number(schema.get("minItems")),
+            max_items=number(schema.get("maxItems")),
             unique=schema.get("uniqueItems") is True,
             contains=self._read(schema["contains"], scope) if "contains" in schema else None,
-            min_contains=number_at(schema, "minContains"),
-            max_contains=number_at(schema, "maxContains"),
+            min_contains=number(schema.get("minContains")),
+            max_contains=number(schema.get("maxContains")),
         )
 
     def _reference(self, schema: dict[str, Any], scope: _Scope) -> Kind:

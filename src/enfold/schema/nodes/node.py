@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -166,23 +167,51 @@ class _Keywords:
         self.scope = scope
 
     def read(self) -> None:
-        self._any_type()
-        for keywords, read in _GROUPS:
-            if not keywords.isdisjoint(self.schema):
-                read(self)
+        for keyword, value in self.schema.items():
+            if keyword in VALUES:
+                field, read_value = VALUES[keyword]
+                setattr(self.node, field, read_value(value))
+            elif keyword in _SCHEMAS:
+                field, read_schemas = _SCHEMAS[keyword]
+                setattr(self.node, field, read_schemas(self, value))
+        self._older_drafts()
+        self._combined()
         if self.schema.get("nullable") is True:
             self._nullable()
 
-    def _any_type(self) -> None:
-        schema, node = self.schema, self.node
-        node.types = _types(schema.get("type"))
-        enum = schema.get("enum")
-        if isinstance(enum, list | tuple):
-            node.enum = list(enum)
+    def _older_drafts(self) -> None:
+        """Draft 4 bounds that are flags, a list of `items`, and `dependencies` of both kinds."""
+        node, schema = self.node, self.schema
+        if schema.get("exclusiveMinimum") is True:
+            node.exclusive_minimum, node.minimum = node.minimum, None
+        if schema.get("exclusiveMaximum") is True:
+            node.exclusive_maximum, node.maximum = node.maximum, None
+        if isinstance(schema.get("items"), list):  # before 2020-12 it was what prefixItems is now
+            node.prefix = node.prefix or self._list(schema["items"])
+            node.items = self._schema(schema.get("additionalItems"))
+        if "dependencies" in schema:
+            either = _items(schema["dependencies"])
+            parts = {name: self._child(part) for name, part in either if isinstance(part, dict | bool)}
+            node.dependent_schemas = {**parts, **node.dependent_schemas}
+            node.dependent_required = {**_needed(schema["dependencies"]), **node.dependent_required}
+
+    def _combined(self) -> None:
+        """What several keywords say together."""
+        node, schema = self.node, self.schema
+        node.is_secret = schema.get("writeOnly") is True or schema.get("format") == "password"
+        node.all_of = self._references() + node.all_of
         if "const" in schema:
             self._const(schema["const"])
-        node.default = schema.get("default", MISSING)
-        node.is_secret = schema.get("writeOnly") is True or schema.get("format") == "password"
+        for source, child in self._map(schema.get("patternProperties")).items():
+            pattern = self._pattern(source)
+            if pattern is None:
+                node.unmatched += (child,)
+            else:
+                node.patterns += ((pattern, child),)
+        if node.contains is None:
+            node.min_contains = node.max_contains = None
+        if node.if_ is None:
+            node.then = node.else_ = None
 
     def _const(self, value: Any) -> None:
         if self.node.enum is None:
@@ -191,88 +220,6 @@ class _Keywords:
             also = self.reader.new()
             also.enum = [value]
             self.node.all_of += (also,)
-
-    def _numbers(self) -> None:
-        node = self.node
-        node.minimum = number_at(self.schema, "minimum")
-        node.maximum = number_at(self.schema, "maximum")
-        node.exclusive_minimum = number_at(self.schema, "exclusiveMinimum")
-        node.exclusive_maximum = number_at(self.schema, "exclusiveMaximum")
-        multiple = number_at(self.schema, "multipleOf")
-        node.multiple_of = multiple if multiple is not None and multiple > 0 else None
-        # In draft 4 these two are flags that change the meaning of the bound.
-        if self.schema.get("exclusiveMinimum") is True:
-            node.exclusive_minimum, node.minimum = node.minimum, None
-        if self.schema.get("exclusiveMaximum") is True:
-            node.exclusive_maximum, node.maximum = node.maximum, None
-
-    def _strings(self) -> None:
-        self.node.min_length = self._count("minLength")
-        self.node.max_length = self._count("maxLength")
-        pattern = self.schema.get("pattern")
-        if isinstance(pattern, str):
-            self.node.pattern = self._pattern(pattern)
-
-    def _arrays(self) -> None:
-        node, items = self.node, self.schema.get("items")
-        node.prefix = self._schemas("prefixItems")
-        if isinstance(items, list):  # before 2020-12 a list of items was what prefixItems is now
-            node.prefix = node.prefix or tuple(self._child(item) for item in items)
-            items = self.schema.get("additionalItems")
-        node.items = self._optional(items)
-        node.contains = self._keyword("contains")
-        if node.contains is not None:
-            node.min_contains = self._count("minContains")
-            node.max_contains = self._count("maxContains")
-        node.min_items = self._count("minItems")
-        node.max_items = self._count("maxItems")
-        node.unique = self.schema.get("uniqueItems") is True
-        node.unevaluated_items = self._keyword("unevaluatedItems")
-
-    def _objects(self) -> None:
-        node, schema = self.node, self.schema
-        if isinstance(schema.get("properties"), dict):
-            node.properties = self._mapping("properties")
-        for source, child in self._mapping("patternProperties").items():
-            pattern = self._pattern(source)
-            if pattern is None:
-                node.unmatched += (child,)
-            else:
-                node.patterns += ((pattern, child),)
-        node.additional = self._keyword("additionalProperties")
-        node.names = self._keyword("propertyNames")
-        node.required = _words(schema.get("required"))
-        node.min_properties = self._count("minProperties")
-        node.max_properties = self._count("maxProperties")
-        node.unevaluated_properties = self._keyword("unevaluatedProperties")
-        self._dependencies()
-
-    def _dependencies(self) -> None:
-        node = self.node
-        node.dependent_schemas = self._mapping("dependentSchemas")
-        node.dependent_required = {
-            name: _words(needed)
-            for keyword in ("dependencies", "dependentRequired")
-            for name, needed in _items(self.schema.get(keyword))
-            if isinstance(needed, list)
-        }
-        for name, needed in _items(self.schema.get("dependencies")):
-            if isinstance(needed, dict | bool):
-                node.dependent_schemas.setdefault(name, self._child(needed))
-
-    def _in_place(self) -> None:
-        node = self.node
-        node.all_of += self._references() + self._schemas("allOf")
-        node.any_of = self._schemas("anyOf")
-        node.one_of = self._schemas("oneOf")
-        node.not_ = self._keyword("not")
-        node.if_ = self._keyword("if")
-        if node.if_ is not None:
-            node.then = self._keyword("then")
-            node.else_ = self._keyword("else")
-        hint = self.schema.get("discriminator")
-        if isinstance(hint, dict) and isinstance(hint.get("propertyName"), str):
-            node.discriminator = self._discriminator(hint["propertyName"], hint.get("mapping"))
 
     def _references(self) -> tuple[Node, ...]:
         document, found = self.reader.document, []
@@ -287,14 +234,17 @@ class _Keywords:
             found.append(self.reader.target(reference, place, self.scope))
         return tuple(found)
 
-    def _discriminator(self, name: str, mapping: Any) -> Discriminator:
-        references = {value: reference for value, reference in _items(mapping) if isinstance(reference, str)}
+    def _discriminator(self, hint: Any) -> Discriminator | None:
+        if not isinstance(hint, dict) or not isinstance(hint.get("propertyName"), str):
+            return None
+        references = {word: target for word, target in _items(hint.get("mapping")) if isinstance(target, str)}
         nodes: dict[str, Node] = {}
-        for value, reference in references.items():
+        for word, reference in references.items():
             found = self.reader.document.resolve(reference, self.base)
             if isinstance(found, SchemaPlace) and isinstance(found.schema, dict):
-                nodes[value] = self.reader.node(found.schema, found.base, self.scope)
-        return Discriminator(name, nodes, {value: _last_word(reference) for value, reference in references.items()})
+                nodes[word] = self.reader.node(found.schema, found.base, self.scope)
+        words = {word: _last_word(reference) for word, reference in references.items()}
+        return Discriminator(hint["propertyName"], nodes, words)
 
     def _nullable(self) -> None:
         """OpenAPI 3.0's `nullable`: the node becomes a choice between null and what it was."""
@@ -308,7 +258,9 @@ class _Keywords:
         null.types = frozenset({"null"})
         node.any_of = (inner, null)
 
-    def _pattern(self, source: str) -> Any:
+    def _pattern(self, source: Any) -> Any:
+        if not isinstance(source, str):
+            return None
         from enfold.schema.nodes.pattern import PatternError, compile_pattern
 
         try:
@@ -321,68 +273,29 @@ class _Keywords:
         base = base_of(schema, self.base) if isinstance(schema, dict) else self.base
         return self.reader.node(schema, base, self.scope)
 
-    def _optional(self, schema: Any) -> Node | None:
-        return self._child(schema) if isinstance(schema, dict | bool) else None
+    def _schema(self, value: Any) -> Node | None:
+        return self._child(value) if isinstance(value, dict | bool) else None
 
-    def _keyword(self, keyword: str) -> Node | None:
-        return self._optional(self.schema.get(keyword))
+    def _list(self, value: Any) -> tuple[Node, ...]:
+        return tuple(map(self._child, value)) if isinstance(value, list | tuple) else ()
 
-    def _schemas(self, keyword: str) -> tuple[Node, ...]:
-        schemas = self.schema.get(keyword)
-        return tuple(self._child(schema) for schema in schemas) if isinstance(schemas, list | tuple) else ()
-
-    def _mapping(self, keyword: str) -> dict[str, Node]:
-        return {name: self._child(schema) for name, schema in _items(self.schema.get(keyword))}
-
-    def _count(self, keyword: str) -> int | None:
-        value = number_at(self.schema, keyword)
-        return int(value) if value is not None and value >= 0 and value == int(value) else None
+    def _map(self, value: Any) -> dict[str, Node]:
+        return {name: self._child(schema) for name, schema in _items(value)}
 
 
-# Most schemas have few keywords; whole groups of them are passed over at one glance.
-_GROUPS: Final = (
-    (
-        frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
-        _Keywords._numbers,
-    ),
-    (frozenset({"minLength", "maxLength", "pattern"}), _Keywords._strings),
-    (
-        frozenset({"items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "unevaluatedItems"}),
-        _Keywords._arrays,
-    ),
-    (
-        frozenset(
-            {
-                "properties",
-                "required",
-                "additionalProperties",
-                "patternProperties",
-                "propertyNames",
-                "minProperties",
-                "maxProperties",
-                "unevaluatedProperties",
-                "dependencies",
-                "dependentRequired",
-                "dependentSchemas",
-            }
-        ),
-        _Keywords._objects,
-    ),
-    (
-        frozenset({"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if", "discriminator"}),
-        _Keywords._in_place,
-    ),
-)
-_BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
-# The fields that say nothing about which values are valid.
-SILENT: Final = frozenset({"index", "shared", "name", "source", "default", "discriminator", "is_secret"})
-_STAY_OUTSIDE: Final = frozenset({"index", "shared", "endless", "name", "default"})
-
-
-def number_at(schema: dict[str, Any], keyword: str) -> float | None:
-    """A keyword's number; anything else there limits nothing."""
-    value = schema.get(keyword)
+def number(value: Any) -> float | None:
+    """What a keyword with a number says; anything else there limits nothing."""
     return value if type(value) is int or (type(value) is float and value - value == 0) else None
+
+
+def _positive(value: Any) -> float | None:
+    step = number(value)
+    return step if step is not None and step > 0 else None
+
+
+def _count(value: Any) -> int | None:
+    size = number(value)
+    return int(size) if size is not None and size >= 0 and size == int(size) else None
 
 
 def _last_word(reference: str) -> str:
@@ -397,11 +310,67 @@ def _types(value: Any) -> frozenset[str] | None:
     return frozenset(names) | {"integer"} if "number" in names else frozenset(names)
 
 
+def _constants(value: Any) -> list[Any] | None:
+    return list(value) if isinstance(value, list | tuple) else None
+
+
 def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         return ()
     return tuple(dict.fromkeys(word for word in value if isinstance(word, str)))
 
 
+def _needed(value: Any) -> dict[str, tuple[str, ...]]:
+    return {name: _words(needed) for name, needed in _items(value) if isinstance(needed, list)}
+
+
 def _items(value: Any) -> list[tuple[str, Any]]:
     return [(name, item) for name, item in value.items() if isinstance(name, str)] if isinstance(value, dict) else []
+
+
+# The field of a node that each keyword is read into, and how. What takes more than one keyword to read, `_Keywords` reads.
+VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "type": ("types", _types),
+    "enum": ("enum", _constants),
+    "default": ("default", lambda value: value),
+    "minimum": ("minimum", number),
+    "maximum": ("maximum", number),
+    "exclusiveMinimum": ("exclusive_minimum", number),
+    "exclusiveMaximum": ("exclusive_maximum", number),
+    "multipleOf": ("multiple_of", _positive),
+    "minLength": ("min_length", _count),
+    "maxLength": ("max_length", _count),
+    "minContains": ("min_contains", _count),
+    "maxContains": ("max_contains", _count),
+    "minItems": ("min_items", _count),
+    "maxItems": ("max_items", _count),
+    "uniqueItems": ("unique", lambda value: value is True),
+    "required": ("required", _words),
+    "minProperties": ("min_properties", _count),
+    "maxProperties": ("max_properties", _count),
+    "dependentRequired": ("dependent_required", _needed),
+}
+_SCHEMAS: Final[dict[str, tuple[str, Callable[[_Keywords, Any], Any]]]] = {
+    "pattern": ("pattern", _Keywords._pattern),
+    "prefixItems": ("prefix", _Keywords._list),
+    "items": ("items", _Keywords._schema),
+    "contains": ("contains", _Keywords._schema),
+    "unevaluatedItems": ("unevaluated_items", _Keywords._schema),
+    "properties": ("properties", lambda keywords, value: keywords._map(value) if isinstance(value, dict) else None),
+    "additionalProperties": ("additional", _Keywords._schema),
+    "propertyNames": ("names", _Keywords._schema),
+    "dependentSchemas": ("dependent_schemas", _Keywords._map),
+    "unevaluatedProperties": ("unevaluated_properties", _Keywords._schema),
+    "allOf": ("all_of", _Keywords._list),
+    "anyOf": ("any_of", _Keywords._list),
+    "oneOf": ("one_of", _Keywords._list),
+    "not": ("not_", _Keywords._schema),
+    "if": ("if_", _Keywords._schema),
+    "then": ("then", _Keywords._schema),
+    "else": ("else_", _Keywords._schema),
+    "discriminator": ("discriminator", _Keywords._discriminator),
+}
+_BLANK: Final[dict[str, Any]] = {field: getattr(Node(0), field) for field in Node.__struct_fields__}
+# The fields that say nothing about which values are valid.
+SILENT: Final = frozenset({"index", "shared", "name", "source", "default", "discriminator", "is_secret"})
+_STAY_OUTSIDE: Final = frozenset({"index", "shared", "endless", "name", "default"})
