@@ -55,14 +55,14 @@ def test_a_byte_order_mark_and_json_are_read_too() -> None:
         ("a: *nobody", "no finished anchor"),
         ("a: &a [*a]", "no finished anchor"),
         ("? {a: 1}\n: b", "must be a scalar"),
-        ("[" * 600, "nested deeper"),
+        ("[" * 600, "nested too deeply"),
         ("a: \x01", "Not YAML"),
     ],
     ids=["open", "unknown alias", "alias in itself", "complex key", "deep", "control"],
 )
 def test_what_cannot_be_json_is_refused_with_a_sentence(text: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
-        read_yaml(text.encode())
+        read_document(text.encode())
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:

@@ -85,11 +85,12 @@ def read_document(text: bytes) -> Any:
     """JSON or YAML 1.2 as data; JSON is tried first because it is faster by far."""
     text = text.removeprefix(b"\xef\xbb\xbf")
     try:
-        return msgspec.json.decode(text)
+        try:
+            return msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return read_yaml(text)
     except RecursionError as error:
         raise FormatError("The document is nested too deeply") from error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return read_yaml(text)
 
 
 class Library:

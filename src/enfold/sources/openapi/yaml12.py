@@ -9,7 +9,6 @@ from typing import Any, Final
 from enfold.errors import FormatError
 
 MAX_NODES: Final = 5_000_000  # counted with every alias expanded: a bomb has more, the largest real document has not
-MAX_DEPTH: Final = 500
 
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+\Z")
 _OTHER_INTEGER: Final = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
@@ -37,10 +36,17 @@ def read_yaml(text: bytes) -> Any:
 
     try:
         if _UNLIKE_1_1.search(text):
-            return _Builder().build(_without_stand_ins(_events(_with_stand_ins(text.decode("utf-8-sig")))))
-        return _Builder().build(_events(text))
+            return _first_value(_without_stand_ins(_events(_with_stand_ins(text.decode("utf-8-sig")))))
+        return _first_value(_events(text))
     except (yaml.YAMLError, UnicodeError) as error:
-        raise FormatError(f"Not YAML: {_one_line(error)}") from error
+        raise FormatError(f"Not YAML: {' '.join(str(error).split())[:300]}") from error
+
+
+def _first_value(events: Iterator[Any]) -> Any:
+    for event in events:
+        if hasattr(event, "anchor"):  # the marks of streams and documents have none
+            return _Reader(events).read(event)[0]
+    return None
 
 
 def plain_scalar(text: str) -> Any:
@@ -89,120 +95,73 @@ def _events(text: bytes | str) -> Iterator[Any]:
         loader.dispose()
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+class _Reader:
+    """Reads values from parser events, and counts how many nodes they are with every alias expanded."""
 
+    def __init__(self, events: Iterator[Any]) -> None:
+        self._events = events
+        self._anchored: dict[str, tuple[Any, int]] = {}
 
-class _Open:
-    """A mapping or sequence under construction."""
-
-    __slots__ = ("anchor", "key", "merges", "value", "weight")
-
-    def __init__(self, value: dict[str, Any] | list[Any], anchor: str | None) -> None:
-        self.value = value
-        self.anchor = anchor
-        self.key: str | None = None
-        self.merges: list[Any] = []
-        self.weight = 1
-
-
-class _Builder:
-    """Builds values from parser events without recursion, and counts what aliases would expand to."""
-
-    def __init__(self) -> None:
-        self._open: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
-        self._result: Any = None
-        self._done = False
-
-    def build(self, events: Iterator[Any]) -> Any:
-        for event in events:
-            self._ACTIONS.get(type(event).__name__, _Builder._ignore)(self, event)
-            if self._done:
-                break
-        return self._result
-
-    def _ignore(self, event: Any) -> None:
-        """Stream and document marks carry no data."""
-
-    def _document_end(self, _event: Any) -> None:
-        self._done = True
-
-    def _start_mapping(self, event: Any) -> None:
-        self._push(_Open({}, event.anchor))
-
-    def _start_sequence(self, event: Any) -> None:
-        self._push(_Open([], event.anchor))
-
-    def _push(self, opened: _Open) -> None:
-        parent = self._open[-1] if self._open else None
-        if parent is not None and parent.key is None and isinstance(parent.value, dict):
-            raise FormatError("A mapping key must be a scalar: JSON has no other keys")
-        if len(self._open) >= MAX_DEPTH:
-            raise FormatError(f"The document is nested deeper than {MAX_DEPTH} levels")
-        self._open.append(opened)
-
-    def _end(self, _event: Any) -> None:
-        closed = self._open.pop()
-        if isinstance(closed.value, dict):
-            _merge(closed.value, closed.merges)
-        self._add(closed.value, closed.anchor, closed.weight)
-
-    def _scalar(self, event: Any) -> None:
-        if self._awaits_key():
-            self._put_key(event.value, event.anchor)
+    def read(self, event: Any) -> tuple[Any, int]:
+        """The value that begins with this event, and the number of its nodes."""
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return self._alias(event.anchor)
+        if kind == "ScalarEvent":
+            found: tuple[Any, int] = _scalar_value(event), 1
         else:
-            self._add(_scalar_value(event), event.anchor, 1)
-
-    def _alias(self, event: Any) -> None:
-        if event.anchor not in self._anchors:
-            raise FormatError(f"The alias *{event.anchor} has no finished anchor")
-        value, weight = self._anchors[event.anchor]
-        if self._awaits_key():
-            self._put_key(str(value), None)
-        else:
-            self._add(value, None, weight)
-
-    def _awaits_key(self) -> bool:
-        return bool(self._open) and self._open[-1].key is None and isinstance(self._open[-1].value, dict)
-
-    def _put_key(self, key: str, anchor: str | None) -> None:
-        self._open[-1].key = key
-        if anchor:
-            self._anchors[anchor] = (key, 1)
-
-    def _add(self, value: Any, anchor: str | None, weight: int) -> None:
-        if anchor:
-            self._anchors[anchor] = (value, weight)
-        if not self._open:
-            self._result = value
-            return
-        parent = self._open[-1]
-        parent.weight += weight
-        if parent.weight > MAX_NODES:
+            found = self._mapping() if kind == "MappingStartEvent" else self._sequence()
+        if found[1] > MAX_NODES:
             raise FormatError("The aliases of the document expand beyond any real size")
-        _attach(parent, value)
+        if event.anchor:
+            self._anchored[event.anchor] = found
+        return found
 
-    _ACTIONS: Final = {
-        "MappingStartEvent": _start_mapping,
-        "SequenceStartEvent": _start_sequence,
-        "MappingEndEvent": _end,
-        "SequenceEndEvent": _end,
-        "ScalarEvent": _scalar,
-        "AliasEvent": _alias,
-        "DocumentEndEvent": _document_end,
-    }
+    def _alias(self, anchor: str) -> tuple[Any, int]:
+        if anchor not in self._anchored:
+            raise FormatError(f"The alias *{anchor} has no finished anchor")
+        return self._anchored[anchor]
 
+    def _sequence(self) -> tuple[list[Any], int]:
+        items: list[Any] = []
+        nodes = 1
+        for event in self._until("SequenceEndEvent"):
+            item, size = self.read(event)
+            items.append(item)
+            nodes += size
+        return items, nodes
 
-def _attach(parent: _Open, value: Any) -> None:
-    if isinstance(parent.value, list):
-        parent.value.append(value)
-        return
-    if parent.key == "<<" and isinstance(value, dict | list):
-        parent.merges.append(value)
-    else:
-        parent.value[str(parent.key)] = value
-    parent.key = None
+    def _mapping(self) -> tuple[dict[str, Any], int]:
+        members: dict[str, Any] = {}
+        merges: list[Any] = []
+        nodes = 1
+        for event in self._until("MappingEndEvent"):
+            key = self._key(event)
+            value, size = self.read(next(self._events))
+            nodes += size
+            if key == "<<" and isinstance(value, dict | list):
+                merges.append(value)
+            else:
+                members[key] = value
+        _merge(members, merges)
+        return members, nodes
+
+    def _key(self, event: Any) -> str:
+        """A key as it is written: `200` and `true` are text, as in JSON."""
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return str(self._alias(event.anchor)[0])
+        if kind != "ScalarEvent":
+            raise FormatError("A mapping key must be a scalar: JSON has no other keys")
+        if event.anchor:
+            self._anchored[event.anchor] = event.value, 1
+        return str(event.value)
+
+    def _until(self, end: str) -> Iterator[Any]:
+        for event in self._events:
+            if type(event).__name__ == end:
+                return
+            yield event
 
 
 def _merge(target: dict[str, Any], merges: list[Any]) -> None:
