@@ -16,7 +16,7 @@ from enfold.errors import CallError
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
 from enfold.schema.keywords import properties_of
-from enfold.sources.echoes import hide_echoes, secrets_among, without_echoes
+from enfold.sources.redaction import KnownSecrets
 
 Describe: TypeAlias = Literal["short", "full"]
 
@@ -77,14 +77,14 @@ def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
 
     async def call(input: dict[str, Any], context: Context) -> Any:
         with filled.secrets_kept():
-            return without_echoes(await handler(filled.input(input), context), filled.secrets)
+            return filled.secrets.redact_result(await handler(filled.input(input), context))
 
     async def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
         items = handler(filled.input(input), context)
         try:
             with filled.secrets_kept():
                 async for item in items:
-                    yield without_echoes(item, filled.secrets)
+                    yield filled.secrets.redact_result(item)
         finally:
             if hasattr(items, "aclose"):
                 await items.aclose()
@@ -117,8 +117,10 @@ class _Filled:
         return made
 
     @cached_property
-    def secrets(self) -> frozenset[str]:
-        return secrets_among(self._values)
+    def secrets(self) -> KnownSecrets:
+        secrets = KnownSecrets()
+        secrets.remember_named(self._values)
+        return secrets
 
     @contextmanager
     def secrets_kept(self) -> Iterator[None]:
@@ -126,7 +128,7 @@ class _Filled:
         try:
             yield
         except CallError as error:
-            hide_echoes(error, self.secrets)
+            self.secrets.redact_error(error)
             raise
 
     @cached_property

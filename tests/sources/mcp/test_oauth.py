@@ -610,7 +610,7 @@ async def test_a_token_is_not_told_where_a_server_repeats_it(vault: Vault, place
         except CallError as error:
             told = repr(error.to_wire())
     assert "access-1" not in told
-    assert "[token]" in told
+    assert "[hidden]" in told
 
 
 async def test_a_login_that_failed_is_not_tried_again_at_once(vault: Vault) -> None:

@@ -12,8 +12,8 @@ import msgspec
 from enfold.errors import CallError
 from enfold.sources.mcp.mcp_limits import MCPLimits
 from enfold.sources.mcp.mcp_targets import Address
-from enfold.sources.mcp.secrets import KnownSecrets
 from enfold.sources.mcp.upstream_failures import LostError, message_too_large
+from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.status_errors import status_error
@@ -76,7 +76,7 @@ class Web:
         # Headers that never change are put together once.
         self._static = _lower({**self._fixed, **headers}) if isinstance(headers, Mapping) else None
         self._secrets = KnownSecrets() if self._login is None else self._login.secrets
-        self.censored = self._secrets.censored
+        self.censored = self._secrets.redact_bytes
         self._given = client
         self._client: AnyClient | None = None
 
@@ -134,7 +134,7 @@ class Web:
             nonlocal sent
             own = self._static if self._static is not None else await self._own_headers(method, request.url)
             sent = own.get("authorization", "")
-            self._secrets.remember(sent)
+            self._secrets.remember_authorization(sent)
             client = self._client or self._open()
             return await client.send(msgspec.structs.replace(request, headers=_merged(own, headers)))
 

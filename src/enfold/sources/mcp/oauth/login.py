@@ -18,8 +18,8 @@ from enfold.sources.mcp.oauth.flow import Tried, log_in, refresh
 from enfold.sources.mcp.oauth.login_settings import Auth
 from enfold.sources.mcp.oauth.login_store import MemoryStore, Saved
 from enfold.sources.mcp.oauth.proof import ProofKey
-from enfold.sources.mcp.secrets import KnownSecrets
 from enfold.sources.mcp.web_requests import GivenHeaders, Refusal
+from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web.supplied import current
 
 T = TypeVar("T")
@@ -208,7 +208,7 @@ class OAuthLogin:
         self._key = ProofKey(tokens.key) if tokens is not None and tokens.key else None
         scheme = "Bearer" if self._key is None else "DPoP"
         self._value = "" if tokens is None else f"{scheme} {tokens.access}"
-        self.secrets.remember(self._value)
+        self.secrets.remember_authorization(self._value)
         self._renew_at = float("inf")
         if tokens is not None and tokens.until:
             left = tokens.until - time.time()

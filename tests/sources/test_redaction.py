@@ -1,4 +1,4 @@
-"""Tokens that a server repeats."""
+"""Secrets that a server repeats."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import json
 
 import pytest
 
-from enfold.sources.mcp.secrets import secrets_in, without_secrets
+from enfold.sources.redaction import MOST, KnownSecrets
 
 TOKEN = b"eyJhbGci/access-1+x=="
 UPPER = "".join(f"\\u{each:04X}" for each in TOKEN).encode()
 LOWER = "".join(f"\\u{each:04x}" for each in TOKEN).encode()
+
+
+def knowing(*sent: str) -> KnownSecrets:
+    known = KnownSecrets()
+    for each in sent:
+        known.remember_authorization(each)
+    return known
+
+
+KNOWN = knowing(f"Bearer {TOKEN.decode()}")
 
 
 @pytest.mark.parametrize(
@@ -28,21 +38,27 @@ LOWER = "".join(f"\\u{each:04x}" for each in TOKEN).encode()
     ],
 )
 def test_no_spelling_of_a_token_is_passed_on(said: bytes) -> None:
-    shown = without_secrets(b'{"a": "' + said + b'"}', secrets_in(f"Bearer {TOKEN.decode()}"))
-    assert b"[token]" in shown
+    shown = KNOWN.redact_bytes(b'{"a": "' + said + b'"}')
+    assert b"[hidden]" in shown
     assert TOKEN[5:15] not in shown
     assert UPPER[30:60] not in shown
 
 
 def test_a_text_without_the_token_stays_as_it_is() -> None:
     said = rb'{"path": "C:\\users\\u0041", "letter": "\u0041", "slash": "\/"}'
-    assert without_secrets(said, secrets_in(f"Bearer {TOKEN.decode()}")) == said
+    assert KNOWN.redact_bytes(said) == said
 
 
 def test_a_short_token_is_not_looked_for() -> None:
-    assert secrets_in("Basic a") == ()
+    assert knowing("Basic a").redact_bytes(b"Basic a") == b"Basic a"
+
+
+def test_the_newest_secrets_are_hidden_and_old_ones_forgotten() -> None:
+    tokens = [f"token-{number:04}" for number in range(MOST + 1)]
+    known = knowing(*tokens, tokens[-1])
+    assert known.redact(tokens) == [tokens[0], *["[hidden]"] * MOST]
 
 
 def test_many_backslashes_do_not_stop_the_process() -> None:
     said = b"\\" * 1_000_000 + b"u00"
-    assert without_secrets(said, secrets_in(f"Bearer {TOKEN.decode()}")) == said
+    assert KNOWN.redact_bytes(said) == said
