@@ -34,10 +34,8 @@ class KnownSecrets:
         self._bytes: tuple[bytes, ...] = ()
 
     def remember_authorization(self, value: str) -> None:
-        """Remember the value of an `Authorization` header, and the token in it."""
-        if value not in self._spellings:
-            self.remember(value.partition(" ")[2])
-            self.remember(value)
+        """Remember the token in the value of an `Authorization` header, or all of it where it has no scheme."""
+        self.remember(value.partition(" ")[2] or value)
 
     def remember(self, secret: str) -> None:
         """Remember a password, a key or a token."""
@@ -52,7 +50,9 @@ class KnownSecrets:
     def remember_named(self, values: Mapping[str, Any]) -> None:
         """Remember the texts among these arguments or headers whose names say that they are secret."""
         for name, value in values.items():
-            if isinstance(value, str) and _SECRET_NAME.search(name):
+            if isinstance(value, str) and name.lower() == "authorization":
+                self.remember_authorization(value)
+            elif isinstance(value, str) and _SECRET_NAME.search(name):
                 self.remember(value)
 
     def redact_bytes(self, text: bytes) -> bytes:
@@ -66,6 +66,14 @@ class KnownSecrets:
         for secret in found:
             plain = plain.replace(secret, HIDDEN.encode())
         return plain if found else text
+
+    def redact_headers(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Headers with every secret hidden; most have none."""
+        values = "\n".join([value for _, value in headers]) if self._texts else ""
+        for secret in self._texts:
+            if secret in values:
+                return [(name, self.redact(value)) for name, value in headers]
+        return headers
 
     def redact(self, value: Any) -> Any:
         """A text, bytes or JSON data with every secret hidden."""

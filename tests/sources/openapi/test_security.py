@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
+import msgspec
 import pytest
 
 from enfold import CallError
@@ -346,3 +348,51 @@ async def test_a_credential_takes_the_place_of_an_authorization_argument(
     assert "Authorization" not in registry.get_spec("x").input_schema["properties"]
     await registry.execute("x", {})
     assert server.received[0].header("authorization") == BASIC
+
+
+# --- credentials that a service repeats
+
+PASSWORD = "pass/word of ann"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "credential", "secrets"),
+    [
+        ("in_header", "key-of-ann/1", ["key-of-ann/1"]),
+        ("in_query", "key&of ann", ["key&of ann", "key%26of%20ann"]),
+        ("in_cookie", "session-1", ["session-1"]),
+        ("token", "token-of-ann", ["token-of-ann", "Bearer token-of-ann"]),
+        ("user", ("ann", PASSWORD), [PASSWORD, base64.b64encode(f"ann:{PASSWORD}".encode()).decode()]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("status", ["200 OK", "403 Forbidden"])
+async def test_a_credential_that_the_service_repeats_is_hidden(
+    serve: Serve, connect: Connect, http: Words, scheme: str, credential: Any, secrets: list[str], status: str
+) -> None:
+    escaped = "".join(f"\\u{ord(each):04x}" for each in secrets[0])
+    body = f'{{"sent": {msgspec.json.encode(secrets).decode()}, "escaped": "{escaped}", "message": "no {secrets[0]}"}}'
+    link = f"<http://a?key={secrets[-1]}>"
+    server = await serve(lambda _: http.reply(body.encode(), status=f"{status} {secrets[0]}", headers={"Link": link}))
+    registry = connect(secured(http, {scheme: []}), base_url=server.url, credentials={scheme: credential})
+    try:
+        told = repr((await registry.execute("x", {})).to_wire())
+    except CallError as error:
+        told = repr(error.to_wire())
+    assert "[hidden]" in told
+    assert not any(each in told for each in secrets)
+
+
+async def test_a_header_of_the_user_that_a_stream_repeats_is_hidden(
+    serve: Serve, connect: Connect, http: Words
+) -> None:
+    async def respond() -> AsyncIterator[bytes]:
+        yield http.stream_head() + http.chunk('data: {"sent": "Custom token-of-ann"}\n\ndata: token-of-ann\n\n')
+
+    server = await serve(lambda _: respond())
+    events = {"200": {"description": "ok", "content": {"text/event-stream": {}}}}
+    document = http.document({"responses": events})
+    registry = connect(document, base_url=server.url, headers={"Authorization": "Custom token-of-ann"})
+    stream = registry.subscribe("x", {})
+    assert [(await anext(stream)).data, (await anext(stream)).data] == [{"sent": "Custom [hidden]"}, "[hidden]"]
+    await stream.aclose()

@@ -7,9 +7,9 @@ import time
 from typing import Final
 from urllib.parse import urljoin
 
+import msgspec
+
 from enfold.errors import CallError
-from enfold.sources.openapi.security import CredentialsFlow
-from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.web.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify, post_form
 from enfold.sources.web.web_error import WebError
@@ -18,12 +18,21 @@ MARGIN: Final = 30.0  # a token this near to its end is as good as ended
 _UNKNOWN_LIFE: Final = 300.0
 
 
-class TokenStore:
-    """The tokens of one source."""
+class CredentialsFlow(msgspec.Struct, frozen=True):
+    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address, and not the document."""
 
-    def __init__(self, client: ServiceClient, reach: Reach, base: str) -> None:
+    token_url: str
+    client_id: str
+    client_secret: str
+    scopes: str = ""
+    is_trusted: bool = False
+
+
+class TokenStore:
+    """The tokens of one source; token addresses are relative to `base`."""
+
+    def __init__(self, client: ServiceClient, base: str) -> None:
         self._client = client
-        self._reach = reach
         self._base = base
         self._tokens: dict[CredentialsFlow, tuple[str, float]] = {}
         self._locks: dict[CredentialsFlow, asyncio.Lock] = {}
@@ -47,7 +56,7 @@ class TokenStore:
 
     async def _fetch(self, grant: CredentialsFlow) -> TokenAnswer:
         url = urljoin(f"{self._base}/", grant.token_url)
-        refusal = None if grant.is_trusted else self._reach.refusal(url)
+        refusal = None if grant.is_trusted else self._client.reach.refusal(url)
         if refusal is not None or not grant.token_url:
             raise CallError("EXECUTION_ERROR", f"No token was fetched: {refusal or 'no token address is known'}")
         try:

@@ -60,10 +60,10 @@ class Body(msgspec.Struct, frozen=True):
     media: tuple[Media, ...]
 
 
-def read_body(library: Library, version: str, found: FoundOperation) -> Body | None:
+def read_body(library: Library, found: FoundOperation) -> Body | None:
     """The body an operation declares, or None."""
     declared = found.place.child("requestBody")
-    if version == "2.0" or declared.node is None:
+    if library.version == "2.0" or declared.node is None:
         return _read_old(library, found)
     place = library.follow_described(declared)
     if not isinstance(place.node, dict):

@@ -96,14 +96,18 @@ def read_document(text: bytes) -> Any:
 class Library:
     """The documents that were read so far, by their address, and a loader for those that were not."""
 
-    def __init__(self, root: Any, uri: str, load: Load, version: str) -> None:
+    def __init__(self, root: Any, uri: str, load: Load) -> None:
+        self.version = read_version(root)
+        self.retrieved_from = uri
         self._load = load
         self._resources: dict[str, DocumentResource] = {}
         self._failed: dict[str, str] = {}
-        self._has_ids = version not in ("2.0", "3.0")  # `$id` and `$anchor` came with 3.1, and words beside a `$ref`
+        self._has_ids = self.version not in (
+            "2.0",
+            "3.0",
+        )  # `$id` and `$anchor` came with 3.1, and words beside a `$ref`
         self._unindexed: list[DocumentResource] = []
-        own = root.get("$self") if isinstance(root, dict) else None
-        self._retrieved_from = uri
+        own = root.get("$self")
         self.root = DocumentResource(urljoin(uri, own) if isinstance(own, str) else uri, root, is_root=True)
         self._add(self.root)
         self._resources[uri] = self.root
@@ -198,9 +202,9 @@ class Library:
         self._index_all()
         uri = urljoin(base.uri, address)
         known = self._resources.get(uri)
-        if known is None and base is self.root and base.uri != self._retrieved_from:
+        if known is None and base is self.root and base.uri != self.retrieved_from:
             # A document may have an address of its own (`$self`) and still lie among its parts elsewhere.
-            uri = urljoin(self._retrieved_from, address)
+            uri = urljoin(self.retrieved_from, address)
             known = self._resources.get(uri)
         return known or self._read(uri)
 

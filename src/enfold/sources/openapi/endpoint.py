@@ -13,7 +13,6 @@ from enfold.errors import CallError
 from enfold.operation import Context, ErrorSchema
 from enfold.schema.check import compile_schema
 from enfold.sources.openapi import media, outputs
-from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.bodies import Body, read_body
 from enfold.sources.openapi.document import Library
 from enfold.sources.openapi.operation_input import Inputs, is_stream_field, plan_inputs
@@ -23,7 +22,7 @@ from enfold.sources.openapi.parameters import Parameter, read_parameters
 from enfold.sources.openapi.requests import Outgoing, RequestBuilder
 from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
 from enfold.sources.openapi.schemas import Schema, Schemas
-from enfold.sources.openapi.security import AddedCredentials, Requirements, Security, read_requirements
+from enfold.sources.openapi.security import Requirements, Security, read_requirements
 from enfold.sources.openapi.server_urls import Servers
 from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.openapi.streams import ResponseStream
@@ -34,11 +33,9 @@ class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
     """What all operations of a document share."""
 
     library: Library
-    version: str
     servers: Servers
     client: ServiceClient
     security: Security
-    tokens: TokenStore
     inputs: Schemas
     outputs: Schemas
     private_headers: tuple[str, ...]
@@ -69,12 +66,12 @@ class Blueprint(msgspec.Struct, frozen=True):
 
 def read_blueprint(shared: SharedByEndpoints, found: FoundOperation) -> Blueprint:
     """Read an operation; a MalformedOperationError or BrokenReferenceError says why it cannot be called."""
-    library, version = shared.library, shared.version
+    library = shared.library
     return Blueprint(
         found,
-        read_parameters(library, version, found),
-        read_body(library, version, found),
-        outputs.read_responses(library, version, found, shared.problems),
+        read_parameters(library, found),
+        read_body(library, found),
+        outputs.read_responses(library, found, shared.problems),
         read_requirements(library, found),
         shared.servers.base_for(found),
     )
@@ -167,7 +164,7 @@ class ServiceEndpoint:
 
     async def _fetch(self, arguments: Mapping[str, Any]) -> ReceivedResponse:
         answer = await self._shared.client.fetch(await self._request(arguments))
-        if answer.status == 401 and self._schemes and self._shared.tokens.forget():
+        if answer.status == 401 and self._schemes and self._shared.security.tokens.forget():
             # The token may have ended before its time; a new one is tried once.
             answer = await self._shared.client.fetch(await self._request(arguments))
         return answer
@@ -176,7 +173,7 @@ class ServiceEndpoint:
         request = self._builder.build({**arguments, **self._fixed} if self._fixed else arguments)
         request.add_header("Accept", self._accept)
         if self._schemes:
-            _add(await self._shared.security.carried(self._schemes), request)
+            await self._shared.security.add_to(request, self._schemes)
         return request
 
     @cached_property
@@ -229,14 +226,6 @@ class ServiceEndpoint:
             shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
             schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(shape)
         return schema
-
-
-def _add(carried: AddedCredentials, request: Outgoing) -> None:
-    """Lay credentials on a request; no argument of a caller takes their place."""
-    names = {name.lower() for name, _ in carried.headers}
-    request.headers = [pair for pair in request.headers if pair[0].lower() not in names] + carried.headers
-    request.query += [f"{name}={value}" for name, value in carried.query]
-    request.cookies += carried.cookies
 
 
 def accept(responses: tuple[DeclaredResponse, ...], *, streams: bool) -> str:

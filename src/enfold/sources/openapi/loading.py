@@ -8,159 +8,131 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
-from enfold.sources.openapi.document import BrokenReferenceError, read_document
+from enfold.errors import CallError
+from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
 from enfold.sources.openapi.referred_files import Folders, referred_file
+from enfold.sources.openapi.requests import Outgoing
+from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.security import Credential
 from enfold.sources.openapi.server_urls import Reach
-from enfold.sources.web import Request, Response, WebError, open_client
-from enfold.sources.web.http_messages import Headers
-from enfold.sources.web.redirects import follow
+from enfold.sources.openapi.service_client import OpenAPILimits, ServiceClient
 from enfold.sources.web.supplied import current
 from enfold.sources.web.urls import basic_authorization, place_of, shown, split_url
 
-if TYPE_CHECKING:
-    from enfold.sources.web import AnyClient
-
-_MAX_REDIRECTS: Final = 5
 _TIMEOUT: Final = 30.0
 _ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
 
 
-class Loaded(msgspec.Struct, frozen=True):
-    """A document, and the address that what it refers to is relative to; empty for one that came as data."""
-
-    root: Any
-    uri: str
-
-
-class DocumentLogin(msgspec.Struct, frozen=True):
-    """What the user gave for their own server, which a document of that server may ask for as well."""
-
-    client: Any = None
-    headers: Mapping[str, str] = {}
-    credentials: tuple[Credential, ...] = ()
-
-
 class Loader:
-    """Reads what documents refer to: files beside a file, addresses of the same origin or allowed hosts."""
+    """Reads the user's document and what it refers to: files beside a file, addresses of its origin or of allowed hosts."""
 
     def __init__(
         self,
-        allow_hosts: Iterable[str],
-        max_bytes: int,
+        *,
         base_url: str | None = None,
+        allow_hosts: Iterable[str] = (),
         allow_files: Folders = (),
-        login: DocumentLogin | None = None,
+        limits: OpenAPILimits,
+        client: Any = None,
+        headers: Mapping[str, str] | None = None,
+        credentials: Iterable[Credential] = (),
     ) -> None:
-        """`base_url` is the server the user gave: its origin is as good as the document's own.
-
-        The login is for that server; without a `base_url` it is the document's own.
-        """
-        self._login = login or DocumentLogin()
+        """The client, the headers and the credentials are for the server at `base_url`, or else for the document's own."""
         self._base_url = base_url
-        base = place_of(base_url or "")
-        self._allow_hosts = (*allow_hosts, *([f"{base[0]}://{base[1]}:{base[2]}"] if base else []))
+        self._allow_hosts = tuple(allow_hosts)
         self._allow_files = allow_files
-        self._max_bytes = max_bytes
-        self._home = ""
+        self._limits = msgspec.structs.replace(limits, response_bytes=limits.document_bytes)
+        self._client = client
+        self._headers = headers
+        self._credentials = credentials
+        self._home = ""  # where the document came from; empty for one that came as data
 
-    def load(self, source: Mapping[str, Any] | str | bytes | os.PathLike[str]) -> Loaded:
-        """The document a user gave: data, a path, an address, or the text itself."""
+    def load(self, source: Mapping[str, Any] | str | bytes | os.PathLike[str]) -> Library:
+        """The document a user gave, as data, a path, an address, or the text itself."""
+        return Library(self._read_source(source), self._home, self._part)
+
+    def _read_source(self, source: Mapping[str, Any] | str | bytes | os.PathLike[str]) -> Any:
         if isinstance(source, Mapping):
-            return Loaded(source if isinstance(source, dict) else dict(source), "")
+            return source if isinstance(source, dict) else dict(source)
         if isinstance(source, bytes):
-            return Loaded(read_document(source), "")
+            return read_document(source)
         if isinstance(source, str) and place_of(source):
             self._home = source
-            return Loaded(read_document(self._fetch(source)), source)
-        if isinstance(source, str) and _is_text(source):
-            return Loaded(read_document(source.encode()), "")
+            return read_document(self._fetch(source))
+        # No path has several lines, or begins like JSON.
+        if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
+            return read_document(source.encode())
         path = Path(source).absolute()
         self._home = path.as_uri()
-        return Loaded(read_document(self._read(path)), self._home)
+        return read_document(self._read(path))
 
-    def part(self, uri: str) -> bytes:
+    def _part(self, uri: str) -> bytes:
         """A part that a document refers to; a BrokenReferenceError says why it may not be read."""
-        scheme = urlsplit(uri).scheme
-        if scheme in ("http", "https"):
-            refusal = Reach(self._home, self._allow_hosts).refusal(uri)
+        if urlsplit(uri).scheme in ("http", "https"):
+            refusal = self._reach().refusal(uri)
             if refusal is not None:
                 raise BrokenReferenceError(refusal)
             return self._fetch(uri)
         return self._read(referred_file(uri, self._home, self._allow_files))
 
+    def _reach(self) -> Reach:
+        """The document's own server is allowed; with a `base_url` elsewhere it gets nothing that belongs to the user's."""
+        own = place_of(self._home)
+        allowed = (*self._allow_hosts, *([f"{own[0]}://{own[1]}:{own[2]}"] if own else []))
+        return Reach(self._base_url or self._home, allowed)
+
     def _read(self, path: Path) -> bytes:
+        limit = self._limits.document_bytes
         with path.open("rb") as file:
-            content = file.read(self._max_bytes + 1)
-        if len(content) > self._max_bytes:
-            raise BrokenReferenceError(f"{path.name} is over the limit of {self._max_bytes} bytes")
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise BrokenReferenceError(f"{path.name} is over the limit of {limit} bytes")
         return content
 
     def _fetch(self, url: str) -> bytes:
         """Read an address; redirects only lead to where we may go."""
         try:
-            return _in_a_loop_of_its_own(self._get(url))
-        except WebError as error:
-            raise BrokenReferenceError(f"{shown(url)} cannot be read: {error.sentence}") from error
+            answer = _run_in_thread(self._get(url))
+        except CallError as error:
+            raise BrokenReferenceError(f"{shown(url)} cannot be read: {error.message}") from error
         except TimeoutError:
             raise BrokenReferenceError(f"{shown(url)} did not answer within {_TIMEOUT:g} seconds") from None
+        if answer.status != 200:
+            is_login = answer.status in (401, 403)
+            advice = ": give headers, credentials or a client that are let in" if is_login else ""
+            raise BrokenReferenceError(f"{shown(url)} answered {answer.status}{advice}")
+        return answer.content
 
-    async def _get(self, url: str) -> bytes:
-        reach = Reach(self._home, self._allow_hosts)
-        # What belongs to the user's server goes nowhere else: with a `base_url` elsewhere, not to the document's either.
-        own = Reach(self._base_url or self._home)
-        client = open_client(self._login.client)
+    async def _get(self, url: str) -> ReceivedResponse:
+        reach = self._reach()
+        client = ServiceClient(reach, self._limits, self._client, self._headers)
         try:
             async with asyncio.timeout(_TIMEOUT):
-                return await self._read_answer(client, url, reach, own)
+                answer = await client.fetch(self._request(url))
+                if answer.status == 401 and reach.is_home(url):
+                    challenge = answer.header("www-authenticate") or ""
+                    async for authorization in _authorizations(self._credentials, challenge):
+                        answer = await client.fetch(self._request(url, ("Authorization", authorization)))
+                        if answer.status != 401:
+                            break
+                return answer
         finally:
             await client.aclose()
 
-    async def _read_answer(self, client: AnyClient, url: str, reach: Reach, own: Reach) -> bytes:
-        response = await self._ask(client, url, reach, own, {})
-        if response.status == 401 and own.is_home(url):
-            challenge = response.header("www-authenticate") or ""
-            async for headers in _authorizations(self._login.credentials, challenge):
-                await response.close()
-                response = await self._ask(client, url, reach, own, headers)
-                if response.status != 401:
-                    break
-        try:
-            if response.status != 200:
-                raise BrokenReferenceError(f"{shown(url)} answered {response.status}{_advice(response.status)}")
-            return await response.body(self._max_bytes)
-        except WebError as error:
-            if error.kind != "too_large":
-                raise
-            raise BrokenReferenceError(f"{shown(url)} is over the limit of {self._max_bytes} bytes") from None
-        finally:
-            await response.close()
-
-    async def _ask(self, client: AnyClient, url: str, reach: Reach, own: Reach, headers: Mapping[str, str]) -> Response:
-        def keeps_headers(moved: str, _status: int) -> bool:
-            refusal = reach.refusal(moved)
-            if refusal is not None:
-                raise BrokenReferenceError(f"a redirect was refused: {refusal}")
-            return own.is_home(moved)
-
-        async def send(request: Request) -> Response:
-            return await client.send(request, is_own=own.is_home(request.url))
-
-        sent: Headers = [("Accept", _ACCEPT)]
-        if own.is_home(url):
-            given = [pair for pair in self._login.headers.items() if not headers or pair[0].lower() != "authorization"]
-            sent += [*given, *headers.items()]
-        if self._login.client is not None:
-            sent.append(("Connection", "close"))  # the user's client is for another loop than this one
-        return await follow(send, Request("GET", *split_url(url), sent), keeps_headers, _MAX_REDIRECTS)
+    def _request(self, url: str, *headers: tuple[str, str]) -> Outgoing:
+        origin, target = split_url(url)
+        request = Outgoing("GET", origin, target, [], [("Accept", _ACCEPT), *headers], [])
+        if self._client is not None:
+            request.add_header("Connection", "close")  # the user's client is for another loop than this one
+        return request
 
 
-async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[dict[str, str]]:
+async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[str]:
     """The credentials of the API as its document's server may take them; its schemes are in the document."""
     for credential in credentials:
         given: Any = await current(credential)
@@ -168,19 +140,15 @@ async def _authorizations(credentials: Iterable[Credential], challenge: str) -> 
             pair = (given.get("username", ""), given.get("password", ""))
             given = given.get("token") or given.get("value") or given.get("access_token") or (pair if any(pair) else "")
         if isinstance(given, tuple | list):
-            yield {"Authorization": basic_authorization(":".join(map(str, given)))}
+            yield basic_authorization(":".join(map(str, given)))
         elif isinstance(given, str) and given:
             is_pair = ":" in given and "basic" in challenge.lower()
-            yield {"Authorization": basic_authorization(given) if is_pair else f"Bearer {given}"}
+            yield basic_authorization(given) if is_pair else f"Bearer {given}"
 
 
-def _advice(status: int) -> str:
-    return ": give headers, credentials or a client that are let in" if status in (401, 403) else ""
-
-
-def _in_a_loop_of_its_own(work: Coroutine[Any, Any, bytes]) -> bytes:
+def _run_in_thread(work: Coroutine[Any, Any, ReceivedResponse]) -> ReceivedResponse:
     """Wait for some work in a thread: documents are read before there is a loop, or while it stands still."""
-    done: Future[bytes] = Future()
+    done: Future[ReceivedResponse] = Future()
 
     def run() -> None:
         try:
@@ -190,8 +158,3 @@ def _in_a_loop_of_its_own(work: Coroutine[Any, Any, bytes]) -> bytes:
 
     threading.Thread(target=run, name="enfold-document", daemon=True).start()
     return done.result()
-
-
-def _is_text(source: str) -> bool:
-    """Whether a string is a document and no path: no path has several lines, or begins like JSON."""
-    return "\n" in source or source.lstrip().startswith("{")

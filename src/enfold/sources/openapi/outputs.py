@@ -36,9 +36,7 @@ class DeclaredResponse(msgspec.Struct, frozen=True):
         return [each for each in self.media if media.is_stream(each)]
 
 
-def read_responses(
-    library: Library, version: str, found: FoundOperation, problems: list[Problem]
-) -> tuple[DeclaredResponse, ...]:
+def read_responses(library: Library, found: FoundOperation, problems: list[Problem]) -> tuple[DeclaredResponse, ...]:
     """The responses of an operation; one that cannot be read is as if it were not declared, and a problem."""
     read: list[DeclaredResponse] = []
     for status, place in found.place.child("responses").items():
@@ -46,16 +44,16 @@ def read_responses(
             continue
         try:
             target = library.follow_described(place)
-            read.append(DeclaredResponse(status, target, _media(library, version, found, target)))
+            read.append(DeclaredResponse(status, target, _media(library, found, target)))
         except BrokenReferenceError as error:
             problems.append(Problem(place.where, str(error)))
     return tuple(read)
 
 
-def _media(library: Library, version: str, found: FoundOperation, place: DocumentPlace) -> dict[str, DocumentPlace]:
+def _media(library: Library, found: FoundOperation, place: DocumentPlace) -> dict[str, DocumentPlace]:
     if isinstance(place.child("content").node, dict):
         return declared_content(library, place)
-    if version == "2.0" and "schema" in place.fields:
+    if library.version == "2.0" and "schema" in place.fields:
         return dict.fromkeys(media.json_first(listed_types(library, found, "produces")) or ["application/json"], place)
     return {}
 

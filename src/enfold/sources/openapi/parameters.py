@@ -65,11 +65,11 @@ class Parameter(msgspec.Struct, frozen=True):
         return self.location, self.name.lower() if self.location == "header" else self.name
 
 
-def read_parameters(library: Library, version: str, found: FoundOperation) -> list[Parameter]:
+def read_parameters(library: Library, found: FoundOperation) -> list[Parameter]:
     """The parameters of an operation, those of its path item included, and one for each placeholder nobody declared."""
     read: dict[tuple[str, str], Parameter] = {}
     for place in declared_parameters(found):
-        parameter = _read(library.follow_described(place), version)
+        parameter = _read(library.follow_described(place), library.version)
         if parameter is not None:
             read[parameter.key] = parameter
     placeholders = list(placeholder_names(found.path))

@@ -46,14 +46,15 @@ class Outgoing(msgspec.Struct):
         if self.header(name.lower()) is None:
             self.headers.append((name, value))
 
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header, whatever an argument said."""
+        self.headers = [pair for pair in self.headers if pair[0].lower() != name.lower()]
+        self.headers.append((name, value))
+
     @property
     def target(self) -> str:
         query = "&".join(self.query)
         return f"{self.path}?{query}" if query else self.path
-
-    @property
-    def url(self) -> str:
-        return f"{self.origin}{self.target}"
 
 
 class RequestBuilder:
@@ -153,8 +154,9 @@ class RequestBuilder:
         files = kind.fields.files if kind.fields is not None else frozenset()
         request.content, content_type = write_body(kind.media, value, files, wanted)
         if media.is_multipart(content_type):  # only we know the boundary
-            request.headers = [pair for pair in request.headers if pair[0].lower() != "content-type"]
-        request.add_header("Content-Type", content_type)
+            request.set_header("Content-Type", content_type)
+        else:
+            request.add_header("Content-Type", content_type)
 
     def _is_spread(self) -> bool:
         return self._inputs.kinds[0].fields is not None

@@ -42,10 +42,10 @@ class ConvertedSchema(msgspec.Struct, frozen=True):
 class Schemas:
     """The schemas of one document as seen in one direction: read-only properties are no input, write-only no output."""
 
-    def __init__(self, library: Library, version: str, direction: Direction) -> None:
+    def __init__(self, library: Library, direction: Direction) -> None:
         self.library = library
         self.problems: list[Problem] = []
-        self._is_old = version in ("2.0", "3.0")
+        self._is_old = library.version in ("2.0", "3.0")
         self._is_input = direction == "input"
         self._hidden = _HIDDEN[direction]
         self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more

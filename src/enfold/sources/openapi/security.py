@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from enfold.nearest import nearest
 from enfold.sources.openapi import styles
+from enfold.sources.openapi.access_tokens import CredentialsFlow, TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
+from enfold.sources.openapi.requests import Outgoing
+from enfold.sources.redaction import KnownSecrets
 from enfold.sources.report import Problem, SchemeNeed
 from enfold.sources.web.supplied import current
 
@@ -24,51 +27,34 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
 
 
-class CredentialsFlow(msgspec.Struct, frozen=True):
-    """What the OAuth2 client credentials flow needs; `is_trusted` says that the user named the token address, and not the document."""
-
-    token_url: str
-    client_id: str
-    client_secret: str
-    scopes: str = ""
-    is_trusted: bool = False
-
-
-class AccessTokens(Protocol):
-    """Where access tokens come from."""
-
-    async def token(self, grant: CredentialsFlow) -> str: ...
-
-
 class Scheme(msgspec.Struct, frozen=True):
-    """A security scheme of the document: the place where its credential stands, and how it is written there."""
+    """A security scheme of the document: where in a request its credential stands, and what is written before it."""
 
-    name: str
     kind: str  # header, query, cookie, basic, bearer, oauth2, other
-    parameter: str = ""
-    token_url: str | None = None
+    location: str = "header"
+    parameter: str = "Authorization"
     prefix: str = ""
+    token_url: str = ""
 
-
-class AddedCredentials(msgspec.Struct):
-    """What the credentials add to a request."""
-
-    headers: list[tuple[str, str]] = msgspec.field(default_factory=list)
-    query: list[tuple[str, str]] = msgspec.field(default_factory=list)
-    cookies: list[str] = msgspec.field(default_factory=list)
+    @property
+    def standing(self) -> Standing:
+        """The location and the name of its credential, a header's in lower case."""
+        return self.location, self.parameter.lower() if self.location == "header" else self.parameter
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_schemes(library: Library, version: str, problems: list[Problem]) -> dict[str, Scheme]:
+def read_schemes(library: Library, problems: list[Problem]) -> dict[str, Scheme]:
     """The security schemes of a document; those we cannot do are problems."""
     root = library.place()
-    listed = root.child("securityDefinitions") if version == "2.0" else root.child("components", "securitySchemes")
+    listed = (
+        root.child("securityDefinitions") if library.version == "2.0" else root.child("components", "securitySchemes")
+    )
     schemes: dict[str, Scheme] = {}
     for name, place in listed.items():
         try:
-            scheme = _read(name, library.follow(place))
+            scheme = _read(library.follow(place))
         except BrokenReferenceError as error:
             problems.append(Problem(place.where, str(error)))
             continue
@@ -79,33 +65,32 @@ def read_schemes(library: Library, version: str, problems: list[Problem]) -> dic
     return schemes
 
 
-def _read(name: str, place: DocumentPlace) -> Scheme | None:
+def _read(place: DocumentPlace) -> Scheme | None:
     node = place.fields
     kind = str(node.get("type", "")).lower()
     if kind == "apikey" and node.get("in") in ("header", "query", "cookie") and isinstance(node.get("name"), str):
-        return Scheme(name, node["in"], node["name"])
+        return Scheme(node["in"], node["in"], node["name"])
     if kind == "basic":  # 2.0
-        return Scheme(name, "basic")
+        return Scheme("basic", prefix="Basic ")
     if kind == "http":
-        return _read_http(name, str(node.get("scheme", "")))
+        return _read_http(str(node.get("scheme", "")))
     if kind == "oauth2":
-        return Scheme(name, "oauth2", token_url=_token_url(place))
-    return Scheme(name, "bearer") if kind == "openidconnect" else None
+        return Scheme("oauth2", prefix="Bearer ", token_url=_token_url(place))
+    return Scheme("bearer", prefix="Bearer ") if kind == "openidconnect" else None
 
 
-def _read_http(name: str, declared: str) -> Scheme | None:
+def _read_http(declared: str) -> Scheme | None:
     known = declared.lower()
     if known in ("basic", "bearer"):
-        return Scheme(name, known)
+        return Scheme(known, prefix=f"{known.title()} ")
     if known in ("", "digest", "mutual", "hoba", "negotiate"):  # these answer a challenge; no fixed text does
         return None
-    return Scheme(name, "other", prefix=declared)
+    return Scheme("other", prefix=f"{declared} ")
 
 
-def _token_url(place: DocumentPlace) -> str | None:
-    flow = place.child("flows", "clientCredentials", "tokenUrl").node
-    old = place.node.get("tokenUrl") if place.node.get("flow") == "application" else None
-    return next((each for each in (flow, old) if isinstance(each, str)), None)
+def _token_url(place: DocumentPlace) -> str:
+    old = place.text("tokenUrl") if place.node.get("flow") == "application" else ""
+    return place.child("flows", "clientCredentials").text("tokenUrl") or old
 
 
 def read_requirements(library: Library, found: FoundOperation) -> Requirements:
@@ -204,18 +189,20 @@ class Security:
         self,
         schemes: Mapping[str, Scheme],
         credentials: Mapping[str, Credential],
-        tokens: AccessTokens,
+        tokens: TokenStore,
+        secrets: KnownSecrets,
         namespace: str = "",
     ) -> None:
+        self.tokens = tokens
         self._schemes = schemes
         self._credentials = credentials
-        self._tokens = tokens
+        self._secrets = secrets
         self._namespace = namespace
         self._assumed: tuple[str, ...] = ()
 
     def assume(self) -> list[Problem]:
         """Send every credential with every call: for a document that declares schemes and nowhere asks for them."""
-        by_standing = {_standing(self._schemes[name]): name for name in reversed(list(self._credentials))}
+        by_standing = {self._schemes[name].standing: name for name in reversed(list(self._credentials))}
         self._assumed = tuple(name for name in self._credentials if name in by_standing.values())
         sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]
         return [Problem("security", each) for each in sent]
@@ -224,28 +211,20 @@ class Security:
         """The first alternative we have all credentials for, and schemes of others that fill a declared parameter."""
         if requirements is None:
             return self._assumed
-        chosen = self._alternative(requirements)
+        chosen = next((names for names in requirements if names and self._credentials.keys() >= set(names)), ())
         standing = self.supplied(chosen)
         others = {name for names in requirements for name in names if name in self._credentials}
-        filling = {_standing(self._schemes[name]): name for name in sorted(others, reverse=True)}
+        filling = {self._schemes[name].standing: name for name in sorted(others, reverse=True)}
         return (*chosen, *(name for place, name in filling.items() if place in declared and place not in standing))
 
-    def _alternative(self, requirements: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-        for names in requirements:
-            if names and all(name in self._credentials and name in self._schemes for name in names):
-                return names
-        return ()
-
     def supplied(self, names: Iterable[str]) -> set[Standing]:
-        """The parameters that the chosen schemes fill in: location and name, a header's in lower case."""
-        return {_standing(self._schemes[name]) for name in names}
+        """The parameters that the chosen schemes fill in."""
+        return {self._schemes[name].standing for name in names}
 
     def needs(self) -> list[SchemeNeed]:
         """Each scheme of the document, with the variable that would fill it."""
         return [
-            SchemeNeed(
-                scheme.name, scheme.kind, environment_name(scheme.name, self._namespace), name in self._credentials
-            )
+            SchemeNeed(name, scheme.kind, environment_name(name, self._namespace), name in self._credentials)
             for name, scheme in self._schemes.items()
         ]
 
@@ -264,55 +243,40 @@ class Security:
             {"schemes": list(variables), "variables": list(variables.values())},
         )
 
-    async def carried(self, names: Iterable[str]) -> AddedCredentials:
-        """What the chosen schemes add to a request."""
-        carried = AddedCredentials()
+    async def add_to(self, request: Outgoing, names: Iterable[str]) -> None:
+        """Lay the credentials of the chosen schemes on a request; no argument of a caller takes their place."""
         for name in names:
-            scheme, credential = self._schemes[name], self._credentials[name]
-            _put(scheme, await self._value(scheme, credential), carried)
-        return carried
+            scheme = self._schemes[name]
+            value = await self._value(scheme, self._credentials[name])
+            self._secrets.remember(value)
+            if scheme.location == "query":
+                request.query.append(f"{styles.encode(scheme.parameter)}={styles.encode(value)}")
+            elif scheme.location == "cookie":
+                request.cookies.append(f"{scheme.parameter}={value}")
+            else:
+                request.set_header(scheme.parameter, f"{scheme.prefix}{value}")
 
     async def _value(self, scheme: Scheme, credential: Credential) -> str:
         credential = await current(credential)
         if isinstance(credential, str):
-            return _basic(*credential.split(":", 1)) if scheme.kind == "basic" and ":" in credential else credential
+            is_pair = scheme.kind == "basic" and ":" in credential
+            return self._basic(*credential.split(":", 1)) if is_pair else credential
         if isinstance(credential, (tuple, list)):
-            return _basic(*_pair(credential))
-        return await self._from_parts(scheme, credential if isinstance(credential, Mapping) else {})
-
-    async def _from_parts(self, scheme: Scheme, parts: Mapping[str, str]) -> str:
+            return self._basic(*_pair(credential))
+        parts: Mapping[str, str] = credential if isinstance(credential, Mapping) else {}
         if "client_id" in parts:
-            return await self._tokens.token(_grant(scheme, parts))
+            return await self.tokens.token(_grant(scheme, parts))
         if "username" in parts or "password" in parts:
-            return _basic(parts.get("username", ""), parts.get("password", ""))
+            return self._basic(parts.get("username", ""), parts.get("password", ""))
         return parts.get("token") or parts.get("value") or parts.get("access_token") or ""
 
-
-def _standing(scheme: Scheme) -> Standing:
-    """Where a credential stands in a request: location and name, a header's in lower case."""
-    if scheme.kind in ("query", "cookie"):
-        return scheme.kind, scheme.parameter
-    return "header", scheme.parameter.lower() or "authorization"
+    def _basic(self, user: str, password: str) -> str:
+        self._secrets.remember(password)
+        return b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _grant(scheme: Scheme, parts: Mapping[str, str]) -> CredentialsFlow:
     scopes = parts.get("scopes") or parts.get("scope") or ""
     own = parts.get("token_url")
-    url = own or scheme.token_url or ""
+    url = own or scheme.token_url
     return CredentialsFlow(url, parts["client_id"], parts.get("client_secret", ""), scopes, is_trusted=own is not None)
-
-
-def _basic(user: str, password: str = "") -> str:
-    return b64encode(f"{user}:{password}".encode()).decode()
-
-
-def _put(scheme: Scheme, value: str, carried: AddedCredentials) -> None:
-    if scheme.kind == "header":
-        carried.headers.append((scheme.parameter, value))
-    elif scheme.kind == "query":
-        carried.query.append((styles.encode(scheme.parameter), styles.encode(value)))
-    elif scheme.kind == "cookie":
-        carried.cookies.append(f"{scheme.parameter}={value}")
-    else:
-        prefix = {"basic": "Basic", "other": scheme.prefix}.get(scheme.kind, "Bearer")
-        carried.headers.append(("Authorization", f"{prefix} {value}"))

@@ -57,21 +57,17 @@ class Servers:
     def __init__(
         self,
         library: Library,
-        version: str,
-        *,
-        address: str,
         base_url: str | None,
         variables: Mapping[str, str],
         allow_hosts: Iterable[str],
     ) -> None:
-        """`address` is where the document came from: what is relative is relative to it."""
         self._variables = variables
-        self._address = address
-        self._declared = self._first_of(library.place(), version)
+        self._address = library.retrieved_from  # what is relative is relative to it
+        self._declared = self._declared_server(library)
         self.base = (base_url or self._declared or "").rstrip("/")
         # A document in the user's hands speaks for them; one from an address speaks for that address only.
-        came_by_http = place_of(address) is not None
-        self.reach = Reach(base_url or (address if came_by_http else self.base), allow_hosts)
+        came_by_http = place_of(self._address) is not None
+        self.reach = Reach(base_url or (self._address if came_by_http else self.base), allow_hosts)
         self._stands_in = base_url is not None
 
     def base_for(self, found: FoundOperation) -> str:
@@ -85,8 +81,9 @@ class Servers:
             return "The document does not say where its server is: pass base_url"
         return self.reach.refusal(base)
 
-    def _first_of(self, root: DocumentPlace, version: str) -> str | None:
-        if version == "2.0":
+    def _declared_server(self, library: Library) -> str | None:
+        root = library.place()
+        if library.version == "2.0":
             return self._absolute(_old_server(root.node, self._address))
         # Without servers the document is served where it came from.
         return self._first(root.child("servers")) or (self._absolute("/") if place_of(self._address) else None)

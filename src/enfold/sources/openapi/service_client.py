@@ -14,6 +14,7 @@ from enfold.observing import outgoing
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.server_urls import Reach
+from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
@@ -48,9 +49,10 @@ class ServiceClient:
         self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
         """`headers` are for the user's own server, as are the ways of their client."""
-        self._reach = reach
-        self._own_headers = list((headers or {}).items())
+        self.reach = reach
         self.limits = limits
+        self.secrets = KnownSecrets()  # which answers must not repeat to callers
+        self._own_headers = list((headers or {}).items())
         self._given = client
         self._client: AnyClient | None = None
         self._lost = ""  # the origin of the user's own server that could not be reached
@@ -74,7 +76,14 @@ class ServiceClient:
             content = b"" if is_head else await response.body(self.limits.response_bytes)
         except WebError as error:
             raise self.failure(error, request) from error
-        return ReceivedResponse(response.status, response.reason, response.headers, content, request.method)
+        secrets = self.secrets
+        return ReceivedResponse(
+            response.status,
+            secrets.redact(response.reason),
+            secrets.redact_headers(response.headers),
+            secrets.redact_bytes(content),
+            request.method,
+        )
 
     # --- open responses
 
@@ -119,7 +128,7 @@ class ServiceClient:
         """One exchange: an open response, and no redirect followed."""
         if self._client is None:
             self._client = open_client(self._given)
-        is_home = self._reach.is_home(request.origin)
+        is_home = self.reach.is_home(request.origin)
         if self._own_headers and is_home:
             request = msgspec.structs.replace(request, headers=_added(request.headers, self._own_headers))
         response = await self._client.send(request, is_own=is_home)
@@ -140,7 +149,7 @@ class ServiceClient:
 
     def _note_failure(self, origin: str, error: CallError) -> None:
         cause = error.__cause__
-        if isinstance(cause, WebError) and cause.kind == "unreachable" and self._reach.is_home(origin):
+        if isinstance(cause, WebError) and cause.kind == "unreachable" and self.reach.is_home(origin):
             self._lost = origin
             self._note(error.message)
 
@@ -153,12 +162,11 @@ class ServiceClient:
     # --- redirects and failures
 
     def _keeps_headers(self, url: str, status: int) -> bool:
-        refusal = self._reach.refusal(url)
+        refusal = self.reach.refusal(url)
         if refusal is not None:
-            raise CallError(
-                "EXECUTION_ERROR", f"A redirect was refused: {refusal}", {"status": status, "location": url}
-            )
-        return self._reach.is_home(url)
+            details = {"status": status, "location": self.secrets.redact(url)}
+            raise CallError("EXECUTION_ERROR", f"A redirect was refused: {refusal}", details)
+        return self.reach.is_home(url)
 
     def _check_size(self, request: Outgoing) -> None:
         if request.content is not None and len(request.content) > self.limits.request_bytes:

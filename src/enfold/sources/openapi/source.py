@@ -12,9 +12,9 @@ from enfold.operation.names import distinct_names
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
-from enfold.sources.openapi.document import BrokenReferenceError, Library, read_version
+from enfold.sources.openapi.document import BrokenReferenceError
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
-from enfold.sources.openapi.loading import DocumentLogin, Loader
+from enfold.sources.openapi.loading import Loader
 from enfold.sources.openapi.operations import FoundOperation, described, find_operations, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
 from enfold.sources.openapi.referred_files import Folders
@@ -133,37 +133,33 @@ def from_openapi(
     """
     allowed = (allow_hosts,) if isinstance(allow_hosts, str) else tuple(allow_hosts)
     bounds = limits or OpenAPILimits()
-    login = DocumentLogin(client, headers or {}, document_credentials(credentials, os.environ))
-    loader = Loader(allowed, bounds.document_bytes, base_url, allow_files, login)
-    loaded = loader.load(document)
-    version = read_version(loaded.root)
-    library = Library(loaded.root, loaded.uri, loader.part, version)
-    servers = Servers(
-        library,
-        version,
-        address=loaded.uri,
+    loader = Loader(
         base_url=base_url,
-        variables=server_variables or {},
         allow_hosts=allowed,
+        allow_files=allow_files,
+        limits=bounds,
+        client=client,
+        headers=headers,
+        credentials=document_credentials(credentials, os.environ),
     )
-    http = ServiceClient(servers.reach, bounds, client, headers or {})
-    tokens = TokenStore(http, servers.reach, servers.base)
+    library = loader.load(document)
+    servers = Servers(library, base_url, server_variables or {}, allowed)
+    http = ServiceClient(servers.reach, bounds, client, headers)
+    http.secrets.remember_named(headers or {})
     problems: list[Problem] = []
-    schemes = read_schemes(library, version, problems)
+    schemes = read_schemes(library, problems)
     for unknown in unknown_credentials(credentials, schemes):
         _log.warning("%s", unknown.why)
         problems.append(unknown)
     known = gather_credentials(credentials, schemes, namespace, os.environ)
-    security = Security(schemes, known, tokens, namespace)
+    security = Security(schemes, known, TokenStore(http, servers.base), http.secrets, namespace)
     shared = SharedByEndpoints(
         library,
-        version,
         servers,
         http,
         security,
-        tokens,
-        inputs=Schemas(library, version, "input"),
-        outputs=Schemas(library, version, "output"),
+        inputs=Schemas(library, "input"),
+        outputs=Schemas(library, "output"),
         private_headers=tuple(private_headers),
         extras=extras,
         problems=problems,

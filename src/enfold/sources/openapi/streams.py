@@ -15,10 +15,11 @@ from enfold.operation import Context
 from enfold.sources.mending import read_json
 from enfold.sources.openapi import media
 from enfold.sources.openapi.requests import Outgoing
-from enfold.sources.openapi.responses import ReceivedResponse, to_envelope, to_error
+from enfold.sources.openapi.responses import to_envelope, to_error
 from enfold.sources.openapi.service_client import ServiceClient
 from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
 from enfold.sources.web import Response, WebError
+from enfold.sources.web.http_messages import Headers
 
 END_MARK: Final = "[DONE]"  # how streams in the manner of OpenAI end; it is no JSON
 FIRST_PAUSE: Final = 0.5
@@ -43,158 +44,106 @@ class ResponseStream(msgspec.Struct, frozen=True, eq=False):
         while True:
             request = await ready()
             if resume:
-                _ask_to_resume(request, resume)
-            connection = _StreamConnection(self.client, request, resume)
+                request.set_header("Last-Event-ID", resume)
             try:
-                async with aclosing(self._one_connection(connection, is_first=cuts == 0)) as envelopes:
-                    async for envelope in envelopes:
+                async with aclosing(self._one_connection(request, resume, is_first=cuts == 0)) as envelopes:
+                    async for envelope, event_id in envelopes:
                         given += 1
-                        context.event_id = connection.last_event_id or None
+                        context.event_id = event_id or None
                         yield envelope
             except _CutError as cut:
-                resume = connection.last_event_id or resume
+                resume = cut.last_event_id or resume
                 cuts += 1
                 if not _may_resume(request, resume, given, cuts, self.client.limits.reconnects):
-                    raise _lost(cut, given) from cut.cause
-                pause = connection.retry / 1000 if connection.retry is not None else pause
+                    message = f"The stream broke off after {given} items: {cut.cause.message}"
+                    raise CallError("DATA_LOSS", message, {"items": given}) from cut.cause
+                pause = cut.retry / 1000 if cut.retry is not None else pause
             else:
                 return
             await asyncio.sleep(min(pause, MAX_PAUSE))
             pause *= 2
 
     async def _one_connection(
-        self, connection: _StreamConnection, *, is_first: bool
-    ) -> AsyncGenerator[ResponseEnvelope[Any]]:
+        self, request: Outgoing, resume: str, *, is_first: bool
+    ) -> AsyncGenerator[tuple[ResponseEnvelope[Any], str]]:
+        """The envelopes that come over one connection, with the last event id; a _CutError where it breaks."""
+        response = await self._open(request, resume, is_first=is_first)
+        reader: EventDecoder | _RecordReader | None = None
         try:
-            response = await connection.open(is_first=is_first)
-            if response is None:
+            if response.status >= 400:
+                raise to_error(await self.client.read(response, request))
+            if response.status in (204, 205):  # the server says that there is no more
                 return
-            if media.is_stream(connection.content_type):
-                async with aclosing(connection.items()) as items:
-                    async for item in items:
-                        if item.data == END_MARK:
-                            return
-                        yield self._envelope(item, connection)
-            else:
-                yield await self._whole(connection)
+            content_type = response.header("content-type") or ""
+            if not media.is_stream(content_type):
+                yield await self._whole(response, request, content_type), resume
+                return
+            reader = _reader(content_type, resume, self.client.limits.event_bytes)
+            headers = self.client.secrets.redact_headers(response.headers)
+            async with aclosing(_items(response, reader)) as items:
+                async for item in items:
+                    if item.data == END_MARK:
+                        return
+                    yield self._envelope(item, response.status, headers, content_type), reader.last_event_id
+        except EventTooLargeError as error:
+            raise CallError("PAYLOAD_TOO_LARGE", str(error)) from error
+        except WebError as error:
+            last_event_id, retry = (reader.last_event_id, reader.retry) if reader is not None else (resume, None)
+            raise _CutError(self.client.failure(error, request), last_event_id, retry) from error
         finally:
-            await connection.close()
+            await response.close()
 
-    async def _whole(self, connection: _StreamConnection) -> ResponseEnvelope[Any]:
+    async def _open(self, request: Outgoing, resume: str, *, is_first: bool) -> Response:
+        try:
+            return await self.client.open(request)
+        except CallError as error:
+            if is_first or not error.retryable:
+                raise
+            raise _CutError(error, resume) from error
+
+    async def _whole(self, response: Response, request: Outgoing, content_type: str) -> ResponseEnvelope[Any]:
         """Some servers answer a short result at once: one JSON value is a stream of one item."""
-        if not media.is_json(connection.content_type):
-            details = {"content_type": connection.content_type, "reason": "content_type"}
-            raise CallError("EXECUTION_ERROR", f"Not a stream: {connection.content_type or 'no content type'}", details)
-        answer = await connection.read()
+        if not media.is_json(content_type):
+            details = {"content_type": content_type, "reason": "content_type"}
+            raise CallError("EXECUTION_ERROR", f"Not a stream: {content_type or 'no content type'}", details)
+        answer = await self.client.read(response, request)
         return to_envelope(answer, expects_json=True, private_headers=self.private_headers)
 
-    def _envelope(self, item: ServerSentEvent, connection: _StreamConnection) -> ResponseEnvelope[Any]:
+    def _envelope(
+        self, item: ServerSentEvent, status: int, headers: Headers, content_type: str
+    ) -> ResponseEnvelope[Any]:
         data, warnings = self._data(item)
         meta: dict[str, Any] = {"event_type": item.event, "last_event_id": item.id} if item.event else {}
         envelope = http_envelope(
             data,
-            status_code=connection.status,
-            headers=connection.headers,
-            content_type=media.bare(connection.content_type),
+            status_code=status,
+            headers=headers,
+            content_type=media.bare(content_type),
             private_headers=self.private_headers,
             **meta,
         )
         return msgspec.structs.replace(envelope, warnings=warnings) if warnings else envelope
 
     def _data(self, item: ServerSentEvent) -> tuple[Any, tuple[ResultWarning, ...]]:
+        text = self.client.secrets.redact_bytes(item.data.encode()).decode()
         if self.is_text and item.event:
-            return item.data, ()
+            return text, ()
         try:
-            return read_json(item.data)
+            return read_json(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             if item.event:  # the data of an event is text by right
-                return item.data, ()
-            return item.data, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(item.data)),)
+                return text, ()
+            return text, (ResultWarning("invalid_json", "", new=str(error), type="string", size=len(text)),)
 
 
 class _CutError(Exception):
-    """The connection broke before the stream's end."""
+    """The connection broke before the stream's end; `retry` is the milliseconds the server asks for before the next."""
 
-    def __init__(self, cause: CallError) -> None:
+    def __init__(self, cause: CallError, last_event_id: str, retry: int | None = None) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-class _StreamConnection:
-    """One connection of a stream."""
-
-    def __init__(self, client: ServiceClient, request: Outgoing, last_event_id: str) -> None:
-        self._client = client
-        self._request = request
-        self._response: Any = None
-        self._reader: EventDecoder | _RecordReader | None = None
-        self._began_at = last_event_id
-        self.content_type = ""
-        self.status = 0
-        self.headers: list[tuple[str, str]] = []
-
-    @property
-    def last_event_id(self) -> str:
-        return self._reader.last_event_id if self._reader is not None else self._began_at
-
-    @property
-    def retry(self) -> int | None:
-        return self._reader.retry if self._reader is not None else None
-
-    async def open(self, *, is_first: bool) -> Response | None:
-        """The open response; None where the server says that there is no more."""
-        try:
-            response = self._response = await self._client.open(self._request)
-        except CallError as error:
-            if is_first or not error.retryable:
-                raise
-            raise _CutError(error) from error
-        if response.status >= 400:
-            raise to_error(await self.read())
-        if response.status in (204, 205):
-            return None
-        self.status = response.status
-        self.headers = response.headers
-        self.content_type = response.header("content-type") or ""
-        return response
-
-    async def read(self) -> ReceivedResponse:
-        return await self._client.read(self._response, self._request)
-
-    async def items(self) -> AsyncGenerator[ServerSentEvent]:
-        """The items of the body, as they come."""
-        self._reader = reader = _reader(self.content_type, self._began_at, self._client.limits.event_bytes)
-        async with aclosing(self._chunks()) as chunks:
-            async for chunk in chunks:
-                for item in _bounded(reader.feed(chunk)):
-                    yield item
-        if isinstance(reader, _RecordReader):  # the last record needs no separator; an event without its end is none
-            for item in reader.end():
-                yield item
-
-    async def _chunks(self) -> AsyncGenerator[bytes]:
-        try:
-            async with aclosing(self._response.chunks()) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except WebError as error:
-            raise _CutError(self._client.failure(error, self._request)) from error
-
-    async def close(self) -> None:
-        if self._response is not None:
-            await self._response.close()
-
-
-def _bounded(items: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
-    try:
-        yield from items
-    except EventTooLargeError as error:
-        raise CallError("PAYLOAD_TOO_LARGE", str(error)) from error
-
-
-def _ask_to_resume(request: Outgoing, last_event_id: str) -> None:
-    request.headers = [(name, value) for name, value in request.headers if name.lower() != "last-event-id"]
-    request.headers.append(("Last-Event-ID", last_event_id))
+        self.last_event_id = last_event_id
+        self.retry = retry
 
 
 def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, most: int) -> bool:
@@ -202,8 +151,15 @@ def _may_resume(request: Outgoing, last_event_id: str, given: int, cuts: int, mo
     return request.method == "GET" and cuts <= most and (bool(last_event_id) or given == 0)
 
 
-def _lost(cut: _CutError, given: int) -> CallError:
-    return CallError("DATA_LOSS", f"The stream broke off after {given} items: {cut.cause.message}", {"items": given})
+async def _items(response: Response, reader: EventDecoder | _RecordReader) -> AsyncGenerator[ServerSentEvent]:
+    """The items of a body, as they come."""
+    async with aclosing(response.chunks()) as chunks:
+        async for chunk in chunks:
+            for item in reader.feed(chunk):
+                yield item
+    if isinstance(reader, _RecordReader):  # the last record needs no separator; an event without its end is none
+        for item in reader.end():
+            yield item
 
 
 # --- readers ------------------------------------------------------------------------------------------------------
