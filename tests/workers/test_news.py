@@ -11,7 +11,7 @@ import pytest
 from enfold import OperationRegistry
 from enfold.introspection import keep_calls
 from enfold.workers import SelfReport, Siblings, Worker, listen_to_siblings
-from enfold.workers.accepting import Shares
+from enfold.workers.accepting import ConnectionCounts
 
 
 def shop() -> OperationRegistry:
@@ -48,7 +48,7 @@ class Listened(Siblings):
 
 @pytest.mark.parametrize("is_slow", [True, False], ids=["a slow sibling", "a quick one"])
 async def test_a_call_that_ended_before_a_sibling_was_listened_to_is_seen_once(tmp_path: Path, is_slow: bool) -> None:
-    here, there = (Worker(number, 2, str(tmp_path), -1, Shares(2), -1) for number in range(2))
+    here, there = (Worker(number, 2, str(tmp_path), -1, ConnectionCounts(2), -1) for number in range(2))
     ours, theirs = shop(), shop()
     keep_calls(ours)
     log = keep_calls(theirs)

@@ -161,7 +161,7 @@ def _worker_class(server: Any, worker: Worker) -> Any:
             listening = (sockets or [])[0]
             state, config = self.server_state, self.config
             self._accepting = Accepting(
-                listening, self._protocol, config.ssl, worker.shares, worker.number, lambda: len(state.connections)
+                listening, self._protocol, config.ssl, worker.connections, worker.number, lambda: len(state.connections)
             )
 
         def _protocol(self) -> Any:
@@ -170,7 +170,7 @@ def _worker_class(server: Any, worker: Worker) -> Any:
             return make(config=config, server_state=self.server_state, app_state=self.lifespan.state)
 
         async def on_tick(self, counter: int) -> bool:
-            self._accepting.tell()
+            self._accepting.publish()
             is_over: bool = await super().on_tick(counter)
             return is_over
 

@@ -38,14 +38,14 @@ from enfold.operation.limits import CallLimits
 from enfold.registry import OperationRegistry, Registry
 from enfold.surfaces.bounds import Bounds, check_divisible, divided
 from enfold.workers import (
-    Passing,
     SelfReport,
+    SessionRouter,
     Siblings,
     Worker,
+    end_with_parent,
     listen_to_siblings,
     run_workers,
     session_prefix,
-    without_parent,
 )
 
 if TYPE_CHECKING:
@@ -322,7 +322,7 @@ class _Serving:
         self._tasks = tasks
         options = terms.options
         self._server = HTTPServer(
-            self._app() if terms.worker is None else Passing(self._app(), terms.worker),
+            self._app() if terms.worker is None else SessionRouter(self._app(), terms.worker),
             terms.bounds,
             self._stop,
             certificate=terms.certificate,
@@ -401,7 +401,7 @@ class _Serving:
                 await self._serve_as_worker(worker, listening)
 
     async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
-        async with listen_to_siblings(worker, self._http, self._report), without_parent(worker, self._server.end):
+        async with listen_to_siblings(worker, self._http, self._report), end_with_parent(worker, self._server.end):
             if worker.is_loud:
                 say_where(self._registry, self._terms, listening.getsockname()[1])
                 worker.say_ready()

@@ -128,7 +128,7 @@ class CallLog:
         told: list[object] = msgspec.to_builtins(list(self._kept))
         return told
 
-    def watch(self, hear: Callable[[object], None]) -> Callable[[], None]:
+    def watch(self, hear: Callable[[object], object]) -> Callable[[], None]:
         """Call back with the calls that are kept and each that ends, as another process reads it; the answer ends the watching."""
 
         def listen(call: KeptCall) -> None:

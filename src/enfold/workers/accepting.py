@@ -10,38 +10,36 @@ from typing import Any, Final
 
 from enfold.log import Log
 
-YIELD: Final = 0.002  # seconds that a sibling has to take a connection before we do
-FULL: Final = 1.0  # seconds before we try again where no more connections can be had
-WIDTH: Final = 4  # bytes of a number
+YIELD: Final = 0.002  # seconds that a sibling has to accept a connection before we do
+FULL: Final = 1.0  # seconds before we accept again where the system has no descriptor left
+WIDTH: Final = 4  # bytes of a count
 
 _log: Final = Log("enfold.workers")
 
 
-class Shares:
+class ConnectionCounts:
     """How many connections each worker has: memory that all of them see, made before they are forked."""
 
-    def __init__(self, count: int) -> None:
-        self._memory = mmap(-1, WIDTH * count)
-        self._count = count
+    def __init__(self, workers: int) -> None:
+        self._counts = memoryview(mmap(-1, WIDTH * workers)).cast("I")
 
     def put(self, number: int, connections: int) -> None:
-        self._memory[number * WIDTH : (number + 1) * WIDTH] = connections.to_bytes(WIDTH, "little")
+        self._counts[number] = connections
 
     def is_ahead(self, number: int, connections: int) -> bool:
-        """Whether another has fewer."""
-        numbers = memoryview(self._memory).cast("I")
-        return any(other != number and numbers[other] < connections for other in range(self._count))
+        """Whether another worker has fewer."""
+        return any(other != number and count < connections for other, count in enumerate(self._counts))
 
 
 class Accepting:
-    """Takes connections from a socket that siblings have, too: one at a time, since each may be another's."""
+    """Accepts connections from a socket that siblings have, too: one at a time, since each may be another's."""
 
     def __init__(
         self,
         listening: socket.socket,
         make_protocol: Callable[[], Any],
         tls: Any,
-        shares: Shares,
+        counts: ConnectionCounts,
         number: int,
         connections: Callable[[], int],
     ) -> None:
@@ -49,37 +47,37 @@ class Accepting:
         self._listening = listening
         self._make_protocol = make_protocol
         self._tls = tls
-        self._shares = shares
+        self._counts = counts
         self._number = number
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._has_yielded = False
-        self._waiting: asyncio.TimerHandle | None = None
+        self._pausing: asyncio.TimerHandle | None = None
         self._starting: set[asyncio.Task[Any]] = set()
         listening.setblocking(False)
-        self.tell()
-        self._begin()
+        self.publish()
+        self._resume()
 
     def close(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._pausing is not None:
+            self._pausing.cancel()
         self._loop.remove_reader(self._listening)
 
-    def tell(self) -> None:
-        """Say how many connections there are, from time to time, because some end."""
-        self._shares.put(self._number, self._connections() + len(self._starting))
+    def publish(self) -> None:
+        """Tell the siblings how many connections there are; the server calls it now and then, because some end."""
+        self._counts.put(self._number, self._connections() + len(self._starting))
 
-    def _begin(self) -> None:
-        self._waiting = None
+    def _resume(self) -> None:
+        self._pausing = None
         self._loop.add_reader(self._listening, self._accept)
 
     def _pause(self, seconds: float) -> None:
         self._loop.remove_reader(self._listening)
-        self._waiting = self._loop.call_later(seconds, self._begin)
+        self._pausing = self._loop.call_later(seconds, self._resume)
 
     def _accept(self) -> None:
         count = self._connections() + len(self._starting)
-        if not self._has_yielded and self._shares.is_ahead(self._number, count):
+        if not self._has_yielded and self._counts.is_ahead(self._number, count):
             self._has_yielded = True
             self._pause(YIELD)
             return
@@ -97,7 +95,7 @@ class Accepting:
         task = self._loop.create_task(connecting)
         self._starting.add(task)
         task.add_done_callback(self._started)
-        self._shares.put(self._number, count + 1)
+        self._counts.put(self._number, count + 1)
 
     def _started(self, task: asyncio.Task[Any]) -> None:
         self._starting.discard(task)

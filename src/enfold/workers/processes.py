@@ -18,13 +18,13 @@ import msgspec
 
 from enfold.errors import CallError, code_row
 from enfold.log import Log
-from enfold.workers.accepting import Shares
+from enfold.workers.accepting import ConnectionCounts
 
-HEALTHY: Final = 1.0  # seconds after which a worker that dies is not said to fail at its start
-LONGEST_PAUSE: Final = 30.0
+HEALTHY: Final = 1.0  # seconds: a worker that dies sooner failed to start, and is restarted with a backoff
+MAX_BACKOFF: Final = 30.0
 ORPHANS_GRACE: Final = 2.0  # seconds that what a dead worker had started has to end
 PR_SET_CHILD_SUBREAPER: Final = 36  # of Linux
-HEARD: Final = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD"))
+HANDLED: Final = tuple(number for number in signal.Signals if number.name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD"))
 
 _log: Final = Log("enfold.workers")
 
@@ -36,8 +36,8 @@ class Worker(msgspec.Struct, frozen=True):
     count: int
     folder: str  # where each has a socket that only its siblings reach
     parent: int  # a descriptor that can be read from when the parent is gone
-    shares: Shares  # of the connections
-    ready: int  # a descriptor that the parent waits for at the very first start, which is loud; else -1
+    connections: ConnectionCounts
+    ready: int  # a descriptor that the parent waits for at the first start of worker 0, which is loud; else -1
 
     @property
     def is_loud(self) -> bool:
@@ -56,36 +56,36 @@ def run_workers(count: int, work: Callable[[Worker], int]) -> int:
     """Run so many processes until a signal ends them; `work` is what each does, and its exit code."""
     if not hasattr(os, "fork"):
         raise CallError("VALIDATION_ERROR", "--workers needs a system that can fork: run several servers instead")
-    with _heard_signals() as news, TemporaryDirectory(prefix="enfold-") as folder:
+    with _signal_pipe() as signals, TemporaryDirectory(prefix="enfold-") as folder:
         _adopt_orphans()
-        return _Parent(count, work, folder, news).run()
+        return _Parent(count, work, folder, signals).run()
 
 
 def _adopt_orphans() -> None:
-    """Have what a worker started come to us when the worker is killed, where the system can do that: we end it."""
+    """Become the parent of what a worker started when that worker is killed, where the system can do that."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextmanager
-def _heard_signals() -> Iterator[int]:
+def _signal_pipe() -> Iterator[int]:
     """A descriptor from which the numbers of signals are read as they come; none of them ends us, even after it."""
-    news, told = os.pipe()
-    os.set_blocking(told, False)
-    for number in HEARD:
-        signal.signal(number, _noted)
-    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    for number in HANDLED:
+        signal.signal(number, _ignore)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     try:
-        yield news
+        yield read_end
     finally:
         signal.set_wakeup_fd(-1)
-        os.close(news)
-        os.close(told)
+        os.close(read_end)
+        os.close(write_end)
 
 
-def _noted(*_: object) -> None:
-    """The descriptor tells of it."""
+def _ignore(*_: object) -> None:
+    """A handler that does nothing: the number of the signal is read from the pipe."""
 
 
 def _children() -> set[int]:
@@ -106,64 +106,63 @@ def _kill(process: int, number: int) -> None:
 
 
 class _Parent:
-    """Who starts the workers, and waits for them and for signals."""
+    """Starts the workers, and waits for their ends and for signals."""
 
-    def __init__(self, count: int, work: Callable[[Worker], int], folder: str, news: int) -> None:
+    def __init__(self, count: int, work: Callable[[Worker], int], folder: str, signals: int) -> None:
         self._count = count
         self._work = work
         self._folder = folder
-        self._news = news
-        self._life, self._held = os.pipe()  # the second end is ours alone: with us it is closed
+        self._signals = signals
+        self._alive, self._alive_writer = os.pipe()  # the writing end is ours alone: it is closed when we end
         self._running: dict[int, tuple[int, float]] = {}  # by process id, the worker's number and its start
-        self._due: dict[int, float] = {}  # by worker's number, when it is started again
-        self._orphans: dict[int, float] = {}  # by process id, when it is killed that a dead worker had started
+        self._restart_at: dict[int, float] = {}  # by worker's number
+        self._orphans: dict[int, float] = {}  # what a dead worker had started: by process id, when it is killed
         self._failures: dict[int, int] = {}
         self._is_serving = False
         self._is_ending = False
         self._exit_code = 0
-        self._shares = Shares(count)
-        self._own = _children()  # what our program has started before: none of our business
+        self._connections = ConnectionCounts(count)
+        self._unrelated = _children()  # what our program has started before
 
     def run(self) -> int:
-        ready, told = os.pipe()
-        self._start(0, told)  # the others wait, so that what is wrong is told once
-        os.close(told)
-        is_ready = self._wait_for(ready)
+        ready, ready_writer = os.pipe()
+        self._start(0, ready_writer)  # the others wait, so that what is wrong is told once
+        os.close(ready_writer)
+        self._is_serving = self._wait_for(ready)
         os.close(ready)
-        self._is_serving = is_ready
-        if is_ready:
+        if self._is_serving:
             for number in range(1, self._count):
                 self._start(number)
-        self._is_ending = self._is_ending or not is_ready
+        self._is_ending = self._is_ending or not self._is_serving
         while self._running or not self._is_ending:
             self._wait()
-        for process in self._orphans | dict.fromkeys(self._strangers()):
+        for process in self._orphans | dict.fromkeys(self._adopted()):
             _kill(process, signal.SIGKILL)
         return self._exit_code
 
     def _wait_for(self, ready: int) -> bool:
         """Whether the first worker came to serve; else it has told why not."""
         while not self._is_ending:
-            found, _, _ = select.select([ready, self._news], [], [])
+            found, _, _ = select.select([ready, self._signals], [], [])
             if ready in found:
                 return os.read(ready, 1) == b"."
-            self._take_signals()
+            self._handle_signals()
         return False
 
     def _wait(self) -> None:
         """Wait for a signal, or for the moment at which a worker is started again, or an orphan's time is over."""
-        moments = [*self._due.values(), *self._orphans.values()]
+        moments = [*self._restart_at.values(), *self._orphans.values()]
         pause = max(0.0, min(moments) - time.monotonic()) if moments else None
-        if select.select([self._news], [], [], pause)[0]:
-            self._take_signals()
+        if select.select([self._signals], [], [], pause)[0]:
+            self._handle_signals()
         self._kill_orphans()
-        for number, moment in list(self._due.items()):
+        for number, moment in list(self._restart_at.items()):
             if moment <= time.monotonic() and not self._is_ending:
-                del self._due[number]
+                del self._restart_at[number]
                 self._start(number)
 
-    def _take_signals(self) -> None:
-        for number in os.read(self._news, 64):
+    def _handle_signals(self) -> None:
+        for number in os.read(self._signals, 64):
             if number == signal.SIGCHLD:
                 self._reap()
             elif number in (signal.SIGTERM, signal.SIGINT):
@@ -183,12 +182,12 @@ class _Parent:
                 return
             self._orphans.pop(process, None)
             if process in self._running:
-                self._bury(*self._running.pop(process), os.waitstatus_to_exitcode(status))
+                self._handle_exit(*self._running.pop(process), os.waitstatus_to_exitcode(status))
                 self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """Ask what a dead worker had started to end; what does not is killed a little later."""
-        for process in self._strangers() - self._orphans.keys():
+        """Terminate what a dead worker had started; what does not end is killed a little later."""
+        for process in self._adopted() - self._orphans.keys():
             self._orphans[process] = time.monotonic() + ORPHANS_GRACE
             _kill(process, signal.SIGTERM)
 
@@ -198,11 +197,11 @@ class _Parent:
                 del self._orphans[process]
                 _kill(process, signal.SIGKILL)
 
-    def _strangers(self) -> set[int]:
+    def _adopted(self) -> set[int]:
         """What has come to us because its parent is dead."""
-        return _children() - self._running.keys() - self._own
+        return _children() - self._running.keys() - self._unrelated
 
-    def _bury(self, number: int, started: float, code: int) -> None:
+    def _handle_exit(self, number: int, started: float, code: int) -> None:
         if self._is_ending or not self._is_serving:
             is_asked = code == -signal.SIGTERM  # so early that it had nothing to close yet
             failed = code if code >= 0 else code_row("UNKNOWN_ERROR").exit_code
@@ -210,34 +209,33 @@ class _Parent:
             return
         is_young = time.monotonic() - started < HEALTHY
         failures = self._failures[number] = self._failures.get(number, 0) + 1 if is_young else 0
-        pause = min(LONGEST_PAUSE, 0.5 * 2**failures) if is_young else 0.0
+        pause = min(MAX_BACKOFF, 0.5 * 2**failures) if is_young else 0.0
         fate = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         _log.warning("Worker %d %s: it is started again", number, fate)
-        self._due[number] = time.monotonic() + pause
+        self._restart_at[number] = time.monotonic() + pause
 
     def _start(self, number: int, ready: int = -1) -> None:
         started = time.monotonic()
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, HEARD
-        )  # one that comes now must not meet the parent's ears in the child
+        # A signal that comes now must not be handled in the child as the parent handles it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
         process = os.fork()
         if process:
             self._running[process] = (number, started)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
             return
         code = code_row("UNKNOWN_ERROR").exit_code
         try:
             self._become_worker()
-            code = self._work(Worker(number, self._count, self._folder, self._life, self._shares, ready))
+            code = self._work(Worker(number, self._count, self._folder, self._alive, self._connections, ready))
         finally:
             os._exit(code)  # what the parent has opened is the parent's to close
 
     def _become_worker(self) -> None:
         os.setpgid(0, 0)  # a Ctrl-C is for the parent, who passes it on
-        os.close(self._held)
+        os.close(self._alive_writer)
         signal.set_wakeup_fd(-1)
-        for number in HEARD:
+        for number in HANDLED:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, _noted)  # nothing can be read again yet, and it must not end us
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+        signal.signal(signal.SIGHUP, _ignore)  # nothing can be read again yet, and it must not end us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)

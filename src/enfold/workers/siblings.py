@@ -14,19 +14,18 @@ import msgspec
 
 from enfold.workers.processes import Worker
 
-PATIENCE: Final = 2.0  # seconds that a sibling may take to say something of itself
-AGAIN: Final = 0.5  # seconds before a sibling that has died is listened to again
+ANSWER_TIMEOUT: Final = 2.0  # seconds that a sibling has to answer
+RECONNECT_PAUSE: Final = 0.5  # seconds before a sibling that has died is listened to again
 MOST_WAITING: Final = 10_000  # pieces of news for a sibling that reads slowly
-LARGEST: Final = 1 << 30  # siblings are ourselves: this only tells a broken stream
+MAX_BYTES: Final = 1 << 30  # siblings are ourselves: more can only be a broken stream
 
-Answer: TypeAlias = Callable[[], Any]
-WatchNews: TypeAlias = Callable[[Callable[[Any], None]], Callable[[], None]]  # calls back with news until it is ended
+WatchNews: TypeAlias = Callable[[Callable[[Any], object]], Callable[[], None]]  # calls back with news until it is ended
 
 
 class SelfReport(msgspec.Struct, frozen=True):
     """What a worker tells of itself: what it says when it is asked, and what it says by itself, each by its name."""
 
-    answers: dict[str, Answer] = {}
+    answers: dict[str, Callable[[], Any]] = {}
     news: dict[str, WatchNews] = {}
 
 
@@ -47,7 +46,7 @@ class Siblings:
 
 
 async def _ask(path: str, name: str) -> Any:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(ANSWER_TIMEOUT):
         reader, writer = await asyncio.open_unix_connection(path)
         try:
             await write_value(writer, {"ask": name})
@@ -66,42 +65,31 @@ async def _listen(path: str, name: str, hear: Callable[[Any], None]) -> None:
                     hear(await read_value(reader))
             finally:
                 writer.close()
-        await asyncio.sleep(AGAIN)
+        await asyncio.sleep(RECONNECT_PAUSE)
 
 
-class News:
-    """Tells one sibling what happens, until it has heard enough."""
+async def tell_news(watch: WatchNews, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tell one sibling what happens, until it closes the connection."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[Any] = asyncio.Queue(MOST_WAITING)
 
-    def __init__(self, watch: WatchNews, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._watch = watch
-        self._reader = reader
-        self._writer = writer
+    def put(piece: Any) -> None:
+        with suppress(asyncio.QueueFull):
+            waiting.put_nowait(piece)
 
-    async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        waiting: asyncio.Queue[Any] = asyncio.Queue()
-
-        def put(piece: Any) -> None:
-            if waiting.qsize() < MOST_WAITING:
-                waiting.put_nowait(piece)
-
-        def hear(piece: Any) -> None:  # on whatever thread it happens
-            loop.call_soon_threadsafe(put, piece)
-
-        end = self._watch(hear)
-        gone = asyncio.ensure_future(self._reader.read(1))
-        telling = asyncio.ensure_future(self._write_news(waiting))
-        try:
-            await asyncio.wait({gone, telling}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            end()
-            for task in (gone, telling):
-                task.cancel()
-            await asyncio.gather(gone, telling, return_exceptions=True)
-
-    async def _write_news(self, waiting: asyncio.Queue[Any]) -> None:
+    async def write() -> None:
         while True:
-            await write_value(self._writer, await waiting.get())
+            await write_value(writer, await waiting.get())
+
+    unwatch = watch(lambda piece: loop.call_soon_threadsafe(put, piece))  # on whatever thread it happens
+    tasks = [asyncio.ensure_future(reader.read(1)), asyncio.ensure_future(write())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        unwatch()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # --- on the wire --------------------------------------------------------------------------------------------------
@@ -111,7 +99,7 @@ async def read_value(reader: asyncio.StreamReader) -> Any:
     """The next value; EOFError where the other end is gone."""
     try:
         size = int.from_bytes(await reader.readexactly(4), "big")
-        if size > LARGEST:
+        if size > MAX_BYTES:
             raise EOFError("a value of an impossible size")
         return msgspec.msgpack.decode(await reader.readexactly(size))
     except (asyncio.IncompleteReadError, ConnectionError) as error:
