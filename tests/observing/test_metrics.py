@@ -45,7 +45,7 @@ async def got(app: Any, headers: dict[str, str] | None = None, method: str = "GE
 
 
 def served(ops: OperationRegistry, tokens: Tokens | None = None) -> tuple[Any, CallCounts]:
-    counts = CallCounts(ops.observers, ops.sources, ops)
+    counts = CallCounts(ops)
     ops.observers.add(counts.count)
     mounts = {"/metrics": to_metrics(counts, has_identities=tokens is not None)}
     return to_http(ops, tokens=tokens, allow_anonymous=True, mounts=mounts), counts
@@ -102,7 +102,7 @@ async def test_calls_and_their_source_have_one_name_by_which_they_can_be_joined(
         for source in (peers, tools, pets):
             ops.register_all(source)
         served_program(ops, "shop.py")
-        counts = CallCounts(ops.observers, ops.sources)
+        counts = CallCounts(ops)
         for each in ops:
             counts.count(CallRecord(0.0, "http", each.spec.id, each.origin, "OK", 0.1, "r"))
         found = samples(written(combined([counts.snapshot()]), "")[0])
@@ -177,7 +177,7 @@ async def test_ten_thousand_operations_and_hostile_names_stay_below_two_megabyte
         await ops.execute(operation)
     for number in range(5_000):  # servers that name their errors as they like
         counts.count(CallRecord(0.0, "mcp", ids[number % 400], Origin("mcp", "x"), f"CODE_{number}", 0.1, "r"))
-    other = CallCounts(ops.observers, ops.sources)  # of another process, which has seen other operations first
+    other = CallCounts(ops)  # of another process, which has seen other operations first
     for operation in reversed(ids):
         other.count(CallRecord(0.0, "mcp", operation, Origin("mcp", operation), "OK", 0.1, "r"))
     text, _ = written(combined([counts.snapshot(), other.snapshot()]), "")
@@ -212,7 +212,7 @@ async def test_codes_of_strangers_take_no_place_from_ours_and_from_declared_ones
         for operation in ("shop.buy", "shop.many_001", "shop.nowhere"):
             await client.call(operation, {})
         await client.call("shop.fail", {})
-    elsewhere = CallCounts(ops.observers, ops.sources)
+    elsewhere = CallCounts(ops)
     for number in range(60):
         elsewhere.count(CallRecord(0.0, "mcp", "shop.fail", Origin("mcp", "x"), f"OTHER_{number}", 0.1, "r"))
     for text in ((await got(app))[1], written(combined([elsewhere.snapshot(), counts.snapshot()]), "")[0]):

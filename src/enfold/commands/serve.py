@@ -366,7 +366,7 @@ class _Serving:
         self._registry.observers.gauges["sessions"] = lambda: {"mcp": self._mcp.sessions}
         if (tasks := self._tasks) is not None:
             self._registry.observers.gauges["tasks"] = lambda: {"working": tasks.runner.working}
-        counts = CallCounts(self._registry.observers, self._registry.sources, self._registry)
+        counts = CallCounts(self._registry)
         if worker is not None:
             self._registry.reserved.elsewhere = Siblings(worker)
         mounts |= metrics_mount(self._registry, counts, has_identities=tokens is not None)

@@ -1,9 +1,10 @@
-"""A call as operators see it, as values: its record when it has ended, and what is known for its span when it begins."""
+"""A call as operators see it: its record when it has ended, and its span, behind which OpenTelemetry stands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -12,7 +13,8 @@ from enfold.errors import safe_code
 from enfold.operation import Origin
 
 if TYPE_CHECKING:
-    from enfold.envelope import ResponseEnvelope
+    from enfold.envelope import ResponseEnvelope, ResultWarning
+    from enfold.operation import Identity, Operation
 
 OK: Final = "OK"
 NOBODY: Final = Origin("", "")  # of a call that found no operation
@@ -52,6 +54,38 @@ class CallRecord(msgspec.Struct, frozen=True):
     items: int | None = None
 
 
+def ended_call(
+    surface: str,
+    operation: Operation | None,
+    code: str,
+    began: float,
+    request_id: str,
+    parent_request_id: str | None,
+    identity: Identity | None,
+    warnings: Sequence[ResultWarning],
+    request_bytes: int | None,
+    response_bytes: int | None,
+    items: int | None,
+) -> CallRecord:
+    """The record of a call that ends now, and began at a `time.perf_counter()`."""
+    return CallRecord(
+        time.time(),
+        surface,
+        "" if operation is None else operation.spec.id,
+        NOBODY if operation is None else operation.origin,
+        code,
+        time.perf_counter() - began,
+        request_id,
+        parent_request_id,
+        None if identity is None else identity.id,
+        len(warnings),
+        warnings[0].code if warnings else None,
+        request_bytes,
+        response_bytes,
+        items,
+    )
+
+
 class SpanStart(msgspec.Struct, frozen=True):
     """What is known of a call when it begins, for its span; `carrier` is where the caller's trace may be found."""
 
@@ -59,6 +93,25 @@ class SpanStart(msgspec.Struct, frozen=True):
     kind: str = "server"  # or client, internal
     attributes: Mapping[str, Any] = {}
     carrier: Mapping[Any, Any] | None = None
+
+
+class Trace(Protocol):
+    """The span of one call: between `enter` and `leave` it is the current one, and parent of what is asked of others."""
+
+    def enter(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+    def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
+        """End it; `attributes` are what the conventions of a surface say of the outcome, and may hold another `name`."""
+
+
+class Tracer(Protocol):
+    """Begins the span of a call, which it enters where it `is_current` until its end."""
+
+    def begin(self, start: SpanStart, *, is_current: bool = True) -> Trace | None: ...
+
+    def close(self) -> None: ...
 
 
 def code_of(envelope: ResponseEnvelope[Any]) -> str:

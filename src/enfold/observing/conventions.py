@@ -69,11 +69,6 @@ def http_outcome(method: str, record: CallRecord, status: int | None) -> dict[st
 _NOT_OUR_FAULT: Final = REFUSALS | {"ABORTED"}
 
 
-def outcome(record: CallRecord) -> dict[str, Any]:
-    """What is known when a call has ended that came over no protocol with conventions of its own."""
-    return {} if record.code == OK else {"error.type": record.code}
-
-
 def mcp_span(
     method: str,
     subject: object,

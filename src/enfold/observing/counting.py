@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from enfold.errors import CODES
 from enfold.observing.call_record import OK, REFUSALS, CallRecord
-from enfold.observing.observers import Observers
-from enfold.operation import OperationSpec, Origin
+
+if TYPE_CHECKING:
+    from enfold.registry import Registry
 
 BOUNDS: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)  # seconds
 MAX_OPERATIONS: Final = 500
@@ -42,24 +43,6 @@ class CountsSnapshot(msgspec.Struct, frozen=True):
     gauges: list[tuple[str, str, float]]  # name, word
     sources: list[tuple[str, str, bool]]  # name, kind, whether it is up
     declared: list[str] = []  # codes that operations declare
-
-
-class CountedSource(Protocol):
-    """What is told of a source."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-
-
-class Declarations(Protocol):
-    """Where the codes are found that an operation declares: a registry."""
-
-    def __contains__(self, operation_id: object, /) -> bool: ...
-    def get_spec(self, operation_id: str, /) -> OperationSpec: ...
 
 
 class BoundedRows:
@@ -108,13 +91,9 @@ class BoundedRows:
 class CallCounts:
     """An observer that counts; `snapshot` gives what has been counted so far."""
 
-    def __init__(
-        self, observers: Observers, sources: Iterable[CountedSource], declarations: Declarations | None = None
-    ) -> None:
-        """`declarations` is the registry whose operations declare codes: those have rows whatever strangers do."""
-        self._observers = observers
-        self._sources = sources
-        self._declarations = declarations
+    def __init__(self, registry: Registry) -> None:
+        """The codes that operations of the registry declare have rows, whatever strangers do."""
+        self._registry = registry
         self._found: dict[tuple[str, str], Row] = {}  # by operation and code, as they come
         self._rows = BoundedRows()
         self._refusals: dict[tuple[str, str], int] = {}
@@ -131,24 +110,16 @@ class CallCounts:
 
     def _row(self, record: CallRecord) -> Row:
         """The row of an operation and a code that come together for the first time."""
-        if self._is_declared(record.operation, record.code):
+        registry, operation, origin = self._registry, record.operation, record.origin
+        if operation in registry and registry.get_spec(operation).declared_row(record.code) is not None:
             self._rows.declare(record.code)
-        row = self._rows.find(record.operation, self._source_of(record.origin), record.code)
+        row = self._rows.find(operation, _label(registry.sources.name_of(origin.kind, origin.name)), record.code)
         if len(self._found) < MAX_KEYS:
-            self._found[record.operation, record.code] = row
+            self._found[operation, record.code] = row
         return row
 
-    def _is_declared(self, operation: str, code: str) -> bool:
-        found = self._declarations
-        return found is not None and operation in found and found.get_spec(operation).declared_row(code) is not None
-
-    def _source_of(self, origin: Origin) -> str:
-        """The name of a source as its row says it: of operations that name none, that of the first of their kind."""
-        unnamed = (each.name for each in self._sources if each.kind == origin.kind)
-        return _label(origin.name or next(unnamed, origin.kind))
-
     def snapshot(self) -> CountsSnapshot:
-        observers = self._observers
+        observers, sources = self._registry.observers, list(self._registry.sources)[:MAX_SOURCES]
         own: dict[str, Mapping[str, float]] = {
             "calls_in_flight": {"": observers.running},
             "streams_open": {"": observers.streams},
@@ -158,7 +129,7 @@ class CallCounts:
             [(*labels, list(row)) for labels, row in self._rows.rows.items()],
             [(*key, number) for key, number in self._refusals.items()],
             [(name, word, float(number)) for name, found in gauges.items() for word, number in found.items()],
-            [(_label(each.name), each.kind, each.state == "up") for each in list(self._sources)[:MAX_SOURCES]],
+            [(_label(each.name), each.kind, each.state == "up") for each in sources],
             sorted(self._rows.declared),
         )
 

@@ -14,8 +14,7 @@ from enfold.errors import safe_code
 from enfold.operation import new_request_id
 
 if TYPE_CHECKING:
-    from enfold.observing.call_record import CallRecord, SpanStart
-    from enfold.observing.spans import Trace, Tracer
+    from enfold.observing.call_record import CallRecord, SpanStart, Trace, Tracer
     from enfold.observing.watching import Watch
 
 # Imports inside functions: what is needed only where somebody observes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry import context as contexts
@@ -12,8 +12,8 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider, set_span_in_context
 
 from enfold.observing import outgoing
-from enfold.observing.call_record import CallRecord, SpanStart
-from enfold.observing.conventions import outcome, record_attributes
+from enfold.observing.call_record import OK, CallRecord, SpanStart
+from enfold.observing.conventions import record_attributes
 
 LONGEST: Final = 4096  # characters of what is passed on: the baggage of a caller must not fill our messages
 _KINDS: Final = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
@@ -66,7 +66,9 @@ class SpanTrace:
     def end(self, record: CallRecord, attributes: Mapping[str, Any] | None = None) -> None:
         span = self._span
         if span.is_recording():
-            own = record_attributes(record) | (outcome(record) if attributes is None else dict(attributes))
+            if attributes is None:  # it came over no protocol with conventions of its own
+                attributes = {} if record.code == OK else {"error.type": record.code}
+            own = record_attributes(record) | dict(attributes)
             if "name" in own:
                 span.update_name(own.pop("name"))
             span.set_attributes(own)
@@ -88,12 +90,7 @@ class _Carrier(Getter[Mapping[Any, Any]]):
         return [found] if isinstance(found, str) else None
 
     def keys(self, carrier: Mapping[Any, Any]) -> list[str]:
-        return list(_names(carrier))
-
-
-def _names(carrier: Mapping[Any, Any]) -> Iterator[str]:
-    for key in carrier:
-        yield key.decode("latin-1") if isinstance(key, bytes) else str(key)
+        return [key.decode("latin-1") if isinstance(key, bytes) else str(key) for key in carrier]
 
 
 _CARRIER: Final = _Carrier()

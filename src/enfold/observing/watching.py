@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from enfold.errors import CallError, safe_code
-from enfold.observing.call_record import NOBODY, OK, CallRecord, code_of
+from enfold.observing.call_record import OK, code_of, ended_call
 from enfold.operation import new_request_id
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope, ResultWarning
-    from enfold.observing.call_record import SpanStart
+    from enfold.observing.call_record import CallRecord, SpanStart
     from enfold.observing.observers import Observers
     from enfold.operation import Context, Identity, Operation
 
@@ -78,20 +78,15 @@ class Watch:
         observers.streams -= self._is_stream
         if self._trace is None and observers.end is None:
             return
-        warnings = self.warnings
-        identity = identity if context is None else context.identity
-        record = CallRecord(
-            time.time(),
+        record = ended_call(
             surface,
-            "" if operation is None else operation.spec.id,
-            NOBODY if operation is None else operation.origin,
+            operation,
             self.code,
-            time.perf_counter() - self._began,
+            self._began,
             new_request_id() if context is None else context.request_id,
             None if context is None else context.parent_request_id,
-            None if identity is None else identity.id,
-            len(warnings),
-            warnings[0].code if warnings else None,
+            identity if context is None else context.identity,
+            self.warnings,
             self.request_bytes,
             None,
             self.items,

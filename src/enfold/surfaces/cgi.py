@@ -24,7 +24,7 @@ from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, t
 from enfold.surfaces.functions.service import Dialect, Functions, FunctionSettings
 
 if TYPE_CHECKING:
-    from enfold.observing.spans import Trace, Tracer
+    from enfold.observing.call_record import Trace, Tracer
     from enfold.provenance import Recorder
     from enfold.tasks import Tasks
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,12 +9,12 @@ import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.formats import Format
-from enfold.observing.call_record import NOBODY, OK, CallRecord
+from enfold.observing.call_record import OK, ended_call
 from enfold.operation import Identity, Operation, OperationSpec, new_request_id
 
 if TYPE_CHECKING:
+    from enfold.observing.call_record import Trace
     from enfold.observing.observers import Observers
-    from enfold.observing.spans import Trace
     from enfold.operation.plugged_in import RecordedRun
 
 
@@ -85,21 +84,17 @@ def tell_end(
     answer: FunctionAnswer | None,
 ) -> None:
     """Tell the observers of a request that has ended, unless it got a page; `began` is of `time.perf_counter()`."""
-    operation, identity, warnings = request.operation, request.identity, request.warnings
-    if (operation is None and request.code == OK) or request.method == "OPTIONS":
+    if (request.operation is None and request.code == OK) or request.method == "OPTIONS":
         return
-    record = CallRecord(
-        time.time(),
+    record = ended_call(
         surface,
-        "" if operation is None else operation.spec.id,
-        NOBODY if operation is None else operation.origin,
+        request.operation,
         request.code,
-        time.perf_counter() - began,
+        began,
         request.request_id or request.known_id(),
         None,
-        None if identity is None else identity.id,
-        len(warnings),
-        warnings[0].code if warnings else None,
+        request.identity,
+        request.warnings,
         request.size,
         request.sent if answer is None else len(answer.body),
         request.items,

@@ -46,7 +46,7 @@ from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
 
 if TYPE_CHECKING:
-    from enfold.observing.spans import Trace
+    from enfold.observing.call_record import Trace
     from enfold.provenance import Recorder
     from enfold.surfaces.http.task_pages import TaskPages
     from enfold.tasks import Tasks
