@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from enfold.operation import OPEN, AccessControl, Operation, OperationType, ReservedAccess, operation_from_function
+from enfold.access import EVERYTHING
+from enfold.operation import (
+    OPEN,
+    AccessControl,
+    Identity,
+    Operation,
+    OperationType,
+    ReservedAccess,
+    operation_from_function,
+)
 
 if TYPE_CHECKING:
     from enfold.runtime import PreparedOperation
@@ -40,6 +49,13 @@ def reserved_operation(
     namespace, _, name = id.rpartition(".")
     access = ReservedAccess(required_scopes=scopes) if scopes else OPEN
     return operation_from_function(function, type=type, namespace=namespace, name=name, access_control=access, **fields)
+
+
+def only_caller(identity: Identity | None) -> str | None:
+    """Whose calls, tasks and runs alone somebody sees; None for all, as for an admin, or where nobody has an identity."""
+    if identity is None or not identity.scopes.isdisjoint((ADMIN, EVERYTHING)):
+        return None
+    return identity.id
 
 
 class OtherProcesses(Protocol):

@@ -13,12 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from enfold.access import EVERYTHING
 from enfold.introspection.payloads import EndedPayload, Payloads
 from enfold.observing.call_record import CallRecord
-from enfold.operation import Context, Identity, Operation, OperationType
+from enfold.operation import Context, Operation, OperationType
 from enfold.registry import Registry
-from enfold.reserved import ADMIN, is_reserved, reserved_operation
+from enfold.reserved import is_reserved, only_caller, reserved_operation
 from enfold.source_states import SourceTable
 
 KEPT: Final = 200
@@ -123,13 +122,12 @@ class CallLog:
             if listening is not None:
                 listening.cancel()
 
-    def kept(self) -> list[object]:
-        """What another process is told that asks for the last calls of this one."""
-        told: list[object] = msgspec.to_builtins(list(self._kept))
-        return told
+    def kept(self) -> Any:
+        """The last calls as plain data, for another process that asks for them."""
+        return msgspec.to_builtins(list(self._kept))
 
     def watch(self, hear: Callable[[object], object]) -> Callable[[], None]:
-        """Call back with the calls that are kept and each that ends, as another process reads it; the answer ends the watching."""
+        """Call back with the calls that are kept and each that ends, as plain data; the answer ends the watching."""
 
         def listen(call: KeptCall) -> None:
             hear(msgspec.to_builtins(call))
@@ -156,38 +154,22 @@ def call_operations(log: CallLog) -> Iterable[Operation]:
         Args:
             follow: Whether to wait for calls to come; without it the stream ends after those that are kept.
         """
-        identity = context.identity
-        async for summary in log.follow(lambda record: _sees(identity, record), is_endless=follow):
+        own = only_caller(context.identity)
+        async for summary in log.follow(lambda record: own in (None, record.caller), is_endless=follow):
             yield summary
 
     yield reserved_operation(calls, "enfold.calls", type=OperationType.SUBSCRIPTION)
 
 
-def _sees(identity: Identity | None, record: CallRecord) -> bool:
-    """Whether a caller sees a call: their own, all of them with `enfold:admin`, or where nobody has an identity."""
-    return identity is None or record.caller == identity.id or not identity.scopes.isdisjoint((ADMIN, EVERYTHING))
-
-
 def _summary(call: KeptCall, sources: SourceTable) -> CallSummary:
     record, payload = call.record, call.payload
-    summary = CallSummary(
-        round(record.time * 1000),
-        record.request_id,
-        record.parent_request_id,
-        record.operation,
-        sources.name_of(record.origin.kind, record.origin.name),
-        record.caller,
-        record.surface,
-        record.code,
-        round(record.duration * 1000, 3),
-        record.warnings,
-        record.first_warning,
-        record.request_bytes,
-        record.response_bytes,
-        record.items,
-    )
-    if payload is None:
-        return summary
-    texts = {"arguments": payload.arguments, "result": payload.result, "error": payload.error}
-    values = {name: msgspec.json.decode(text) for name, text in texts.items() if text is not None}
-    return msgspec.structs.replace(summary, **values, is_cut=payload.is_cut)
+    fields = msgspec.structs.asdict(record) | {
+        "time": round(record.time * 1000),
+        "source": sources.name_of(record.origin.kind, record.origin.name),
+        "duration_ms": round(record.duration * 1000, 3),
+    }
+    if payload is not None:
+        texts = {"arguments": payload.arguments, "result": payload.result, "error": payload.error}
+        fields |= {name: msgspec.json.decode(text) for name, text in texts.items() if text is not None}
+        fields["is_cut"] = payload.is_cut
+    return msgspec.convert(fields, CallSummary)

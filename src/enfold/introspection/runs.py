@@ -9,15 +9,14 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from enfold.access import EVERYTHING
 from enfold.errors import CallError, invalid_argument
-from enfold.operation import Context, Identity, Operation
+from enfold.operation import Context, Operation
 from enfold.provenance.artifacts import caller_of
 from enfold.provenance.lineage import verify_run
 from enfold.provenance.record_store import RecordStore, StoredRun
 from enfold.provenance.records import read_record
 from enfold.provenance.verification import Verdict, verify
-from enfold.reserved import ADMIN, reserved_operation
+from enfold.reserved import only_caller, reserved_operation
 
 MOST_RUNS: Final = 500
 
@@ -77,7 +76,7 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
             until: Only runs before this time, in Unix milliseconds.
             limit: How many at most.
         """
-        own = _only_caller(context.identity)
+        own = only_caller(context.identity)
         if own is not None and caller not in (None, own):
             return []
         named = {"operation": operation, "matching": matching, "identity": own or caller}
@@ -90,17 +89,10 @@ def run_operations(store: RecordStore) -> Iterable[Operation]:
         Args:
             run_id: The id that the run was answered with (Enfold-Run-Id).
         """
-        return await asyncio.to_thread(_lineage, store, run_id, _only_caller(context.identity))
+        return await asyncio.to_thread(_lineage, store, run_id, only_caller(context.identity))
 
     yield reserved_operation(runs, "enfold.runs")
     yield reserved_operation(lineage, "enfold.lineage")
-
-
-def _only_caller(identity: Identity | None) -> str | None:
-    """Whose runs alone the caller sees; None for all, as where nobody has an identity."""
-    if identity is None or not identity.scopes.isdisjoint((ADMIN, EVERYTHING)):
-        return None
-    return identity.id
 
 
 def _listed(store: RecordStore, asked: dict[str, Any]) -> list[RunSummary]:

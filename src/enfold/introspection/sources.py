@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -12,17 +13,10 @@ from enfold.costs import estimate_tokens
 from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import Registry
 from enfold.reserved import reserved_operation
-from enfold.source_states import SourceState
+from enfold.source_states import Problem, SourceState
 
-LOOK = 1.0  # seconds between two questions to other processes
+POLL_INTERVAL = 1.0  # seconds between two questions to other processes
 _WORSE = ("up", "starting", "down")
-
-
-class SkippedPlace(msgspec.Struct, frozen=True):
-    """What a source has and could not be taken, and why."""
-
-    where: str
-    why: str
 
 
 class SourceSummary(msgspec.Struct, frozen=True):
@@ -34,7 +28,7 @@ class SourceSummary(msgspec.Struct, frozen=True):
     since: int | None  # Unix milliseconds
     why: str
     operations: int
-    skipped: list[SkippedPlace]
+    skipped: list[Problem]
     required: bool
     tokens: int  # that a model reads to know its tools, by estimate
 
@@ -61,7 +55,9 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
                     before = found
                     yield found
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), None if registry.reserved.elsewhere is None else LOOK)
+                    await asyncio.wait_for(
+                        changed.wait(), None if registry.reserved.elsewhere is None else POLL_INTERVAL
+                    )
         finally:
             stop()
 
@@ -82,10 +78,9 @@ async def _everywhere(registry: Registry) -> list[SourceSummary]:
     return list(worst.values())
 
 
-def source_summaries(registry: Registry) -> list[dict[str, object]]:
-    """What another process is told that asks for the sources of this one."""
-    told: list[dict[str, object]] = msgspec.to_builtins(_summaries(registry))
-    return told
+def source_summaries(registry: Registry) -> Any:
+    """The sources of this process as plain data, for another process that asks for them."""
+    return msgspec.to_builtins(_summaries(registry))
 
 
 def _summaries(registry: Registry) -> list[SourceSummary]:
@@ -102,17 +97,9 @@ def _summaries(registry: Registry) -> list[SourceSummary]:
 
 
 def _summary(state: SourceState, operations: list[Operation]) -> SourceSummary:
-    return SourceSummary(
-        state.name,
-        state.kind,
-        state.state,
-        round(state.since * 1000),
-        state.why,
-        state.operations,
-        [SkippedPlace(place.where, place.why) for place in state.skipped],
-        state.required,
-        _tokens(each.spec for each in operations),
-    )
+    tokens = _tokens(each.spec for each in operations)
+    fields = msgspec.structs.asdict(state) | {"since": round(state.since * 1000), "tokens": tokens}
+    return msgspec.convert(fields, SourceSummary)
 
 
 def _tokens(specs: Iterable[OperationSpec]) -> int:
