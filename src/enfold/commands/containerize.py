@@ -11,6 +11,7 @@ from enfold.commands.command_options import parse
 from enfold.commands.targets import Target
 from enfold.errors import CallError
 from enfold.registry import Registry
+from enfold.version import installed_version
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -84,8 +85,6 @@ def _target(target: Target | None) -> Target:
 
 
 def _container_file(target: Target, options: Namespace) -> str:
-    from importlib.metadata import version
-
     return TEMPLATE.format(
         target=target.text,
         name=options.output if options.output != "-" else "Containerfile",
@@ -93,7 +92,7 @@ def _container_file(target: Target, options: Namespace) -> str:
         notes="".join(f"# {line}\n" for line in _notes(target)),
         python=options.python,
         extras=",".join(sorted({"http", *_extras(target), *options.extra})),
-        version=version("enfold"),
+        version=installed_version(),
         needs="".join(f"{line}\n" for line in _needs()),
         probe=PROBE,
         user=USER,

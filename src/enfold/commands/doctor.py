@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import add_caller_options, find_verifiers
 from enfold.commands.command_options import parse
-from enfold.commands.printing import painter, print_json, version
+from enfold.commands.printing import painter, print_json
 from enfold.commands.token import resource_words
 from enfold.errors import CallError, code_row
 from enfold.log import counted, printable
 from enfold.registry import Registry
+from enfold.version import installed_version
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -48,7 +49,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     list(find_verifiers(options))  # What is wrong with a list of tokens or an issuer is told, as by a server.
     if options.target is not None:
         return _check_up(options)
-    print(f"{version()}, Python {python_version()}")
+    print(f"enfold {installed_version()}, Python {python_version()}")
     for extra, package in EXTRAS.items():
         print(f"  {extra:<10} {package:<14} {'there' if find_spec(package) else 'missing'}")
     return 0

@@ -73,9 +73,9 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
         print(_usage(registry))
         return 0 if words else _exit_code("VALIDATION_ERROR")
     if words[0] in ("-V", "--version"):
-        from enfold.commands.printing import version
+        from enfold.version import installed_version
 
-        print(version())
+        print(f"enfold {installed_version()}")
         return 0
     if words[0] not in COMMANDS:
         raise _unknown(words[0])

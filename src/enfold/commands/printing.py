@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs, indented for people; and who we are."""
+"""What commands print: JSON for programs, indented for people."""
 
 from __future__ import annotations
 
@@ -74,9 +74,3 @@ def painter(stream: TextIO) -> Paint:
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return lambda text, _: text
     return lambda text, colour: f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
-
-
-def version() -> str:
-    from importlib.metadata import version as installed_version
-
-    return f"enfold {installed_version('enfold')}"

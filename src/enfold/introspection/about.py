@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -11,6 +10,7 @@ from enfold.formats import FORMATS
 from enfold.operation import Context, Identity, Operation
 from enfold.registry import Registry
 from enfold.reserved import reserved_operation
+from enfold.version import installed_version
 
 
 class SurfaceAddress(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def about_operations(registry: Registry) -> Iterable[Operation]:
         """Tell which version this is, where its surfaces are, who is calling, and which formats there are."""
         identity = context.identity
         return About(
-            version=_installed_version(),
+            version=installed_version(),
             surfaces=[SurfaceAddress(*each) for each in registry.reserved.surfaces.items()],
             caller=None if identity is None else _summary(identity),
             formats=list(FORMATS),
@@ -55,10 +55,3 @@ def about_operations(registry: Registry) -> Iterable[Operation]:
 
 def _summary(identity: Identity) -> CallerSummary:
     return CallerSummary(identity.id, sorted(identity.scopes), identity.on_behalf_of)
-
-
-def _installed_version() -> str:
-    try:
-        return version("enfold")
-    except PackageNotFoundError:  # run from its source alone
-        return "0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from enfold.provenance.methods import CATALOGUE, method_id_fault
 from enfold.provenance.record_store import DEFAULT_MAX_BYTES
 from enfold.provenance.recording import MAX_ARTIFACTS
+from enfold.version import installed_version
 
 LEVEL: Final = 3  # Lineage: parents link to real runs, which can be fetched, and form no circle.
 
@@ -50,7 +50,7 @@ def capabilities() -> dict[str, Any]:
     """The manifest, in the form of `prov-capabilities@v0.1`."""
     return {
         "schema": "prov-capabilities@v0.1",
-        "engine": {"name": "enfold", "version": _version(), "license": "MIT"},
+        "engine": {"name": "enfold", "version": installed_version(), "license": "MIT"},
         "implements": [method for method in CATALOGUE.methods if method not in _OPTIONAL],
         "optional": list(_OPTIONAL),
         "conformance_level": "fully-conformant",
@@ -110,10 +110,3 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     constraints: _Constraints | None = None
     test_vectors_validated: list[str] = []
     known_deviations: list[_Deviation] = []
-
-
-def _version() -> str:
-    try:
-        return version("enfold")
-    except PackageNotFoundError:
-        return "0"

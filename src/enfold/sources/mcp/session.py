@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -30,6 +29,7 @@ from enfold.sources.mcp.mcp_targets import Address, Command, Server
 from enfold.sources.mcp.outgoing_call import LISTEN, CallListener, OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 from enfold.sources.mcp.web_requests import Headers, Web
+from enfold.version import installed_version
 
 log: Final = Log("enfold.mcp")
 
@@ -383,11 +383,5 @@ def _stateless_meta(revision: Revision, capabilities: Mapping[str, Any]) -> dict
     return {VERSION_KEY: revision.name, CAPABILITIES_KEY: dict(capabilities), CLIENT_KEY: _client_info()}
 
 
-@cache
 def _client_info() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"name": "enfold", "version": version("enfold")}
-    except PackageNotFoundError:
-        return {"name": "enfold", "version": "0"}
+    return {"name": "enfold", "version": installed_version()}
