@@ -458,7 +458,7 @@ def outcome(finish: Callable[[Any], ResponseEnvelope[Any]], value: Any) -> Any:
 
 def ways(annotation: Any, value: Any, policy: Policy) -> dict[str, Any]:
     signature = giving(annotation)
-    spec = OperationSpec(name="give", output_schema=signature.output_schema, values=signature.several or 1)
+    spec = OperationSpec(name="give", output_schema=signature.output_schema, values=signature.values)
     return {
         "step by step": outcome(build_pipeline(spec, policy), value),
         "by its engine": outcome(build_pipeline(spec, policy, signature), value),

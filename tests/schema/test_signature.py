@@ -63,7 +63,7 @@ def test_a_function_becomes_schemas_and_words() -> None:
     }
     assert signature.output_schema == INTEGER
     assert (signature.name, signature.kind, signature.engine) == ("add", "def", "msgspec")
-    assert (signature.title, signature.description) == ("Add two numbers", "Add two numbers.\n\nThe sum is exact.")
+    assert signature.description == "Add two numbers.\n\nThe sum is exact."
     assert signature.returns is int
 
 
@@ -215,22 +215,21 @@ def maybe() -> int | None:
     return None
 
 
-SEVERAL: dict[str, tuple[Callable[[], Any], int | None, bool]] = {
-    "a pair": (several, 2, False),
-    "three, with a note": (several_noted, 3, False),
-    "a tuple of any length": (many, None, False),
-    "a named tuple": (named, None, False),
-    "a tuple of one": (one, None, False),
-    "no value": (no_arguments, None, True),
-    "perhaps a value": (maybe, None, False),
-    "one value": (lambda: 1, None, False),
+SEVERAL: dict[str, tuple[Callable[[], Any], int]] = {
+    "a pair": (several, 2),
+    "three, with a note": (several_noted, 3),
+    "a tuple of any length": (many, 1),
+    "a named tuple": (named, 1),
+    "a tuple of one": (one, 1),
+    "no value": (no_arguments, 0),
+    "perhaps a value": (maybe, 1),
+    "one value": (lambda: 1, 1),
 }
 
 
-@pytest.mark.parametrize(("function", "count", "no_value"), SEVERAL.values(), ids=SEVERAL.keys())
-def test_only_a_tuple_of_fixed_length_is_several_values(function: Any, count: int | None, no_value: bool) -> None:
-    signature = read_signature(function)
-    assert (signature.several, signature.no_value) == (count, no_value)
+@pytest.mark.parametrize(("function", "values"), SEVERAL.values(), ids=SEVERAL.keys())
+def test_only_a_tuple_of_fixed_length_is_several_values(function: Any, values: int) -> None:
+    assert read_signature(function).values == values
 
 
 def test_several_values_are_an_array_of_fixed_length() -> None:
@@ -287,7 +286,7 @@ KINDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 def test_how_a_function_runs_is_seen(function: Any, kind: str, schema: dict[str, Any]) -> None:
     signature = read_signature(function)
     assert (signature.kind, signature.output_schema) == (kind, schema)
-    assert signature.several is None
+    assert signature.values == 1
 
 
 class Shop:

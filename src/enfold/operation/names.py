@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -62,9 +63,9 @@ def distinct_names(wanted: Sequence[WantedName]) -> list[str]:
     """
     names = found = [legal_name(each.original) for each in wanted]
     stay = [each.may_stay and each.original == name for each, name in zip(wanted, names, strict=True)]
-    staying = _counts(name for name, stays in zip(names, stay, strict=True) if stays)
+    staying = Counter(name for name, stays in zip(names, stay, strict=True) if stays)
     for turn in range(min(len(wanted), 100)):
-        holders = _counts(found)
+        holders = Counter(found)
         if len(holders) == len(found):
             break
         found = [
@@ -74,17 +75,27 @@ def distinct_names(wanted: Sequence[WantedName]) -> list[str]:
     return found
 
 
-def _counts(names: Iterable[str]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return counts
-
-
 def with_hash(name: str, original: str) -> str:
     """The name, cut to stay within 64 characters, with the first 8 digits of its original's SHA-256."""
     digest = sha256(original.encode("utf-8", "surrogatepass"))
     return f"{name[: MAX_NAME_LENGTH - 9]}_{digest[:8]}"
+
+
+def json_digest(value: Any) -> str:
+    """The SHA-256 of JSON data, however its keys are ordered and its whole numbers written."""
+    return sha256(msgspec.json.encode(_with_whole_numbers(value), order="deterministic"))
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """The value with 1.0 written as 1, which JSON takes for the same number."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < _MOST_EXACT else value
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(each) for key, each in value.items()}
+    return [_with_whole_numbers(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+_MOST_EXACT: Final = 2**53  # below it every whole number is a float, too
 
 
 def sha256(text: bytes) -> str:

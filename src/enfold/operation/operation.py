@@ -70,16 +70,20 @@ def operation_from_function(
     meta = dict(fields.pop("meta", None) or {})
     if legal != original:
         meta.setdefault("original_name", original)
+    is_stream = signature.kind == "stream"
     # What is not said to be a query may change something: nothing is claimed that nobody promised.
-    kind = OperationType.SUBSCRIPTION if signature.kind == "stream" else OperationType.MUTATION
+    unsaid = OperationType.SUBSCRIPTION if is_stream else OperationType.MUTATION
+    kind = unsaid if type is None else read_type(type)
+    if is_stream and kind is not OperationType.SUBSCRIPTION:
+        raise TypeError(f"{original} gives a stream: register it as a subscription")
     spec = OperationSpec(
         namespace=namespace,
         name=legal,
-        type=_agreed_type(kind if type is None else read_type(type), signature.kind, original),
+        type=kind,
         description=signature.description if description is None else description,
         input_schema=lambda: signature.input_schema,
         output_schema=lambda: signature.output_schema,
-        values=0 if signature.no_value else signature.several or 1,
+        values=signature.values,
         meta=meta,
         **fields,
     )
@@ -91,12 +95,6 @@ def function_name(function: Callable[..., Any]) -> str:
     if name is None or name == "<lambda>":
         raise TypeError(f"{function!r} has no name: pass name=...")
     return str(name)
-
-
-def _agreed_type(kind: OperationType, signature_kind: str, name: str) -> OperationType:
-    if signature_kind == "stream" and kind is not OperationType.SUBSCRIPTION:
-        raise TypeError(f"{name} gives a stream: register it as a subscription")
-    return kind
 
 
 def is_coroutine_function(handler: Any) -> bool:

@@ -9,14 +9,13 @@ import msgspec
 
 from enfold.errors import CallError, invalid_argument
 from enfold.operation.identity import Identity
-from enfold.operation.names import sha256
+from enfold.operation.names import json_digest, sha256
 
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.operation.context import Context
 
 MAX_KEY: Final = 256  # characters
-_MOST_EXACT: Final = 2**53  # below it every whole number is a float, too
 
 Owner: TypeAlias = tuple[str | None, str | None]  # an identity, and on whose behalf it acts
 Run: TypeAlias = "Callable[[], Awaitable[ResponseEnvelope[Any]]]"
@@ -82,16 +81,6 @@ def input_digest(input: Any, select: str | None = None) -> str:
     What is selected of the result is part of it: what is kept is what was selected.
     """
     try:
-        read = _with_whole_numbers(input)
-        return sha256(msgspec.json.encode(read if select is None else [read, select], order="deterministic"))
+        return json_digest(input if select is None else [input, select])
     except (TypeError, ValueError, RecursionError):
         raise invalid_argument("input", "constraint", "JSON") from None
-
-
-def _with_whole_numbers(value: Any) -> Any:
-    """The value with 1.0 written as 1, which JSON takes for the same number."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < _MOST_EXACT else value
-    if isinstance(value, dict):
-        return {key: _with_whole_numbers(each) for key, each in value.items()}
-    return [_with_whole_numbers(each) for each in value] if isinstance(value, list) else value

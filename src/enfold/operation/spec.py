@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.errors import CATEGORIES, CODES, Code, code_row
 from enfold.operation.identity import OPEN, AccessControl, read_access, words
-from enfold.operation.names import operation_id, sha256
+from enfold.operation.names import json_digest, operation_id
 
 if TYPE_CHECKING:
     from enfold.operation.options import SpecFields
@@ -101,11 +101,12 @@ class OperationSpec:
         kept["id"] = operation_id(self.namespace, self.name)
         kept["type"] = read_type(self.type)
         kept["tags"] = tuple(words(self.tags))
-        kept["input_schema"] = _schema_or(fields.get("input_schema"), {"type": "object"})
-        kept["output_schema"] = _schema_or(fields.get("output_schema"), {})
+        for name, default in (("input_schema", {"type": "object"}), ("output_schema", {})):
+            kept[name] = default if kept.get(name) is None else kept[name]
         kept["error_schemas"] = tuple(_read_error_schema(error) for error in self.error_schemas)
         kept["access_control"] = read_access(self.access_control)
-        kept["idempotent"] = _read_idempotent(fields.get("idempotent"), self.type)
+        if fields.get("idempotent") is None:
+            kept["idempotent"] = self.type is OperationType.QUERY
         kept["timeout"] = _read_timeout(fields.get("timeout", "default"), self.type)
         kept["durable"] = _read_durable(self.durable, self.type)
         kept["on_crash"] = _read_on_crash(fields.get("on_crash"), idempotent=self.idempotent)
@@ -131,7 +132,7 @@ class OperationSpec:
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of the spec's canonical JSON: equal specs have equal digests, in every process."""
-        return sha256(msgspec.json.encode(_canonical(self.to_dict()), order="deterministic"))
+        return json_digest(self.to_dict())
 
     def lies_in(self, namespace: str) -> bool:
         """Whether it is in a namespace, or in one below it."""
@@ -179,23 +180,6 @@ def _check_names(fields: Mapping[str, Any]) -> None:
         raise TypeError("An OperationSpec needs a name")
     if unknown := fields.keys() - SPEC_FIELDS:
         raise TypeError(f"OperationSpec has no field {min(unknown)!r}: use {', '.join(sorted(SPEC_FIELDS))}")
-
-
-def _schema_or(schema: LazySchema | None, default: Schema) -> LazySchema:
-    return default if schema is None else schema
-
-
-def _canonical(value: Any) -> Any:
-    """JSON data in which equal numbers are written alike."""
-    if isinstance(value, dict):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _read_idempotent(idempotent: bool | None, kind: OperationType) -> bool:
-    return kind is OperationType.QUERY if idempotent is None else idempotent
 
 
 def _read_timeout(timeout: Any, kind: OperationType) -> float | None:

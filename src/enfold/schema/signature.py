@@ -37,13 +37,11 @@ class Signature(msgspec.Struct, frozen=True):
     name: str
     kind: Kind
     engine: Engine
-    title: str | None
     description: str
     decode: Decode  # the JSON object of a call to keyword arguments; raises DecodeError
     decode_quickly: Decode  # the same at its fastest: what it refuses, also by a RecursionError, may still be right
     returns: Any  # the return annotation, UNSET where there is none; of a stream, that of its items
-    several: int | None  # how many values a `tuple[A, B]` gives
-    no_value: bool
+    values: int  # how many the function gives: none (0), one, or those of a `tuple[A, B]`
     context_parameter: str | None
     make_input_schema: MakeSchema
     make_output_schema: MakeSchema
@@ -83,13 +81,11 @@ def read_signature(
         name=declaration.name,
         kind=result.kind,
         engine=chosen,
-        title=documentation.summary.rstrip(".") or None,
         description=documentation.text,
         decode=decode,
         decode_quickly=quick,
         returns=result.annotation,
-        several=result.several,
-        no_value=result.shape == _NULL and result.kind != "stream",
+        values=1 if result.kind == "stream" else 0 if result.shape == _NULL else _count_values(result.annotation),
         context_parameter=arguments.context_parameter,
         make_input_schema=input_schema,
         make_output_schema=cache(partial(_describe_result, result, documentation.returns)),
@@ -118,7 +114,6 @@ class _Result(msgspec.Struct, frozen=True):
     annotation: Any
     shape: Shape
     definitions: Definitions
-    several: int | None = None
 
 
 def _read_result(declaration: Declaration) -> _Result:
@@ -131,7 +126,7 @@ def _read_result(declaration: Declaration) -> _Result:
     shape = read_shape(declaration, "the return type", reader, asked)
     if reader.unknown is not None:
         raise TypeError(f"{declaration.name}(): the return type {reader.unknown} has no form in JSON")
-    return _Result(kind, annotation, shape, reader.definitions, _several(annotation) if kind != "stream" else None)
+    return _Result(kind, annotation, shape, reader.definitions)
 
 
 def _make_converter(result: _Result) -> Converter | None:
@@ -165,9 +160,8 @@ def _item_of_generator(declaration: Declaration, annotation: Any, origin: Any) -
     return next(iter(get_args(annotation)), Any)
 
 
-def _several(annotation: Any) -> int | None:
+def _count_values(annotation: Any) -> int:
     if get_origin(annotation) is Annotated:
-        return _several(get_args(annotation)[0])
+        return _count_values(get_args(annotation)[0])
     values = get_args(annotation)
-    is_fixed = get_origin(annotation) is tuple and len(values) > 1 and Ellipsis not in values
-    return len(values) if is_fixed else None
+    return len(values) if get_origin(annotation) is tuple and values and Ellipsis not in values else 1
