@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from enfold.observing.call_record import SpanStart
     from enfold.observing.observers import Observers
     from enfold.operation.limits import CallLimits
-    from enfold.operation.payload_log import CallPayload, PayloadLog
+    from enfold.operation.ports import CallPayload, PayloadLog
     from enfold.operation.repeats import DurableCalls, OnceStore
     from enfold.pipeline import Finish
     from enfold.selection.selecting import Selection

@@ -15,7 +15,7 @@ from enfold.operation.identity import Identity
 if TYPE_CHECKING:
     from enfold.env import Env
     from enfold.operation.asking import Answer
-    from enfold.operation.plugged_in import RecordedRun, RunningTask
+    from enfold.operation.ports import RecordedRun, RunningTask
 
 
 def new_request_id() -> str:

@@ -15,7 +15,7 @@ from enfold.errors import CallError
 
 if TYPE_CHECKING:
     from enfold.operation.context import Context
-    from enfold.operation.plugged_in import RunningTask
+    from enfold.operation.ports import RunningTask
 
 # In the meta of a context: what makes a handle of another server's task, and the question about a task handed over.
 TAKES_TASK: Final = "enfold/takes-task"

@@ -8,7 +8,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from enfold.operation.limits import CallLimits
-    from enfold.operation.payload_log import PayloadLog
+    from enfold.operation.ports import PayloadLog
     from enfold.operation.repeats import OnceStore
 
 Normalize: TypeAlias = Literal["repair", "typebox", "off"]

@@ -21,7 +21,7 @@ from enfold.operation.repeats import OnceStore
 from enfold.registry import Registry
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
 
 __all__ = ["Serving", "serve_calls"]

@@ -30,7 +30,7 @@ from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedE
 from enfold.tasks.task import Order, Outcome, Task
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
 
 AT_ONCE: Final = 64

@@ -49,7 +49,7 @@ from enfold.registry import Registry, not_found
 from enfold.runtime import never_waits
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
 
 DRAIN: Final = 30.0
 MAX_SERVED: Final = 10_000  # callers and operations that are looked up once

@@ -31,7 +31,7 @@ from enfold.surfaces.command_line.call_words import (
 from enfold.surfaces.writing import encode_failure, encode_result
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
     from enfold.provenance.records import ArtifactRef
     from enfold.surfaces.command_line.terminal import ProgressLine

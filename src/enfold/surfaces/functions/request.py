@@ -15,7 +15,7 @@ from enfold.operation import Identity, Operation, OperationSpec, new_request_id
 if TYPE_CHECKING:
     from enfold.observing.call_record import Trace
     from enfold.observing.observers import Observers
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
 
 
 class RequestBody(Protocol):

@@ -33,7 +33,7 @@ from enfold.surfaces.functions.routes import Route, Routes
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, encode_result, unwritable
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
 
 # Headers by which a request asks for more than its answer, or says more than what it is. Nearly all have none of them.

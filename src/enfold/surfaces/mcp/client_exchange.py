@@ -29,7 +29,7 @@ from enfold.surfaces.mcp.changes import Changes
 from enfold.surfaces.mcp.client_forms import Forms
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
 
 
 class Caller(msgspec.Struct, eq=False):

@@ -36,7 +36,7 @@ from enfold.surfaces.mcp.resource_uris import ResourceMatch, with_prefix
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
     from enfold.surfaces.mcp.search_tools import CallArguments, SearchTools
 

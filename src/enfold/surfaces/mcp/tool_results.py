@@ -18,7 +18,7 @@ from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.writing import UNWRITABLE, encode, encode_failure, unwritable
 
 if TYPE_CHECKING:
-    from enfold.operation.plugged_in import RecordedRun
+    from enfold.operation.ports import RecordedRun
     from enfold.surfaces.mcp.client_exchange import ClientExchange
     from enfold.surfaces.mcp.mcp_service import Service
 

@@ -1,4 +1,4 @@
-"""What other rooms plug into the context of a call: the recording of a run, the task that runs. Protocols, for types alone."""
+"""What other rooms plug into a call: the recording of a run, the task that runs, the log of payloads. Protocols, for types alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from enfold.envelope import ResponseEnvelope
     from enfold.errors import CallError
+    from enfold.operation.context import Context
     from enfold.operation.spec import OperationSpec
 
 
@@ -60,3 +61,23 @@ class RunningTask(Protocol):
 
     async def note(self, key: str, value: Any) -> None:
         """Keep a JSON value for later attempts; it is stored when this returns."""
+
+
+class CallPayload(Protocol):
+    """What one call gives, told to a `PayloadLog` step by step; no method of it raises."""
+
+    def take(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Its result, or the next item of a stream."""
+
+    def fail(self, error: CallError) -> None:
+        """How it failed."""
+
+    def end(self) -> None:
+        """It is over; whoever tells of the call comes after this."""
+
+
+class PayloadLog(Protocol):
+    """Keeps what calls are given and give, for their operator."""
+
+    def begin(self, spec: OperationSpec, input: Any, context: Context) -> CallPayload:
+        """A call with this input begins."""
