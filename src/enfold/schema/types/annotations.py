@@ -220,9 +220,8 @@ class TypeReader:
 
     def _read_record(self, annotation: Any) -> Shape:
         if annotation not in self.definitions:
-            self.definitions[annotation] = shapes.Alias(
-                "", shapes.Anything()
-            )  # holds the place while the fields are read
+            # Holds the place while the fields are read.
+            self.definitions[annotation] = shapes.Alias("", shapes.Anything())
             self.definitions[annotation] = self._make_record(annotation)
         return shapes.Named(annotation)
 
@@ -279,13 +278,12 @@ def _is_mapping(cls: Any) -> bool:
 
 def _may_be_key(shape: Shape) -> bool:
     """Whether some value of a type can be the name of a property, which is text."""
+    shape = shapes.without_notes(shape)
     match shape:
         case shapes.Items() | shapes.Row() | shapes.Table() | shapes.Scalar(type="boolean" | "null"):
             return False
         case shapes.Either():
             return any(map(_may_be_key, shape.members))
-        case shapes.Noted():
-            return _may_be_key(shape.shape)
     return True
 
 

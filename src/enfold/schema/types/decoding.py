@@ -25,23 +25,23 @@ def refusal(path: Path, expected: str, reason: Reason = "type") -> DecodeError:
 
 
 class NotTextOfError(ValueError):
-    """Text that does not stand for a value of its type."""
-
-    def __init__(self, format: str) -> None:
-        super().__init__(format)
-        self.format = format
+    """Text that does not stand for a value of its type; its argument names the type or the format."""
 
 
-def read_text(cls: type, value: Any, format: str) -> Any:
-    """A path, an address and the like from its text; a value of the class passes as it is."""
-    if isinstance(value, cls):
-        return value
-    try:
-        if isinstance(value, str):
-            return cls(value)
-    except ValueError:
-        raise NotTextOfError(format) from None
-    raise NotTextOfError(format)
+def explain_refusal(
+    path: Path, schema: dict[str, Any], cause: BaseException | None, message: str, reason: Reason = "constraint"
+) -> DecodeError:
+    """The error in the words of the user's own validator, of the schema's formats, or else of the engine."""
+    if cause is not None and is_of_user(cause):
+        return refusal(path, sentence(cause), "constraint")
+    if formats := _expected_formats(schema, path):
+        return refusal(path, formats)
+    return refusal(path, message, reason)
+
+
+def is_of_user(cause: BaseException | None) -> bool:
+    """Whether a validator of the user's raised it, and not one of ours."""
+    return cause is not None and not isinstance(cause, NotTextOfError)
 
 
 def sentence(error: BaseException) -> str:
@@ -49,7 +49,7 @@ def sentence(error: BaseException) -> str:
     return error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
 
 
-def expected_formats(schema: dict[str, Any], path: Path) -> str | None:
+def _expected_formats(schema: dict[str, Any], path: Path) -> str | None:
     """The formats that a schema names for the text at a place, such as `date-time`; None where it names none."""
     nodes = _alternatives(schema, [schema])
     for step in path:
@@ -176,9 +176,8 @@ class _Rewriting:
 
 def _takes_as_it_is(shape: Shape, value: Any) -> bool:
     """Whether a member of a union is a number with a fraction or a text, and the value is one."""
-    if isinstance(shape, shapes.Noted):
-        return _takes_as_it_is(shape.shape, value)
     kind = {float: "number", str: "string"}.get(type(value))
+    shape = shapes.without_notes(shape)
     return isinstance(shape, shapes.Scalar) and shape.type == kind
 
 

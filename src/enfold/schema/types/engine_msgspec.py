@@ -17,12 +17,10 @@ from enfold.schema.types.decoding import (
     NotTextOfError,
     Path,
     Read,
-    expected_formats,
+    explain_refusal,
     finite_decimal,
-    read_text,
     refusal,
     rewritten,
-    sentence,
 )
 from enfold.schema.types.shapes import NO_LIMITS, Definitions, RecordShape, Shape, ValueLimits
 
@@ -120,7 +118,14 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
 
 def read_hook(cls: Any, value: Any) -> Any:
     """What msgspec calls for a class it does not know: a path or an address is read from its text."""
-    return read_text(cls, value, cls.__name__)
+    if isinstance(value, cls):
+        return value
+    try:
+        if isinstance(value, str):
+            return cls(value)
+    except ValueError:
+        raise NotTextOfError(cls.__name__) from None
+    raise NotTextOfError(cls.__name__)
 
 
 _OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
@@ -172,12 +177,11 @@ def _look_at_every_type(annotation: Any) -> None:
 
 
 def _is_unconverted(shape: Shape) -> bool:
-    if isinstance(shape, shapes.Noted):
-        return _is_unconverted(shape.shape)
+    shape = shapes.without_notes(shape)
     if isinstance(shape, shapes.Either):
-        return all(_is_unconverted(member) for member in shape.members)
+        return all(map(_is_unconverted, shape.members))
     if isinstance(shape, shapes.Enumeration):
-        return all(value is member for value, member in zip(shape.values, shape.members, strict=True))
+        return shape.is_plain
     return isinstance(shape, shapes.Scalar) and shape.type in _UNCONVERTED
 
 
@@ -225,11 +229,10 @@ def _take_numbered(keywords: list[str], struct: msgspec.Struct) -> dict[str, Any
 
 def _is_simple(shape: Shape) -> bool:
     """Whether msgspec reads it without our hook, and without keys that stand for something else than text."""
+    shape = shapes.without_notes(shape)
     match shape:
-        case shapes.Noted():
-            return _is_simple(shape.shape)
         case shapes.Either():
-            return all(_is_simple(member) for member in shape.members)
+            return all(map(_is_simple, shape.members))
         case shapes.Items():
             return _is_simple(shape.item)
         case shapes.Text():
@@ -248,17 +251,12 @@ def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -
         return refusal(half_character(data) or [], "it holds half a character", "constraint")
     message, where = _apart(str(error))
     path = _exact_path(_steps(where), data, annotation)
-    cause = error.__cause__
-    if cause is not None and not isinstance(cause, NotTextOfError):
-        return refusal(path, sentence(cause), "constraint")
-    if formats := expected_formats(schema(), path):
-        return refusal(path, formats)
     for pattern, reason in _FIELD_FAULTS:
         if fault := re.fullmatch(pattern, message):
             return refusal([*path, fault[1]], "", reason)
     if message.startswith("Expected "):
-        return refusal(path, message.removeprefix("Expected "))
-    return refusal(path, message, "constraint")
+        return explain_refusal(path, schema(), error.__cause__, message.removeprefix("Expected "), "type")
+    return explain_refusal(path, schema(), error.__cause__, message)
 
 
 def _apart(text: str) -> tuple[str, str]:

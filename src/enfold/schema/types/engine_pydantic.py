@@ -28,7 +28,8 @@ from enfold.schema.types.decoding import (
     NotTextOfError,
     Path,
     Read,
-    expected_formats,
+    explain_refusal,
+    is_of_user,
     refusal,
     sentence,
 )
@@ -141,7 +142,7 @@ class _CoreBuilder:
                 return _scalar(shape)
             case shapes.Text():
                 return core_schema.no_info_plain_validator_function(functools.partial(_read_text, shape))
-            case shapes.Enumeration() if shape.is_words:
+            case shapes.Enumeration() if shape.is_plain and all(type(value) is str for value in shape.values):
                 return core_schema.literal_schema(list(shape.values))
             case shapes.Enumeration():
                 return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
@@ -323,28 +324,24 @@ def _given(row: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _is_scalar(shape: Shape) -> bool:
-    return (
-        _is_scalar(shape.shape)
-        if isinstance(shape, shapes.Noted)
-        else isinstance(shape, shapes.Scalar | shapes.Text | shapes.Enumeration | shapes.Flags)
-    )
+    scalars = shapes.Scalar | shapes.Text | shapes.Enumeration | shapes.Flags
+    return isinstance(shapes.without_notes(shape), scalars)
 
 
 def _precedence(shape: Shape) -> int:
     """Text that is unmistakably a date or an id is taken as such before it is taken as text; a number as an integer,
     else as a float, before it is taken as a decimal.
     """
-    if isinstance(shape, shapes.Noted):
-        return _precedence(shape.shape)
-    if isinstance(shape, shapes.Enumeration) or (
-        isinstance(shape, shapes.Text) and shape.format not in {"base64", "path", "decimal"}
-    ):
-        return 0
-    return _NUMBERS.get(shape.type, _LAST) if isinstance(shape, shapes.Scalar) else _LAST
-
-
-_NUMBERS: Final[dict[str, int]] = {"integer": 1, "number": 2}
-_LAST: Final = 3
+    match shapes.without_notes(shape):
+        case shapes.Enumeration():
+            return 0
+        case shapes.Text(format=format) if format not in {"base64", "path", "decimal"}:
+            return 0
+        case shapes.Scalar(type="integer"):
+            return 1
+        case shapes.Scalar(type="number"):
+            return 2
+    return 3
 
 
 # pydantic explains all its errors or none, and has one for each member of a union on each level.
@@ -363,11 +360,7 @@ def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> Decod
     path = _path(fault["loc"], data)
     if fault["type"] in _FIELD_FAULTS:
         return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
-    if (cause := _validator_error(fault)) is not None:
-        return refusal(path, sentence(cause), "constraint")
-    if formats := expected_formats(schema, path):
-        return refusal(path, formats)
-    return refusal(path, fault["msg"], "constraint")
+    return explain_refusal(path, schema, _cause(fault), fault["msg"])
 
 
 _FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
@@ -379,13 +372,12 @@ def _is_less_telling(fault: Any) -> tuple[bool, bool, int]:
     That an argument is missing comes last: the schema tells of it.
     """
     is_missing = fault["type"] == "missing" and len(fault["loc"]) == 1
-    return is_missing, _validator_error(fault) is None, -len(fault["loc"])
+    return is_missing, not is_of_user(_cause(fault)), -len(fault["loc"])
 
 
-def _validator_error(fault: Any) -> Exception | None:
-    """What a validator of the user's raised, not one of ours."""
+def _cause(fault: Any) -> BaseException | None:
     cause = fault.get("ctx", {}).get("error")
-    return cause if isinstance(cause, Exception) and not isinstance(cause, NotTextOfError) else None
+    return cause if isinstance(cause, Exception) else None
 
 
 def _path(location: tuple[int | str, ...], data: Any) -> Path:

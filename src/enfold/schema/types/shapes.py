@@ -66,10 +66,9 @@ class Enumeration(msgspec.Struct, frozen=True):
     members: tuple[Any, ...]
 
     @property
-    def is_words(self) -> bool:
-        """Whether each member is the text that stands for it."""
-        pairs = zip(self.values, self.members, strict=True)
-        return all(type(value) is str and value is member for value, member in pairs)
+    def is_plain(self) -> bool:
+        """Whether each member is the JSON value that stands for it."""
+        return all(value is member for value, member in zip(self.values, self.members, strict=True))
 
 
 class Flags(msgspec.Struct, frozen=True):
@@ -171,6 +170,12 @@ class Alias(msgspec.Struct, frozen=True):
 
 Part: TypeAlias = Shape | RecordShape | Alias
 Definitions: TypeAlias = dict[Hashable, RecordShape | Alias]
+
+
+def without_notes(shape: Shape) -> Shape:
+    while isinstance(shape, Noted):
+        shape = shape.shape
+    return shape
 
 
 def is_decimal(part: Part) -> bool:

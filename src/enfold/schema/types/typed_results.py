@@ -61,7 +61,7 @@ def _is_plain_part(part: Part) -> bool:
         case shapes.Items():
             return part.build is list
         case shapes.Enumeration():
-            return all(value is member for value, member in zip(part.values, part.members, strict=True))
+            return part.is_plain
     return not isinstance(part, shapes.Text | shapes.Flags | shapes.Row | shapes.Foreign)
 
 
@@ -183,11 +183,10 @@ def _by_pydantic(annotation: Any, guard: Guard | None, *, is_final: bool) -> Con
 
 def _pydantic_form(shape: Shape) -> Any:
     """The annotation of a shape in which all but containers is pydantic's own; None for other shapes."""
+    shape = shapes.without_notes(shape)
     match shape:
         case shapes.Foreign():
             return shape.annotation
-        case shapes.Noted():
-            return _pydantic_form(shape.shape)
         case shapes.Items(build=build) if build is list:
             inner = _pydantic_form(shape.item)
             return None if inner is None else list[inner]  # type: ignore[valid-type]  # known only here
@@ -270,9 +269,8 @@ class _Guards:
         return are_trusted if guards else None
 
     def _class(self, member: Shape) -> Any:
+        member = shapes.without_notes(member)
         match member:
-            case shapes.Noted():
-                return self._class(member.shape)
             case shapes.Table():
                 return dict
             case shapes.Named() if isinstance(record := self._definitions[member.key], RecordShape):
