@@ -16,7 +16,7 @@ import options
 from enfold.config import config_keys
 from enfold.config.config_keys import ConfigKey
 from enfold.errors import CODES
-from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.sources.mcp.mcp_settings import MCPLimits
 
 SCHEMA = "enfold.schema.json"
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

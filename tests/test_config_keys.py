@@ -14,7 +14,7 @@ from enfold.commands.main import main
 from enfold.config import config_keys, read_config
 from enfold.issuers import ClaimPlaces, Issuer
 from enfold.operation import AccessControl
-from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.sources.mcp.mcp_settings import MCPLimits
 
 DOCS = Path(__file__).parent.parent / "docs"
 SCHEMA = config_keys.schema()

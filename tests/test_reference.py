@@ -16,7 +16,7 @@ from enfold.commands.main import COMMANDS, main
 from enfold.errors import CODES, ERROR_KEY
 from enfold.introspection import introduce
 from enfold.operation.options import OperationOptions
-from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.sources.mcp.mcp_settings import MCPLimits
 from enfold.surfaces.asgi import hosts
 from enfold.surfaces.bounds import Bounds
 from enfold.tasks import Tasks

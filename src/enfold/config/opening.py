@@ -424,7 +424,7 @@ _OPENAPI_OPTIONS: Final = (*_CHOICES, "base_url", "credentials", "headers", "nor
 @asynccontextmanager
 async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opened]:
     from enfold.sources.mcp import MCPLimits, from_mcp
-    from enfold.sources.mcp.mcp_targets import Command, server_from_entry
+    from enfold.sources.mcp.mcp_settings import Command, server_from_entry
 
     entry = source.entry
     options = {name: entry[name] for name in _MCP_OPTIONS if name in entry}

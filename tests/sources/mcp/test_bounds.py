@@ -15,7 +15,7 @@ import pytest
 from enfold import Context, OperationRegistry
 from enfold.config import open_config
 from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
-from enfold.sources.mcp.mcp_targets import Command
+from enfold.sources.mcp.mcp_settings import Command
 
 SERVER = Path(__file__).parent / "hostile_server.py"
 

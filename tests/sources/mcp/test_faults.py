@@ -15,7 +15,7 @@ import uvloop
 
 from enfold import CallError, Context, OperationRegistry
 from enfold.sources.mcp import MCPLimits, MCPOperations, from_mcp
-from enfold.sources.mcp.inbox import Inbox
+from enfold.sources.mcp.dispatcher import Dispatcher
 
 Little = Callable[..., list[str]]
 
@@ -170,9 +170,9 @@ async def test_a_server_may_greet_before_it_speaks(little: Little, caplog: pytes
 
 @pytest.mark.parametrize("token", ["[]", "{}", "null", "[[1]]"])
 async def test_progress_of_nothing_is_passed_over(token: str) -> None:
-    inbox = Inbox("odd", lambda *_: None, cast("Any", None), MCPLimits())
+    dispatcher = Dispatcher("odd", lambda *_: None, cast("Any", None), MCPLimits())
     text = f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {{"progressToken": {token}}}}}'
-    inbox.take_text(text.encode(), lambda _: None)
+    dispatcher.take_text(text.encode())
 
 
 async def test_an_answer_that_is_no_json_ends_its_call_at_once(little: Little) -> None:

@@ -15,13 +15,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from enfold import CallError
 from enfold.sources.mcp.oauth import FileStore, LoginTokens, RegisteredClient, Saved, UserLogin
+from enfold.sources.mcp.oauth.address_policy import AddressPolicy, covers, resource_metadata_urls
+from enfold.sources.mcp.oauth.authority_client import AuthorityClient
+from enfold.sources.mcp.oauth.callback_page import open_callback_page
 from enfold.sources.mcp.oauth.challenge import read_challenges, token_challenge
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.jwt import load_signer
-from enfold.sources.mcp.oauth.login_reach import LoginReach, covers, resource_metadata_urls
-from enfold.sources.mcp.oauth.proof import ProofKey, new_key
-from enfold.sources.mcp.oauth.receiver import open_receiver
-from enfold.sources.mcp.oauth.wire import open_wire
+from enfold.sources.mcp.oauth.jwt import ProofKey, load_signer, new_key
 from enfold.sources.mcp.web_requests import Refusal
 from enfold.sources.web.token_endpoint import GrantRefusedError, authorization_server_urls
 from enfold.sources.web.urls import read_endpoint
@@ -155,12 +154,12 @@ def test_a_token_is_asked_for_only_for_the_server_itself(resource: str, is_ours:
     ],
 )
 def test_a_login_leads_only_where_it_may(server: str, url: str, is_allowed: bool) -> None:
-    reach = LoginReach(server, "x")
+    policy = AddressPolicy(server, "x")
     if is_allowed:
-        assert reach.check(url, "the page") == url
+        policy.check(url, "the page")
         return
     with pytest.raises(CallError) as caught:
-        reach.check(url, "the page")
+        policy.check(url, "the page")
     assert caught.value.code == "ACCESS_DENIED"
 
 
@@ -171,12 +170,12 @@ async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_e
     came = asyncio.Event()
     server = await asyncio.start_server(lambda *_: came.set(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with open_wire(LoginReach("https://mcp.example.org/mcp", "x")) as wire:
+    async with AuthorityClient(AddressPolicy("https://mcp.example.org/mcp", "x")) as authority:
         url = f"https://{host}:{port}/token"
         questions: dict[str, Any] = {
-            "find": lambda: wire.find(url, dict),
-            "post_json": lambda: wire.post_json(url, {}, dict),
-            "post_form": lambda: wire.post_form(url, {"client_secret": "s"}, {}),
+            "find": lambda: authority.find(url, dict),
+            "post_json": lambda: authority.post_json(url, {}, dict),
+            "post_form": lambda: authority.post_form(url, {"client_secret": "s"}, {}),
         }
         with pytest.raises(CallError) as caught:
             await questions[work]()
@@ -196,20 +195,20 @@ async def test_a_name_that_leads_to_this_machine_is_not_contacted_for_a_server_e
     ],
 )
 def test_the_networks_of_a_login_are_those_of_the_server_as_it_answered(peer: str, allowed: set[str]) -> None:
-    reach = LoginReach("https://mcp.corp.test/mcp", "x")
-    reach.learn("https://elsewhere.test/", "127.0.0.1")  # of another server nothing is learned
-    reach.learn("https://mcp.corp.test/.well-known/oauth", peer)
+    policy = AddressPolicy("https://mcp.corp.test/mcp", "x")
+    policy.learn("https://elsewhere.test/", "127.0.0.1")  # of another server nothing is learned
+    policy.learn("https://mcp.corp.test/.well-known/oauth", peer)
     addresses = ("8.8.8.8", "10.0.0.7", "127.0.0.1", "169.254.169.254")
     endpoint = read_endpoint("https://login.test")
-    assert {address for address in addresses if reach.allows(endpoint, address)} == allowed
+    assert {address for address in addresses if policy.allows(endpoint, address)} == allowed
 
 
 def test_what_the_user_named_may_be_anywhere() -> None:
-    reach = LoginReach("https://mcp.example.org/mcp", "x")
-    reach.trust("https://sso.corp.test:8443/realm")
-    assert reach.allows(read_endpoint("https://sso.corp.test:8443"), "10.0.0.7")
-    assert not reach.allows(read_endpoint("https://sso.corp.test"), "10.0.0.7")
-    assert reach.allows(read_endpoint("https://mcp.example.org"), "127.0.0.1")
+    policy = AddressPolicy("https://mcp.example.org/mcp", "x")
+    policy.trust("https://sso.corp.test:8443/realm")
+    assert policy.allows(read_endpoint("https://sso.corp.test:8443"), "10.0.0.7")
+    assert not policy.allows(read_endpoint("https://sso.corp.test"), "10.0.0.7")
+    assert policy.allows(read_endpoint("https://mcp.example.org"), "127.0.0.1")
 
 
 # --- signatures ---------------------------------------------------------------------------------------------------
@@ -333,9 +332,9 @@ def test_secrets_are_not_shown_where_values_are() -> None:
 
 
 async def test_only_the_page_of_the_login_is_answered() -> None:
-    async with open_receiver("http://127.0.0.1/back", 0) as receiver, httpx2.AsyncClient() as browser:
-        receiver.state = "é"
-        base = receiver.redirect_uri.removesuffix("/back")
+    async with open_callback_page("http://127.0.0.1/back", 0) as page, httpx2.AsyncClient() as browser:
+        page.state = "é"
+        base = page.redirect_uri.removesuffix("/back")
         others = [
             await browser.get(f"{base}/favicon.ico"),
             await browser.post(f"{base}/back?code=1"),
@@ -350,25 +349,25 @@ async def test_only_the_page_of_the_login_is_answered() -> None:
         thanks = await browser.get(f"{base}/back?code=2&state=%C3%A9")
         assert (thanks.status_code, thanks.headers["cache-control"]) == (200, "no-store")
         assert "code" not in thanks.text
-        assert await receiver.answer() == "code=2&state=%C3%A9"
+        assert await page.answer() == "code=2&state=%C3%A9"
 
 
 async def test_before_anything_was_asked_nothing_is_an_answer() -> None:
-    async with open_receiver("http://127.0.0.1/back", 0) as receiver, httpx2.AsyncClient() as browser:
-        assert (await browser.get(f"{receiver.redirect_uri}?code=1&state=")).status_code == 404
+    async with open_callback_page("http://127.0.0.1/back", 0) as page, httpx2.AsyncClient() as browser:
+        assert (await browser.get(f"{page.redirect_uri}?code=1&state=")).status_code == 404
 
 
 async def test_the_page_is_gone_after_the_login() -> None:
-    async with open_receiver("http://localhost/back", 0) as receiver:
-        assert receiver.redirect_uri.startswith("http://localhost:")
+    async with open_callback_page("http://localhost/back", 0) as page:
+        assert page.redirect_uri.startswith("http://localhost:")
     async with httpx2.AsyncClient() as browser:
         with pytest.raises(httpx2.ConnectError):
-            await browser.get(receiver.redirect_uri)
+            await browser.get(page.redirect_uri)
 
 
 async def test_a_visitor_who_says_nothing_does_not_hold_up_the_end() -> None:
-    async with open_receiver("http://127.0.0.1/back", 0) as receiver:
-        port = int(receiver.redirect_uri.split(":")[2].split("/")[0])
+    async with open_callback_page("http://127.0.0.1/back", 0) as page:
+        port = int(page.redirect_uri.split(":")[2].split("/")[0])
         _, silent = await asyncio.open_connection("127.0.0.1", port)
         silent.write(b"GET /")
         await silent.drain()
@@ -376,14 +375,14 @@ async def test_a_visitor_who_says_nothing_does_not_hold_up_the_end() -> None:
 
 
 async def test_a_port_in_use_is_told() -> None:
-    async with open_receiver("http://127.0.0.1/back", 0) as receiver:
+    async with open_callback_page("http://127.0.0.1/back", 0) as page:
         with pytest.raises(CallError, match="is in use"):
-            async with open_receiver(receiver.redirect_uri, 0):
+            async with open_callback_page(page.redirect_uri, 0):
                 pass
 
 
 @pytest.mark.parametrize("uri", ["https://127.0.0.1/back", "http://example.org/back", "back"])
 async def test_one_comes_back_only_to_this_machine(uri: str) -> None:
     with pytest.raises(CallError, match="address of this machine"):
-        async with open_receiver(uri, 0):
+        async with open_callback_page(uri, 0):
             pass

@@ -6,9 +6,10 @@ import asyncio
 from typing import Any, Final
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import encode, notification, request
+from enfold.mcp.json_rpc import encode, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import Inbox, OutgoingCall
+from enfold.sources.mcp.dispatcher import Dispatcher
+from enfold.sources.mcp.outgoing_calls import OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError
 from enfold.sources.mcp.web_requests import OpenResponse, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError
@@ -17,52 +18,54 @@ from enfold.sources.web.urls import joined, same_place
 EVENTS: Final = "text/event-stream"
 
 
-async def open_event_stream(web: Web, inbox: Inbox) -> SSEConnection:
-    """Open the stream, whose first event says where to post; an address without one is no such server."""
-    reply = await web.send("GET", {"accept": EVENTS})
-    if reply.status >= 400 or reply.content_type != EVENTS:
-        try:
-            raise await reply.failure()
-        finally:
-            await reply.close()
-    connection = SSEConnection(web, inbox)
-    inbox.spawn(connection.read(reply))
-    await connection.endpoint()
-    return connection
+async def open_event_stream(web: Web, dispatcher: Dispatcher) -> None:
+    """Connect the dispatcher to the stream, whose first event says where to post; an address without one is no such server."""
+    connection = SSEConnection(web, dispatcher)
+    try:
+        await connection.open()
+    except BaseException:
+        await connection.close()
+        raise
 
 
 class SSEConnection:
-    """The conversation over one event stream."""
+    """The connection over one event stream."""
 
-    def __init__(self, web: Web, inbox: Inbox) -> None:
+    def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
         self._web = web
-        self._inbox = inbox
+        self._dispatcher = dispatcher
+        dispatcher.connection = self
         self._endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_open = True
 
     def agree(self, revision: Revision | None) -> None:
         """This transport names no revision beside its messages."""
 
-    async def endpoint(self) -> str:
-        return await asyncio.shield(self._endpoint)
+    async def open(self) -> None:
+        """Open the stream, and wait for its first event."""
+        reply = await self._web.send("GET", {"accept": EVENTS})
+        if reply.status >= 400 or reply.content_type != EVENTS:
+            try:
+                raise await reply.failure()
+            finally:
+                await reply.close()
+        self._dispatcher.spawn(self._read(reply))
+        await asyncio.shield(self._endpoint)
 
-    async def request(self, call: OutgoingCall) -> dict[str, Any]:
-        """The result of a request, which comes on the stream."""
-        return await self._inbox.result(call, self._post(request(call.id, call.method, call.params)), self._cancel)
+    async def send_call(self, call: OutgoingCall) -> None:
+        """Post a request, whose answer comes on the stream."""
+        await self.send(request(call.id, call.method, call.params))
 
-    def _cancel(self, message: dict[str, Any]) -> None:
+    def cancel(self, message: dict[str, Any]) -> None:
         if self.is_open:
-            self._inbox.spawn(self._post(message))
-
-    async def notify(self, method: str) -> None:
-        await self._post(notification(method))
+            self._dispatcher.spawn(self.send(message))
 
     async def close(self) -> None:
         self.is_open = False
-        await self._inbox.cancel_tasks()
+        await self._dispatcher.cancel_tasks()
         await self._web.close()
 
-    async def read(self, reply: OpenResponse) -> None:
+    async def _read(self, reply: OpenResponse) -> None:
         """Take in the events of the stream until it ends; then nobody can be answered any more."""
         decoder = EventDecoder(max_event=self._web.limits.message_bytes)
         try:
@@ -78,7 +81,7 @@ class SSEConnection:
 
     def _take(self, kind: str, data: str) -> None:
         if kind != "endpoint":
-            self._inbox.take_text(self._web.censored(data.encode("utf-8", "surrogatepass")), self._post)
+            self._dispatcher.take_text(self._web.redact(data.encode("utf-8", "surrogatepass")))
         elif not self._endpoint.done():
             self._post_to(joined(self._web.url, data))
 
@@ -95,14 +98,13 @@ class SSEConnection:
         if not self._endpoint.done():
             self._endpoint.set_exception(LostError(error, may_have_run=False))
             self._endpoint.exception()
-        self._inbox.fail_all(error)
+        self._dispatcher.fail_all(error)
 
-    async def _post(self, message: dict[str, Any]) -> None:
+    async def send(self, message: dict[str, Any]) -> None:
         if not self.is_open:
             raise LostError(self._closed(), may_have_run=False)
-        reply = await self._web.send(
-            "POST", {"content-type": "application/json"}, encode(message), await self.endpoint()
-        )
+        url = await asyncio.shield(self._endpoint)
+        reply = await self._web.send("POST", {"content-type": "application/json"}, encode(message), url)
         await (await reply.accepted(self._refusal)).drain()
 
     async def _refusal(self, reply: OpenResponse) -> Exception:

@@ -31,9 +31,8 @@ from enfold.schema.keywords import schema_fault
 from enfold.schema.nodes.compare import json_type
 from enfold.sources.choosing import Choice, choosing
 from enfold.sources.durability import Durability, durability
-from enfold.sources.mcp.required_tasks import needs_task, run_task
 from enfold.sources.mcp.result_envelopes import Reads, ResultShape, read_shape, to_envelope
-from enfold.sources.mcp.upstream import ListedItems, ServerRequest, Upstream
+from enfold.sources.mcp.upstream import ServerRequest, Upstream
 from enfold.sources.report import Problem
 from enfold.sources.shaping import Shaping, shaping
 
@@ -46,9 +45,8 @@ KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
 
 log: Final = Log("enfold.mcp")
 
-_CAPABILITIES: Final = {"tool": "tools", "resource": "resources", "prompt": "prompts"}
 PACE: Final = 200  # items that are read at a stretch
-_KEPT: Final = ("annotations", "icons", "_meta")
+_PASSED_ON: Final = ("annotations", "icons", "_meta")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -80,31 +78,25 @@ class Imported(msgspec.Struct, frozen=True):
         return {operation.spec.id: operation for operation in self.operations}
 
     def is_renewed(self, operation: Operation) -> bool:
-        return _CAPABILITIES.get(kind_of(operation.spec)) in self.renewed
+        return f"{kind_of(operation.spec)}s" in self.renewed
 
 
 async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
-    session = await upstream.link.session()
+    session = await upstream.pool.session()
     renewed = upstream.take_changed()
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
-    has = {kind: kind in options.kinds and _CAPABILITIES[kind] in session.capabilities for kind in KINDS}
+    has = {kind: kind in options.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
-        await maker.add_tools(maker.items("tools/list", await upstream.pages("tools/list", "tools")))
+        await maker.add_tools(await maker.list_items("tools/list", "tools"))
     if has["prompt"]:
-        await maker.add_prompts(maker.items("prompts/list", await upstream.pages("prompts/list", "prompts")))
+        await maker.add_prompts(await maker.list_items("prompts/list", "prompts"))
     if has["resource"]:
-        await maker.add_resources(
-            maker.items("resources/list", await upstream.pages("resources/list", "resources"), "uri")
-        )
+        await maker.add_resources(await maker.list_items("resources/list", "resources", "uri"))
         await maker.add_templates(
-            maker.items(
-                "resources/templates/list",
-                await upstream.pages("resources/templates/list", "resourceTemplates"),
-                "uriTemplate",
-            )
+            await maker.list_items("resources/templates/list", "resourceTemplates", "uriTemplate")
         )
-        if _can_subscribe(session.capabilities):
+        if fields_of(session.capabilities["resources"]).get("subscribe") is True:
             maker.add_updates()
     if "completions" in session.capabilities:
         maker.add_completions()
@@ -126,13 +118,14 @@ class _Maker:
     def imported(self, renewed: frozenset[str]) -> Imported:
         return Imported(list(self._made.values()), self._skipped, self._degraded, self._is_stateless, renewed)
 
-    def items(self, method: str, listing: ListedItems, key: str = "name") -> list[Listed]:
+    async def list_items(self, method: str, field: str, key: str = "name") -> list[Listed]:
         """The items of a list that have a name and a key; others, and a list that was cut, are reported."""
-        if listing.problem is not None:
-            self._skipped.append(listing.problem)
-            log.warning("%s: %s: %s", self._upstream.name, listing.problem.where, listing.problem.why)
+        items, problem = await self._upstream.list_all(method, field)
+        if problem is not None:
+            self._skipped.append(problem)
+            log.warning("%s: %s: %s", self._upstream.name, problem.where, problem.why)
         usable = []
-        for place, item in enumerate(listing.items):
+        for place, item in enumerate(items):
             lacking = _lacking(item, key)
             if lacking is None:
                 usable.append(item)
@@ -144,32 +137,32 @@ class _Maker:
 
     async def add_tools(self, listed: Iterable[Listed]) -> None:
         async for tool, name in _paced(self._named(listed, "tool")):
-            schema = tool.get("inputSchema")
-            self._note_schema(tool, "inputSchema")
-            self._note_schema(tool, "outputSchema")
-            mirrors = mirrors_of(schema) if self._is_stateless else ()
+            self._report_schema(tool, "inputSchema")
+            self._report_schema(tool, "outputSchema")
+            mirrors = mirrors_of(tool.get("inputSchema")) if self._is_stateless else ()
             if mirrors is None:
                 self._skip(tool["name"], f"its {ANNOTATION} marks are not legal")
             else:
-                self._add_tool(tool, name, schema if isinstance(schema, dict) else {"type": "object"}, mirrors)
+                self._add_tool(tool, name, mirrors)
 
-    def _note_schema(self, tool: Listed, field: str) -> None:
+    def _report_schema(self, tool: Listed, field: str) -> None:
         """Report a schema that is none, or that has a keyword nobody can apply."""
         schema = tool.get(field)
         why = schema_fault(schema) if isinstance(schema, dict) else f"a schema is an object, not {json_type(schema)}"
         if schema is not None and why is not None:
             self._degraded.append(Problem(f"{tool['name']}.{field}", why))
 
-    def _add_tool(self, tool: Listed, name: str, schema: Listed, mirrors: tuple[Mirror, ...]) -> None:
+    def _add_tool(self, tool: Listed, name: str, mirrors: tuple[Mirror, ...]) -> None:
         shape = read_shape(
             tool.get("outputSchema"), self._options.reads, null_is_data=self._is_stateless, meta=tool.get("_meta")
         )
-        spec = self._tool_spec(tool, name, schema, shape)
+        spec = self._tool_spec(tool, name, shape)
         if spec is not None:
             self._add(spec, self._caller(tool, spec, shape, mirrors))
 
-    def _tool_spec(self, tool: Listed, name: str, schema: Listed, shape: ResultShape) -> OperationSpec | None:
+    def _tool_spec(self, tool: Listed, name: str, shape: ResultShape) -> OperationSpec | None:
         hints, advertised = fields_of(tool.get("annotations")), tool.get("outputSchema")
+        schema = tool.get("inputSchema")
         is_query = hints.get("readOnlyHint") is True
         facts: Listed = {} if self._options.advertise_output else {"advertise_output": False}
         if shape.is_wrapped and isinstance(advertised, dict):
@@ -181,7 +174,7 @@ class _Maker:
             facts,
             type=OperationType.QUERY if is_query else OperationType.MUTATION,
             other_title=hints.get("title"),
-            input_schema=schema,
+            input_schema=schema if isinstance(schema, dict) else {"type": "object"},
             output_schema=shape.schema,
             idempotent=is_query or hints.get("idempotentHint") is True,
             destructive=not is_query and hints.get("destructiveHint") is not False,
@@ -189,15 +182,16 @@ class _Maker:
 
     def _caller(self, tool: Listed, spec: OperationSpec, shape: ResultShape, mirrors: tuple[Mirror, ...]) -> Handler:
         original, idempotent, upstream = tool["name"], spec.idempotent, self._upstream
-        runs_as_task = not self._is_stateless and needs_task(tool)
+        task_support = fields_of(tool.get("execution")).get("taskSupport")
+        runs_as_task = not self._is_stateless and task_support == "required"
 
         async def call(input: dict[str, Any], context: Context) -> ResponseEnvelope[Any]:
             question = task_question(context)
             if question is not None:
-                return to_envelope(await upstream.inquire(question, context), shape)
+                return to_envelope(await upstream.ask_about_task(question, context), shape)
             params = {"name": original, "arguments": input}
             if runs_as_task:
-                return to_envelope(await run_task(upstream, params, context), shape)
+                return to_envelope(await upstream.call_as_task(params, context), shape)
             headers = _mirrored(mirrors, input) if mirrors else None
             request = ServerRequest("tools/call", params, idempotent, headers)
             return to_envelope(await upstream.call(request, context), shape)
@@ -351,7 +345,7 @@ class _Maker:
         self, listed: Listed, name: str, kind: Kind, facts: Listed, other_title: Any = None, **fields: Any
     ) -> OperationSpec | None:
         original = listed["name"]
-        meta: Listed = {"mcp": {"kind": kind, "name": original, **_facts(listed, *_KEPT), **facts}}
+        meta: Listed = {"mcp": {"kind": kind, "name": original, **_facts(listed, *_PASSED_ON), **facts}}
         if original != name:
             meta["original_name"] = original
         try:
@@ -417,10 +411,6 @@ def _lacking(item: Any, key: str) -> str | None:
         return f"an entry is an object, not {json_type(item)}"
     missing = [name for name in dict.fromkeys(("name", key)) if _text(item.get(name)) is None]
     return f"its {' and its '.join(missing)} must be text that is not empty" if missing else None
-
-
-def _can_subscribe(capabilities: Mapping[str, Any]) -> bool:
-    return fields_of(capabilities.get("resources")).get("subscribe") is True
 
 
 def _unique(words: Mapping[str, str]) -> dict[str, str]:

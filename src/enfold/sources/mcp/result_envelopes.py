@@ -13,7 +13,7 @@ from enfold.errors import FormatError
 from enfold.mcp.json_rpc import FORMAT_KEY, fields_of
 from enfold.schema.nodes.compare import json_type
 from enfold.self_named import is_encoded_block, names_itself
-from enfold.sources.mcp.mended import MendedResult
+from enfold.sources.mcp.message_repair import RepairedResult
 
 Reads: TypeAlias = Literal["result"] | None
 Schema: TypeAlias = dict[str, Any]
@@ -69,8 +69,10 @@ def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelo
     structured = result.get("structuredContent", UNSET)
     is_error = result.get("isError") is True
     payload = _payload(content, structured, shape, is_error=is_error)
-    in_data = "/content" if payload.data is content else "/structuredContent"
-    warnings = (*misfits, *_mended(result, in_data), *payload.warnings)
+    warnings = (*misfits, *payload.warnings)
+    if isinstance(result, RepairedResult):
+        in_data = "/content" if payload.data is content else "/structuredContent"
+        warnings = (*misfits, *_repairs(result, in_data), *payload.warnings)
     envelope = mcp_envelope(
         payload.data,
         is_error=is_error,
@@ -94,9 +96,9 @@ def _content(blocks: Any) -> tuple[list[Any], tuple[ResultWarning, ...]]:
     return [{"type": "text", "text": text}], (warning,)
 
 
-def _mended(result: Mapping[str, Any], in_data: str) -> Iterator[ResultWarning]:
-    """What was mended when the result was read; of its data by the place in the data."""
-    for warning in result.mended if isinstance(result, MendedResult) else ():
+def _repairs(result: RepairedResult, in_data: str) -> Iterator[ResultWarning]:
+    """What was replaced when the result was read; of its data by the place in the data."""
+    for warning in result.warnings:
         yield msgspec.structs.replace(warning, path=warning.path.removeprefix(in_data))
 
 

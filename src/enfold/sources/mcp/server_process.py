@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 
 from enfold.errors import CallError
 from enfold.log import Log
-from enfold.mcp.json_rpc import encode, notification, request
+from enfold.mcp.json_rpc import encode, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import Inbox, OutgoingCall
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.mcp_targets import Command
+from enfold.sources.mcp.dispatcher import Dispatcher
+from enfold.sources.mcp.mcp_settings import Command
+from enfold.sources.mcp.outgoing_calls import OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 
 log: Final = Log("enfold.mcp")
@@ -34,10 +34,10 @@ _CERTIFICATES: Final = frozenset(  # files of those that a company trusts, witho
 )
 
 
-async def start_process(command: Command, inbox: Inbox, limits: MCPLimits) -> StdioConnection:
-    """Start the server; one that cannot be started at all is UNAVAILABLE."""
+async def start_process(command: Command, dispatcher: Dispatcher) -> None:
+    """Start the server and connect the dispatcher to it; one that cannot be started at all is UNAVAILABLE."""
     loop = asyncio.get_running_loop()
-    connection = StdioConnection(inbox, limits)
+    connection = StdioConnection(dispatcher)
     try:
         await loop.subprocess_exec(
             lambda: connection.process,
@@ -49,8 +49,7 @@ async def start_process(command: Command, inbox: Inbox, limits: MCPLimits) -> St
     except (OSError, ValueError) as error:
         details = {"reason": "start", "command": command.words[0]}
         why = _why_not(command, error)
-        raise CallError("UNAVAILABLE", f"{inbox.name} cannot be started: {why}", details) from None
-    return connection
+        raise CallError("UNAVAILABLE", f"{dispatcher.name} cannot be started: {why}", details) from None
 
 
 def _why_not(command: Command, error: Exception) -> str:
@@ -76,13 +75,14 @@ def _is_needed(name: str) -> bool:
 
 
 class StdioConnection:
-    """The conversation with one process."""
+    """The connection to one process."""
 
-    def __init__(self, inbox: Inbox, limits: MCPLimits) -> None:
-        self._inbox = inbox
-        self._limits = limits
-        lines = _Lines(limits.message_bytes, self._take_line, self._refuse_line)
-        self.process = _Process(inbox.name, lines.feed, self._fail_all)
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        dispatcher.connection = self
+        self._limits = dispatcher.limits
+        lines = _Lines(self._limits.message_bytes, dispatcher.take_text, self._refuse_line)
+        self.process = _Process(dispatcher.name, lines.feed, self._fail_all)
 
     @property
     def is_open(self) -> bool:
@@ -91,34 +91,31 @@ class StdioConnection:
     def agree(self, revision: Revision | None) -> None:
         """This transport names no revision beside its messages."""
 
-    async def request(self, call: OutgoingCall) -> dict[str, Any]:
-        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
-        return await self._inbox.result(call, self._write_call(call), self._send)
-
-    async def _write_call(self, call: OutgoingCall) -> None:
-        """Send a request when the process has read enough of what came before; a caller who leaves earlier sends none."""
+    async def send_call(self, call: OutgoingCall) -> None:
+        """Send a request when the process has read enough of what came before; a caller who gives up earlier sends none."""
         try:
             while self.process.is_full is not None:
                 await asyncio.shield(self.process.is_full)
         except asyncio.CancelledError:
-            self._inbox.withdraw(call)
+            self._dispatcher.withdraw(call)
             raise
-        await self._write_or_explain(request(call.id, call.method, call.params))
+        try:
+            self._write(request(call.id, call.method, call.params))
+        except LostError:
+            await self.process.ends_within(GRACE)  # to learn how it ended
+            raise self._lost() from None
 
-    async def notify(self, method: str) -> None:
-        self._write(notification(method))
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write what has no answer; where the process reads nothing any more, it is dropped."""
+        self._write_if_read(message)
+
+    def cancel(self, message: dict[str, Any]) -> None:
+        with suppress(LostError):
+            self._write_if_read(message)
 
     async def close(self) -> None:
-        await self._inbox.cancel_tasks()
+        await self._dispatcher.cancel_tasks()
         await self.process.end()
-
-    async def _write_or_explain(self, message: dict[str, Any]) -> None:
-        """Write to the process; where it no longer reads, wait a moment to learn how it ended."""
-        try:
-            self._write(message)
-        except LostError:
-            await self.process.ends_within(GRACE)
-            raise self._lost() from None
 
     def _lost(self) -> LostError:
         return LostError(self.process.end_error(), may_have_run=False, words=self.process.last_words)
@@ -131,27 +128,24 @@ class StdioConnection:
         if stdin.is_closing():  # the write itself found nobody reading
             raise self._lost()
 
-    # --- what the process says
-
-    def _take_line(self, line: bytes) -> None:
-        self._inbox.take_text(line, self._send)
-
-    def _send(self, message: dict[str, Any]) -> None:
-        """Write what nobody waits for, if the process still reads."""
+    def _write_if_read(self, message: dict[str, Any]) -> None:
         stdin = self.process.stdin
         if stdin is not None and stdin.get_write_buffer_size() > self._limits.unread_bytes:
-            self._inbox.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
+            self._dispatcher.warn_once("unread", "does not read what it is sent; answers to its requests are dropped")
             return
-        with suppress(LostError):
-            self._write(message)
+        self._write(message)
+
+    # --- what the process says
 
     def _refuse_line(self, head: bytes, tail: bytes) -> None:
         limit = self._limits.message_bytes
-        self._inbox.warn_once("long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped")
-        self._inbox.refuse_answer(head + tail, message_too_large(limit))
+        self._dispatcher.warn_once(
+            "long", f"wrote a line over the limit of {limit} bytes (message_bytes), which is dropped"
+        )
+        self._dispatcher.refuse_answer(head + tail, message_too_large(limit))
 
     def _fail_all(self) -> None:
-        self._inbox.fail_all(self.process.end_error(), words=self.process.last_words)
+        self._dispatcher.fail_all(self.process.end_error(), words=self.process.last_words)
 
 
 class _Process(asyncio.SubprocessProtocol):

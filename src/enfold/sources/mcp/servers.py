@@ -17,13 +17,19 @@ from enfold.sources.choosing import Filter, choosing
 from enfold.sources.durability import DurableChoice, durability
 from enfold.sources.kept_registries import KeptRegistries
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.mcp_targets import Address, Server, Target, read_servers
-from enfold.sources.mcp.recipients import Answerers
+from enfold.sources.mcp.mcp_callers import Answerers
+from enfold.sources.mcp.mcp_settings import (
+    Address,
+    Dialect,
+    GivenHeaders,
+    MCPLimits,
+    Server,
+    ServerSettings,
+    Target,
+    read_servers,
+)
 from enfold.sources.mcp.result_envelopes import Reads
-from enfold.sources.mcp.session import Dialect, ServerSettings
 from enfold.sources.mcp.upstream import Upstream
-from enfold.sources.mcp.web_requests import GivenHeaders
 from enfold.sources.report import ImportReport, Problem
 from enfold.sources.shaping import Describe, shaping
 from enfold.sources.web.supplied import Supplied, current
@@ -38,8 +44,8 @@ Credentials: TypeAlias = str | tuple[str, str] | Callable[[], str | Awaitable[st
 
 log: Final = Log("enfold.mcp")
 
-FIRST_WAIT: Final = 0.1  # seconds before a list that has changed while it was read is read again
-LONGEST_WAIT: Final = 30.0
+FIRST_BACKOFF: Final = 0.1  # seconds before a list that has changed while it was read is read again
+MAX_BACKOFF: Final = 30.0
 
 
 def from_mcp(
@@ -102,9 +108,10 @@ def from_mcp(
         raise ValueError("A server is given credentials or auth, not both")
 
     def server_of(name: str, server: Server, options: Options) -> _Server:
-        login = _login(server, auth, name, sent)
-        settings = ServerSettings(server, name, limits or MCPLimits(), protocol, login or sent, client)
-        return _Server(settings, login, answers or {}, log_level, options)
+        settings = ServerSettings(
+            server, name, limits or MCPLimits(), protocol, sent, _login(server, auth, name), client
+        )
+        return _Server(settings, answers or {}, log_level, options)
 
     if not isinstance(servers, dict):
         return MCPOperations([server_of(name or namespace or str(servers), servers, options)])
@@ -160,12 +167,12 @@ class MCPOperations:
     def keep_current(self, registry: OperationRegistry) -> None:
         """Keep a registry that has our operations up to date as the servers' lists change, until we are closed."""
         for source in self._sources:
-            source.follow(registry)
+            source.registries.add(registry, source.name)
 
     def leave(self, registry: OperationRegistry) -> None:
         """Keep a registry up to date no longer, and be shown among its sources no longer."""
         for source in self._sources:
-            source.unfollow(registry)
+            source.registries.remove(registry)
 
     async def __aenter__(self) -> Self:
         try:
@@ -191,12 +198,10 @@ class MCPOperations:
 class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
-    def __init__(
-        self, settings: ServerSettings, login: OAuthLogin | None, answers: Answerers, log_level: str, options: Options
-    ) -> None:
-        self._registries = KeptRegistries(self, "mcp")
-        self._upstream = Upstream(settings, answers, log_level, self._changed, self._registries.tell)
-        self._login = login
+    def __init__(self, settings: ServerSettings, answers: Answerers, log_level: str, options: Options) -> None:
+        self.registries = KeptRegistries(self, "mcp")
+        self._upstream = Upstream(settings, answers, log_level, self._changed, self.registries.tell)
+        self._login = settings.login
         self._options = options
         self.imported = Imported()
         self._refreshing: asyncio.Task[None] | None = None
@@ -209,11 +214,11 @@ class _Server:
 
     @property
     def is_up(self) -> bool:
-        return self._upstream.link.is_up
+        return self._upstream.pool.is_up
 
     @property
     def why(self) -> str:
-        return self._upstream.link.why
+        return self._upstream.pool.why
 
     @property
     def is_closed(self) -> bool:
@@ -232,7 +237,7 @@ class _Server:
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back when the server was lost or is back, or its operations are others."""
-        self._registries.watch(callback)
+        self.registries.watch(callback)
 
     async def open(self) -> None:
         self.imported = await (self._list() if self._login is None else self._login.let_in(self._list))
@@ -242,7 +247,7 @@ class _Server:
         return import_operations(self._upstream, self._options)
 
     async def wake(self) -> None:
-        await self._upstream.link.session()
+        await self._upstream.pool.session()
 
     async def close(self) -> None:
         self._is_open = False
@@ -252,13 +257,7 @@ class _Server:
         if self._login is not None:
             await self._login.close()
         await self._upstream.close()
-        self._registries.close()
-
-    def follow(self, registry: OperationRegistry) -> None:
-        self._registries.add(registry, self.name)
-
-    def unfollow(self, registry: OperationRegistry) -> None:
-        self._registries.remove(registry)
+        self.registries.close()
 
     # --- changes
 
@@ -268,19 +267,19 @@ class _Server:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
 
     async def _refresh(self) -> None:
-        """List again, and once more if there are changes meanwhile; a server that always has some is listed ever less often."""
-        wait = 0.0
+        """List again, and once more if there are changes meanwhile, with backoff."""
+        backoff = 0.0
         while self._is_stale:
             self._is_stale = False
-            await asyncio.sleep(wait)
-            wait = min(2 * wait or FIRST_WAIT, LONGEST_WAIT)
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff or FIRST_BACKOFF, MAX_BACKOFF)
             try:
                 imported = await self._list()
             except CallError as error:
                 log.warning("%s cannot be listed again: %s", self.name, error.message)
                 return
             before, self.imported = self.imported, _merged(self.imported, imported)
-            self._registries.update(before.by_id, self.imported.by_id)
+            self.registries.update(before.by_id, self.imported.by_id)
 
 
 def _clashes(operations: Iterable[Operation]) -> list[Problem]:
@@ -312,13 +311,13 @@ def _merged(before: Imported, after: Imported) -> Imported:
 # --- what the user gives ------------------------------------------------------------------------------------------
 
 
-def _login(server: Server, auth: Auth | None, name: str, headers: GivenHeaders) -> OAuthLogin | None:
+def _login(server: Server, auth: Auth | None, name: str) -> OAuthLogin | None:
     """The login at a server, which only one at an address can ask for."""
     if auth is None or not isinstance(server, Address):
         return None
     from enfold.sources.mcp.oauth.login import OAuthLogin
 
-    return OAuthLogin(auth, server.url, name, headers)
+    return OAuthLogin(auth, server.url, name)
 
 
 def _with_credentials(headers: GivenHeaders, credentials: Credentials | None) -> GivenHeaders:

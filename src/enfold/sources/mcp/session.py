@@ -1,11 +1,11 @@
-"""A conversation that has begun: which transport and which revision a server speaks, found out and agreed on."""
+"""A session with a server: opened by whichever transport and revision it speaks, then used for requests and subscriptions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -20,74 +20,36 @@ from enfold.mcp.json_rpc import (
     VERSION_KEY,
     ProtocolError,
     fields_of,
+    notification,
 )
 from enfold.mcp.levels import urgency_of
 from enfold.mcp.revisions import HANDSHAKE, KNOWN, LATEST, LATEST_HANDSHAKE, Revision
-from enfold.sources.mcp.inbox import Inbox, Notice
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.mcp_targets import Address, Command, Server
-from enfold.sources.mcp.outgoing_call import LISTEN, CallListener, OutgoingCall
+from enfold.operation.asking import EVERY_QUESTION
+from enfold.sources.mcp.dispatcher import Dispatcher, Notice
+from enfold.sources.mcp.mcp_callers import MCPCaller
+from enfold.sources.mcp.mcp_settings import Address, Command, Dialect, ServerSettings
+from enfold.sources.mcp.outgoing_calls import LISTEN
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
-from enfold.sources.mcp.web_requests import Headers, Web
+from enfold.sources.mcp.web_requests import Web
 from enfold.version import installed_version
 
 log: Final = Log("enfold.mcp")
 
-SETTLING: Final = 2.0  # seconds that a server may take to answer what it need not know
+SETUP_SECONDS: Final = 2.0  # that a server may take to set its log level, or to confirm a subscription
 
-Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
-
-# What we can pass on to a caller, whoever they will be. The newest revision names theirs, with each request.
-ALL_CAPABILITIES: Final[dict[str, Any]] = {
-    "elicitation": {"form": {}, "url": {}},
-    "sampling": {},
-    "roots": {},
-}
 # An address that refuses so is not asked again by another transport: it is the right one, and does not want us.
 _FINAL_STATUSES: Final = (401, 403, 429, 503)
 
 
-class ServerConnection(Protocol):
-    """What a transport offers."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether another request may be sent."""
-
-    def agree(self, revision: Revision | None) -> None:
-        """Name this revision from now on."""
-
-    async def request(self, call: OutgoingCall) -> dict[str, Any]:
-        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
-
-    async def notify(self, method: str) -> None:
-        """Tell the server something."""
-
-    async def close(self) -> None:
-        """End the conversation, and all that belongs to it."""
-
-
-class ServerSettings(msgspec.Struct, frozen=True):
-    """How a server is reached: its values as the user gave them."""
-
-    server: Server
-    name: str
-    limits: MCPLimits
-    protocol: Dialect
-    headers: Headers
-    client: Any
-
-
 class UpstreamSession:
-    """One open conversation, in an agreed revision."""
+    """One open session, in an agreed revision."""
 
-    def __init__(
-        self, connection: ServerConnection, inbox: Inbox, revision: Revision, answer: Mapping[str, Any]
-    ) -> None:
-        self.connection = connection
+    def __init__(self, dispatcher: Dispatcher, revision: Revision, answer: Mapping[str, Any]) -> None:
+        """`answer` is what the server said of itself when it was first asked."""
+        self.connection = dispatcher.connection
         self.revision = revision
-        self._inbox = inbox
-        inbox.is_stateless = revision.is_stateless
+        self._dispatcher = dispatcher
+        dispatcher.is_stateless = revision.is_stateless
         self.capabilities = fields_of(answer.get("capabilities"))
         self._log_level: str | None = None  # that an older server has been told
         self._followed: dict[str, asyncio.Task[Any]] = {}
@@ -98,17 +60,17 @@ class UpstreamSession:
 
     def when_lost(self, callback: Callable[[str], None]) -> None:
         """Call back with the reason when the server is gone."""
-        self._inbox.on_loss = callback
+        self._dispatcher.on_loss = callback
 
     def waits_for_another(self, client: object) -> bool:
         """Whether the server has asked another client something that is not answered yet."""
-        return self._inbox.has_question_for_another(client)
+        return self._dispatcher.has_question_for_another(client)
 
     async def request(
         self,
         method: str,
         params: dict[str, Any],
-        listener: CallListener | None = None,
+        caller: MCPCaller | None = None,
         *,
         capabilities: Mapping[str, Any] | None = None,
         wants_progress: bool = False,
@@ -119,7 +81,7 @@ class UpstreamSession:
         """The result of a request, of whose progress the server is asked to tell, and of what it logs."""
         if log_level is not None:
             await self.hear_logs(log_level)
-        call = self._inbox.open(method, params, listener, headers, begun)
+        call = self._dispatcher.open(method, params, caller, headers, begun)
         meta: dict[str, Any] = {}
         if self.revision.is_stateless:
             meta = _stateless_meta(self.revision, capabilities or {})
@@ -129,7 +91,7 @@ class UpstreamSession:
             meta["progressToken"] = call.id
         if meta:
             params["_meta"] = {**params.get("_meta", {}), **meta}
-        result = await self.connection.request(call)
+        result = await self._dispatcher.result(call)
         if self.revision.is_stateless:
             _check_kind(method, result)
         return result
@@ -141,10 +103,10 @@ class UpstreamSession:
             return
         self._log_level = level
         try:
-            async with asyncio.timeout(SETTLING):
+            async with asyncio.timeout(SETUP_SECONDS):
                 await self.request("logging/setLevel", {"level": level})
         except (TimeoutError, ProtocolError, CallError, LostError) as error:
-            log.debug("%s does not set its log level: %s", self._inbox.name, error)
+            log.debug("%s does not set its log level: %s", self._dispatcher.name, error)
 
     async def listen(self) -> None:
         """Be told when the server's lists change."""
@@ -152,7 +114,7 @@ class UpstreamSession:
             wanted = {
                 f"{kind}ListChanged": True for kind in ("tools", "prompts", "resources") if kind in self.capabilities
             }
-            self._inbox.spawn(self._keep_listening(wanted))
+            self._dispatcher.spawn(self._keep_listening(wanted))
             return
         open_stream = getattr(self.connection, "listen", None)
         if open_stream is not None:
@@ -164,9 +126,9 @@ class UpstreamSession:
             await self.request("resources/subscribe", {"uri": uri})
             return
         begun = asyncio.Event()
-        self._followed[uri] = self._inbox.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
+        self._followed[uri] = self._dispatcher.spawn(self._keep_listening({"resourceSubscriptions": [uri]}, begun))
         with suppress(TimeoutError):  # a server that does not say that it has begun may well have
-            async with asyncio.timeout(SETTLING):
+            async with asyncio.timeout(SETUP_SECONDS):
                 await begun.wait()
 
     async def unfollow(self, uri: str) -> None:
@@ -184,7 +146,7 @@ class UpstreamSession:
             try:
                 await self.request(LISTEN, {"notifications": wanted}, begun=begun)
             except (ProtocolError, CallError) as error:
-                log.debug("%s does not tell of changes: %s", self._inbox.name, error)
+                log.debug("%s does not tell of changes: %s", self._dispatcher.name, error)
                 break
             except LostError:
                 wait = min(wait * 2, 60.0)
@@ -205,7 +167,7 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
 
 
 async def open_session(
-    settings: ServerSettings, notice: Notice, source: CallListener, *, tells_output: bool = False
+    settings: ServerSettings, notice: Notice, source: MCPCaller, *, tells_output: bool = False
 ) -> UpstreamSession:
     """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
 
@@ -236,7 +198,7 @@ class _Opening(msgspec.Struct, frozen=True):
 
     settings: ServerSettings
     notice: Notice
-    source: CallListener
+    source: MCPCaller
 
     async def open(self) -> UpstreamSession:
         server = self.settings.server
@@ -254,9 +216,9 @@ class _Opening(msgspec.Struct, frozen=True):
     async def _over_pipes(self, command: Command, protocol: Dialect) -> UpstreamSession:
         from enfold.sources.mcp.server_process import start_process
 
-        inbox = self._inbox()
-        connection = await start_process(command, inbox, self.settings.limits)
-        return await self._begin(connection, inbox, protocol)
+        dispatcher = self._dispatcher()
+        await start_process(command, dispatcher)
+        return await _begin(dispatcher, protocol)
 
     async def _reach(self, address: Address) -> UpstreamSession:
         if address.transport == "sse":
@@ -275,34 +237,19 @@ class _Opening(msgspec.Struct, frozen=True):
     async def _over_http(self, address: Address) -> UpstreamSession:
         from enfold.sources.mcp.streamable_http import HTTPConnection
 
-        inbox = self._inbox()
-        return await self._begin(HTTPConnection(self._web(address), inbox), inbox, self.settings.protocol)
+        dispatcher = self._dispatcher()
+        HTTPConnection(Web(address, self.settings), dispatcher)
+        return await _begin(dispatcher, self.settings.protocol)
 
     async def _over_event_stream(self, address: Address) -> UpstreamSession:
         from enfold.sources.mcp.legacy_sse import open_event_stream
 
-        inbox, web = self._inbox(), self._web(address)
-        try:
-            connection = await open_event_stream(web, inbox)
-        except BaseException:
-            await inbox.cancel_tasks()
-            await web.close()
-            raise
-        return await self._begin(connection, inbox, LATEST_HANDSHAKE.name)
+        dispatcher = self._dispatcher()
+        await open_event_stream(Web(address, self.settings), dispatcher)
+        return await _begin(dispatcher, LATEST_HANDSHAKE.name)
 
-    def _inbox(self) -> Inbox:
-        return Inbox(self.settings.name, self.notice, self.source, self.settings.limits)
-
-    def _web(self, address: Address) -> Web:
-        settings = self.settings
-        return Web(address, settings.name, settings.limits, settings.headers, settings.client)
-
-    async def _begin(self, connection: ServerConnection, inbox: Inbox, protocol: Dialect) -> UpstreamSession:
-        try:
-            return await _negotiate(connection, inbox, self.settings.limits, protocol)
-        except BaseException:
-            await connection.close()
-            raise
+    def _dispatcher(self) -> Dispatcher:
+        return Dispatcher(self.settings.name, self.notice, self.source, self.settings.limits)
 
 
 def _may_be_older(error: Exception) -> bool:
@@ -314,63 +261,68 @@ def _may_be_older(error: Exception) -> bool:
 # --- revisions ----------------------------------------------------------------------------------------------------
 
 
-async def _negotiate(
-    connection: ServerConnection, inbox: Inbox, limits: MCPLimits, protocol: Dialect
-) -> UpstreamSession:
+async def _begin(dispatcher: Dispatcher, protocol: Dialect) -> UpstreamSession:
+    try:
+        return await _negotiate(dispatcher, protocol)
+    except BaseException:
+        await dispatcher.connection.close()
+        raise
+
+
+async def _negotiate(dispatcher: Dispatcher, protocol: Dialect) -> UpstreamSession:
     """The newest revision if the server knows it, else the handshake of the older ones."""
     if protocol != "auto":
         revision = _revision(protocol)
-        if not revision.is_stateless:
-            return await _shake_hands(connection, inbox, revision)
-        return await _discover(connection, inbox)
+        return await (_discover(dispatcher) if revision.is_stateless else _shake_hands(dispatcher, revision))
     try:
-        async with asyncio.timeout(limits.probe):
-            return await _discover(connection, inbox)
+        async with asyncio.timeout(dispatcher.limits.probe):
+            return await _discover(dispatcher)
     except (TimeoutError, ProtocolError):
         pass
     except CallError as error:
         if error.details.get("status") in _FINAL_STATUSES:
             raise
     try:
-        return await _shake_hands(connection, inbox, LATEST_HANDSHAKE)
+        return await _shake_hands(dispatcher, LATEST_HANDSHAKE)
     except ProtocolError as error:
         if error.code not in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
             raise
     # It was only slow to answer the first question, and knows no handshake.
-    return await _discover(connection, inbox)
+    return await _discover(dispatcher)
 
 
-async def _discover(connection: ServerConnection, inbox: Inbox) -> UpstreamSession:
-    connection.agree(LATEST)
+async def _discover(dispatcher: Dispatcher) -> UpstreamSession:
+    dispatcher.connection.agree(LATEST)
     try:
-        answer = await _ask_for_versions(connection, inbox)
+        answer = await _ask_for_versions(dispatcher)
     except ProtocolError as error:
         supported = fields_of(error.data).get("supported")
         if error.code != UNSUPPORTED_VERSION or not isinstance(supported, list) or LATEST.name not in supported:
             raise
-        answer = await _ask_for_versions(connection, inbox)  # it knows the revision after all
+        answer = await _ask_for_versions(dispatcher)  # it knows the revision after all
     versions = answer.get("supportedVersions")
     if not isinstance(versions, list) or LATEST.name not in versions:
         raise ProtocolError(UNSUPPORTED_VERSION, f"The server does not speak {LATEST.name}")
-    return UpstreamSession(connection, inbox, LATEST, answer)
+    return UpstreamSession(dispatcher, LATEST, answer)
 
 
-async def _ask_for_versions(connection: ServerConnection, inbox: Inbox) -> dict[str, Any]:
-    params = {"_meta": _stateless_meta(LATEST, {})}
-    return await connection.request(inbox.open("server/discover", params))
+async def _ask_for_versions(dispatcher: Dispatcher) -> dict[str, Any]:
+    return await dispatcher.result(dispatcher.open("server/discover", {"_meta": _stateless_meta(LATEST, {})}))
 
 
-async def _shake_hands(connection: ServerConnection, inbox: Inbox, revision: Revision) -> UpstreamSession:
+async def _shake_hands(dispatcher: Dispatcher, revision: Revision) -> UpstreamSession:
+    connection = dispatcher.connection
     connection.agree(None)
-    params = {"protocolVersion": revision.name, "capabilities": ALL_CAPABILITIES, "clientInfo": _client_info()}
-    answer = await connection.request(inbox.open("initialize", params))
+    # Whoever will call, what the server asks is passed on to them; the newest revision names theirs with each request.
+    params = {"protocolVersion": revision.name, "capabilities": EVERY_QUESTION, "clientInfo": _client_info()}
+    answer = await dispatcher.result(dispatcher.open("initialize", params))
     agreed = answer.get("protocolVersion")
     if not isinstance(agreed, str):
         raise ProtocolError(UNSUPPORTED_VERSION, "The server names no protocol version")
     found = _revision(agreed)
     connection.agree(found)
-    await connection.notify("notifications/initialized")
-    return UpstreamSession(connection, inbox, found, answer)
+    await connection.send(notification("notifications/initialized"))
+    return UpstreamSession(dispatcher, found, answer)
 
 
 def _revision(name: str) -> Revision:

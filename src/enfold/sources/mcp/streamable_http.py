@@ -10,25 +10,27 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.mcp.headers import NAMED_BY, write_value
-from enfold.mcp.json_rpc import ProtocolError, encode, notification, request
+from enfold.mcp.json_rpc import ProtocolError, encode, request
 from enfold.mcp.revisions import Revision
-from enfold.sources.mcp.inbox import Inbox, OutgoingCall
+from enfold.sources.mcp.dispatcher import Dispatcher
+from enfold.sources.mcp.outgoing_calls import OutgoingCall
 from enfold.sources.mcp.upstream_failures import LostError, closed_connection, message_too_large, read_rpc_error
-from enfold.sources.mcp.web_requests import DRAIN, OpenResponse, Web
+from enfold.sources.mcp.web_requests import DRAIN_SECONDS, OpenResponse, Web
 from enfold.sources.sse import EventDecoder, EventTooLargeError, ServerSentEvent
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
-OPENING: Final = 0.5  # seconds that a session waits for its own stream
-RETRY: Final = 1.0  # seconds before a broken stream is taken up again, where the server does not say
+STREAM_SECONDS: Final = 0.5  # that a session waits for its own stream
+RECONNECT_SECONDS: Final = 1.0  # before a broken stream is resumed, where the server does not say
 
 
 class HTTPConnection:
-    """The conversation with one address."""
+    """The connection to one address."""
 
-    def __init__(self, web: Web, inbox: Inbox) -> None:
+    def __init__(self, web: Web, dispatcher: Dispatcher) -> None:
         self._web = web
-        self._inbox = inbox
+        self._dispatcher = dispatcher
+        dispatcher.connection = self
         self._limits = web.limits
         self._revision: Revision | None = None
         self._session_id: str | None = None
@@ -38,31 +40,38 @@ class HTTPConnection:
         """From now on requests name this revision, or none."""
         self._revision = revision
 
-    async def request(self, call: OutgoingCall) -> dict[str, Any]:
-        """The result of a request; ProtocolError where the server refuses, LostError where it is gone."""
-        return await self._inbox.result(call, self._exchange(call), self._cancel)
-
-    async def _exchange(self, call: OutgoingCall) -> None:
+    async def send_call(self, call: OutgoingCall) -> None:
+        """Post a request, and read the reply until the call has its answer."""
         reply = await self._post(request(call.id, call.method, call.params), self._headers(call))
-        await self._take(reply, call)
+        if reply.content_type == EVENTS:
+            await self._take_events(reply, call)
+        else:
+            await self._take_body(reply, call)
 
-    async def notify(self, method: str) -> None:
-        await self._send(notification(method))
+    async def send(self, message: dict[str, Any]) -> None:
+        """Post a message that has no answer."""
+        await (await self._post(message, self._common())).drain()
+
+    def cancel(self, message: dict[str, Any]) -> None:
+        """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
+        is_stateless = self._revision is not None and self._revision.is_stateless
+        if self.is_open and not is_stateless:
+            self._dispatcher.spawn(self.send(message))
 
     async def listen(self) -> None:
         """Open the stream on which a server with sessions speaks unasked, and keep it open."""
         is_open = asyncio.Event()
-        self._inbox.spawn(self._listen(is_open))
+        self._dispatcher.spawn(self._listen(is_open))
         with suppress(TimeoutError):  # a server may keep silent on it until it has something to say
-            async with asyncio.timeout(OPENING):
+            async with asyncio.timeout(STREAM_SECONDS):
                 await is_open.wait()
 
     async def close(self) -> None:
         self.is_open = False
-        await self._inbox.cancel_tasks()
+        await self._dispatcher.cancel_tasks()
         if self._session_id is not None:
             with suppress(Exception):  # a session that cannot be ended ends by itself
-                async with asyncio.timeout(DRAIN):
+                async with asyncio.timeout(DRAIN_SECONDS):
                     await (await self._web.send("DELETE", self._common())).close()
         await self._web.close()
 
@@ -90,9 +99,6 @@ class HTTPConnection:
         self._session_id = reply.header("mcp-session-id") or self._session_id
         return await reply.accepted(self._refusal)
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        await (await self._post(message, self._common())).drain()
-
     async def _reach(
         self, method: str, headers: dict[str, str], body: bytes | None = None, *, waits: bool = False
     ) -> OpenResponse:
@@ -100,8 +106,7 @@ class HTTPConnection:
             return await self._web.send(method, headers, body, waits=waits)
         except LostError as lost:
             if not lost.may_have_run:  # there is nobody at the address
-                self.is_open = False
-                self._inbox.on_loss(lost.error.message)
+                self._lose(lost.error)
             raise
 
     async def _refusal(self, reply: OpenResponse) -> Exception:
@@ -111,32 +116,23 @@ class HTTPConnection:
         is_session_over = reply.status == 404 or (reply.status == 400 and "session" in body.lower())
         if self._session_id is not None and is_session_over:
             self._session_id = None
-            return self._expired(failure)
+            self._lose(failure)
+            return LostError(failure, may_have_run=False)
         return _rpc_error(body) or failure
 
-    def _expired(self, error: CallError) -> LostError:
+    def _lose(self, why: CallError) -> None:
         self.is_open = False
-        self._inbox.on_loss(error.message)
-        return LostError(error, may_have_run=False)
-
-    def _cancel(self, message: dict[str, Any]) -> None:
-        """Send that a caller has given up; in the newest revision the response tells it, which is closed."""
-        is_stateless = self._revision is not None and self._revision.is_stateless
-        if self.is_open and not is_stateless:
-            self._inbox.spawn(self._send(message))
+        self._dispatcher.on_loss(why.message)
 
     # --- receiving
 
-    async def _take(self, reply: OpenResponse, call: OutgoingCall) -> None:
-        """Read a reply until the call has its answer."""
-        if reply.content_type == EVENTS:
-            await self._take_events(reply, call)
-            return
+    async def _take_body(self, reply: OpenResponse, call: OutgoingCall) -> None:
+        """Read the one message of a reply, which is the answer of the call."""
         try:
             body = await reply.body()
         finally:
             await reply.close()
-        self._inbox.take_text(self._web.censored(body), self._send, call)
+        self._dispatcher.take_text(self._web.redact(body), call)
         if not call.answer.done() and not self.is_open:
             raise LostError(closed_connection(self._web.name), may_have_run=True)
         if not call.answer.done():
@@ -144,7 +140,7 @@ class HTTPConnection:
             raise CallError("DATA_LOSS", f"{self._web.name} answered with something that is no message", details)
 
     async def _take_events(self, reply: OpenResponse, call: OutgoingCall) -> None:
-        """Read the events of a call; a stream that breaks off is taken up again where its server allows that."""
+        """Read the events of a call; a stream that breaks off is resumed where its server allows that."""
         decoder = EventDecoder(max_event=self._limits.message_bytes)
         failures = 0
         while True:
@@ -156,8 +152,8 @@ class HTTPConnection:
                     "UNAVAILABLE", f"{self._web.name} broke off before its answer", {"reason": "connection"}
                 )
                 raise LostError(broken, may_have_run=True)
-            if call.listener is not None:
-                call.listener.stream_closed()
+            if call.caller is not None:
+                call.caller.stream_closed()
             reply = await self._resume(decoder)
 
     async def _read_events(self, reply: OpenResponse, decoder: EventDecoder, call: OutgoingCall | None) -> bool:
@@ -169,7 +165,7 @@ class HTTPConnection:
                     has_any = True
                     self._take_event(event, call)
                 if call is not None and call.answer.done():
-                    self._inbox.spawn(reply.drain())
+                    self._dispatcher.spawn(reply.drain())
                     return True
         except EventTooLargeError:
             await reply.close()
@@ -186,11 +182,10 @@ class HTTPConnection:
         if event.event == "endpoint":  # the first of the oldest transport, where others refuse a post by their status
             details = {"status": 405, "reason": "transport"}
             raise CallError("EXECUTION_ERROR", f"{self._web.name} speaks the oldest transport", details)
-        text = self._web.censored(event.data.encode("utf-8", "surrogatepass"))
-        self._inbox.take_text(text, self._send, call)
+        self._dispatcher.take_text(self._web.redact(event.data.encode("utf-8", "surrogatepass")), call)
 
     async def _resume(self, decoder: EventDecoder) -> OpenResponse:
-        await asyncio.sleep(RETRY if decoder.retry is None else decoder.retry / 1000)
+        await asyncio.sleep(RECONNECT_SECONDS if decoder.retry is None else decoder.retry / 1000)
         headers = {**self._common(), "accept": EVENTS}
         if decoder.last_event_id:
             headers["last-event-id"] = decoder.last_event_id

@@ -1,4 +1,4 @@
-"""One MCP server as its source uses it: calls made for callers, their questions answered, and lists read to their end."""
+"""One MCP server as its source uses it: calls made for callers, and lists read to their end."""
 
 from __future__ import annotations
 
@@ -10,31 +10,23 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode
+from enfold.mcp.json_rpc import METHOD_NOT_FOUND, UNSUPPORTED_VERSION, ProtocolError, encode, fields_of
 from enfold.mcp.revisions import LATEST_HANDSHAKE
 from enfold.mcp.task_extension import TASK_METHODS, declares_tasks, with_tasks, without_tasks
 from enfold.observing import outgoing
 from enfold.operation import Context
 from enfold.operation.asking import EVERY_QUESTION, Peer, peer_of
-from enfold.operation.handing_over import TaskQuestion, hand_over, noted_task, taker
-from enfold.sources.mcp.driving import drive_task, inquire
-from enfold.sources.mcp.held import Held
-from enfold.sources.mcp.link import Link
-from enfold.sources.mcp.mcp_targets import Command
-from enfold.sources.mcp.recipients import Answerers, Recipient
+from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, taker
+from enfold.sources.mcp.mcp_callers import Answerers, MCPCaller, SuspendedCalls
+from enfold.sources.mcp.mcp_settings import Command, ServerSettings
+from enfold.sources.mcp.pooled_session import PooledSession
 from enfold.sources.mcp.resource_followers import ResourceFollowers
-from enfold.sources.mcp.session import ServerSettings, UpstreamSession
+from enfold.sources.mcp.server_tasks import ask_about_task, cancel_quietly, wait_for_task
+from enfold.sources.mcp.session import UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
 from enfold.sources.report import Problem
 
 _LIST_CHANGED: Final = {f"notifications/{kind}/list_changed": kind for kind in ("tools", "prompts", "resources")}
-
-
-class ListedItems(msgspec.Struct, frozen=True):
-    """The items of a list, and what was left out of them."""
-
-    items: list[Any]  # objects, if the server keeps to the protocol
-    problem: Problem | None = None
 
 
 class ServerRequest(msgspec.Struct, frozen=True):
@@ -63,35 +55,35 @@ class Upstream:
         self._on_change = on_change
         self._on_state = on_state
         self._changed: set[str] = set()
-        self._held = Held(settings.limits.held)
-        self.link = self._new_link(settings, self._returned, is_first=True)
-        self._following = ResourceFollowers(self.link.session)
-        self._older_link: Link | None = None  # of a server of both eras, for callers of the older one
-        self._is_only_newest = False
-        self._asides = 0
+        self._suspended = SuspendedCalls(settings.limits.held)
+        self.pool = self._new_pool(settings, self._reconnected, is_first=True)
+        self._following = ResourceFollowers(self.pool.session)
+        self._older_pool: PooledSession | None = None  # of a server of both eras, for callers of the older one
+        self._has_older_era = settings.protocol == "auto"  # as far as is known
+        self._side_sessions = 0
         self.running = 0  # calls made for callers
 
-    def _new_link(
+    def _new_pool(
         self,
         settings: ServerSettings,
-        on_return: Callable[[UpstreamSession], Awaitable[None]],
+        on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
         *,
         is_first: bool = False,
-    ) -> Link:
-        source = Recipient(Context(), self._answers, settings.limits)
+    ) -> PooledSession:
+        source = MCPCaller(Context(), self._answers, settings.limits)
         on_state = self._on_state if is_first else _ignore
-        return Link(settings, source, self._log_level, self._notice, on_return, on_state, is_first=is_first)
+        return PooledSession(settings, source, self._log_level, self._notice, on_reconnect, on_state, is_first=is_first)
 
     @property
     def name(self) -> str:
         return self._settings.name
 
     async def close(self) -> None:
-        self._held.close()
+        self._suspended.close()
         self._following.close(closed_connection(self.name))
-        await self.link.close()
-        if self._older_link is not None:
-            await self._older_link.close()
+        await self.pool.close()
+        if self._older_pool is not None:
+            await self._older_pool.close()
 
     # --- changes
 
@@ -112,7 +104,7 @@ class Upstream:
         elif method == "notifications/resources/updated":
             self._following.hear(params.get("uri"))
 
-    async def _returned(self, session: UpstreamSession) -> None:
+    async def _reconnected(self, session: UpstreamSession) -> None:
         await self._list_again(session)
         await self._following.take_up(session)
 
@@ -124,20 +116,20 @@ class Upstream:
 
     async def call(self, request: ServerRequest, context: Context) -> dict[str, Any]:
         """The result of a request made for a caller, who hears of its progress and is asked what the server asks."""
-        return await self.run(lambda caller: self.converse(request, caller), context)
+        return await self._run(partial(self._converse, request), context)
 
-    async def run(self, begin: Callable[[Recipient], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
+    async def _run(self, begin: Callable[[MCPCaller], Coroutine[Any, Any, Any]], context: Context) -> dict[str, Any]:
         """The result of a conversation with the server, which may take several requests."""
-        caller = Recipient(context, self._answers, self._settings.limits)
+        caller = MCPCaller(context, self._answers, self._settings.limits)
         peer = peer_of(context)
         self.running += 1
         try:
-            result: dict[str, Any] = await (begin(caller) if peer is None else self._held.run(caller, peer, begin))
+            result: dict[str, Any] = await (begin(caller) if peer is None else self._suspended.run(caller, peer, begin))
         finally:
             self.running -= 1
         return result
 
-    async def converse(self, request: ServerRequest, caller: Recipient) -> dict[str, Any]:
+    async def _converse(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send a request, and again with the answers for as long as the server needs more of them."""
         begun = noted_task(caller.context) if request.method == "tools/call" else None
         result = {"resultType": "task", "taskId": begun} if begun else await self._send(request, caller)
@@ -146,22 +138,42 @@ class Upstream:
             if kind == "task":
                 if not self._answers:  # which could not be given to a task that is followed by its caller
                     hand_over(caller.context, result)
-                return await drive_task(partial(self._send_about_task, caller), self.name, result, caller)
+                return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result
             again = {**request.params, **await self._answered(result, caller)}
             result = await self._send(msgspec.structs.replace(request, params=again), caller)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
-    async def inquire(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
-        """The result of a task that was handed over to its caller, once it is there."""
-        caller = Recipient(context, self._answers, self._settings.limits)
-        return await inquire(partial(self._send_about_task, caller), self.name, question)
+    async def call_as_task(self, params: dict[str, Any], context: Context) -> dict[str, Any]:
+        """The result of a tool of the revision 2025-11-25 that only runs as a task; a caller who gives up cancels it."""
+        return await self._run(partial(self._run_as_task, params), context)
 
-    async def _send_about_task(self, caller: Recipient, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _run_as_task(self, params: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
+        task_id: Any = noted_task(caller.context)
+        if task_id is None:
+            begun = await self._converse(ServerRequest("tools/call", {**params, "task": {}}, idempotent=False), caller)
+            task_id = fields_of(begun.get("task")).get("taskId")
+            if not isinstance(task_id, str):
+                return begun  # it has run as an ordinary call after all
+            await note_task(caller.context, task_id)
+        try:
+            return await self._converse(ServerRequest("tasks/result", {"taskId": task_id}), caller)
+        except asyncio.CancelledError:
+            if not is_left(caller.context):
+                nobody = MCPCaller(Context(), {}, self._settings.limits)
+                await cancel_quietly(partial(self._send_about_task, nobody), task_id)
+            raise
+
+    async def ask_about_task(self, question: TaskQuestion, context: Context) -> dict[str, Any]:
+        """The result of a task that was handed over to its caller, once it is there."""
+        caller = MCPCaller(context, self._answers, self._settings.limits)
+        return await ask_about_task(partial(self._send_about_task, caller), self.name, question)
+
+    async def _send_about_task(self, caller: MCPCaller, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._send(ServerRequest(method, params), caller)
 
-    async def _answered(self, result: dict[str, Any], caller: Recipient) -> dict[str, Any]:
+    async def _answered(self, result: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
         """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
         requests = result.get("inputRequests")
         answers: dict[str, Any] = {}
@@ -176,7 +188,7 @@ class Upstream:
             answers["requestState"] = result["requestState"]
         return answers
 
-    async def _send(self, request: ServerRequest, caller: Recipient) -> dict[str, Any]:
+    async def _send(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
         meta = caller.meta if outgoing.inject is None else _traced(caller.meta, outgoing.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
@@ -198,21 +210,21 @@ class Upstream:
             )
 
         for is_last in (False, True):
-            link = await self._link_for(caller)
-            session = await link.session()
-            goes_aside = self._goes_aside(session, params, caller)
+            pool, session = await self._session_for(caller)
             try:
-                return await (self._aside(link, send) if goes_aside else send(session))
+                if self._needs_own_session(session, params, caller):
+                    return await self._send_alone(pool, send)
+                return await send(session)
             except LostError as lost:
                 if is_last or lost.may_have_run:
                     raise lost.for_caller(idempotent=request.idempotent) from None
             except ProtocolError as error:
                 if is_last or error.code != UNSUPPORTED_VERSION:
                     raise protocol_failure(error) from None
-                await link.drop(session)  # another program has taken its place: agree anew
+                await pool.drop(session)  # another program has taken its place: agree anew
         raise AssertionError("the last attempt returns or raises")
 
-    def _goes_aside(self, session: UpstreamSession, params: dict[str, Any], caller: Recipient) -> bool:
+    def _needs_own_session(self, session: UpstreamSession, params: dict[str, Any], caller: MCPCaller) -> bool:
         """Whether a call needs a process of its own.
 
         On the standard streams a question does not say whose it is. While one client is asked, the questions of another
@@ -221,53 +233,49 @@ class Upstream:
         if not isinstance(self._settings.server, Command) or session.revision.is_stateless or "task" in params:
             return False
         is_askable = bool(caller.capabilities) and caller.client is not None
-        has_room = self._asides < self._settings.limits.side_sessions
-        return is_askable and has_room and session.waits_for_another(caller.client)
+        is_free = self._side_sessions < self._settings.limits.side_sessions
+        return is_askable and is_free and session.waits_for_another(caller.client)
 
-    async def _aside(self, link: Link, send: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        self._asides += 1
+    async def _send_alone(
+        self, pool: PooledSession, send: Callable[[UpstreamSession], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        self._side_sessions += 1
         try:
-            session = await link.open_aside()
+            session = await pool.open_another()
             try:
                 return await send(session)
             finally:
                 await session.close()
         finally:
-            self._asides -= 1
+            self._side_sessions -= 1
 
-    def _level_for(self, caller: Recipient) -> str | None:
+    def _level_for(self, caller: MCPCaller) -> str | None:
         """What an MCP client wants to hear, or else what the source is to ask for."""
         if not caller.is_heard:
             return None
         level: str | None = getattr(peer_of(caller.context), "log_level", self._log_level)
         return level
 
-    async def _link_for(self, caller: Recipient) -> Link:
+    async def _session_for(self, caller: MCPCaller) -> tuple[PooledSession, UpstreamSession]:
         """A server of both eras is spoken to in its caller's: what it asks in one of them it often cannot in the other."""
-        is_newest = (await self.link.session()).revision.is_stateless
-        peer = peer_of(caller.context)
-        if (
-            not is_newest
-            or self._is_only_newest
-            or self._settings.protocol != "auto"
-            or not _can_be_asked_at_once(peer)
-        ):
-            return self.link
-        if self._older_link is None:
+        session = await self.pool.session()
+        is_newest = session.revision.is_stateless
+        if not (is_newest and self._has_older_era and _can_be_asked_at_once(peer_of(caller.context))):
+            return self.pool, session
+        if self._older_pool is None:
             older = msgspec.structs.replace(self._settings, protocol=LATEST_HANDSHAKE.name)
-            self._older_link = self._new_link(older, self._list_again)
+            self._older_pool = self._new_pool(older, self._list_again)
         try:
-            await self._older_link.session()
+            return self._older_pool, await self._older_pool.session()
         except CallError as error:
-            self._is_only_newest = "rpc_code" in error.details  # it was there, and did not know the handshake
-            return self.link
-        return self._older_link
+            self._has_older_era = "rpc_code" not in error.details  # else it was there, and did not know the handshake
+            return self.pool, session
 
     # --- lists
 
-    async def pages(self, method: str, field: str) -> ListedItems:
-        """The items of a paged list, as many as the limits allow; a server that has no such list has none of them."""
-        session, limits = await self.link.session(), self._settings.limits
+    async def list_all(self, method: str, field: str) -> tuple[list[Any], Problem | None]:
+        """The items of a paged list, and the limit that cut it; a server that has no such list has no items."""
+        session, limits = await self.pool.session(), self._settings.limits
         items: list[Any] = []
         size, cursor = 0, None
         for _ in range(limits.pages):
@@ -276,19 +284,19 @@ class Upstream:
             except CallError as error:
                 if error.code != "PAYLOAD_TOO_LARGE":
                     raise
-                return ListedItems(items, _over(method, "list_bytes", limits.list_bytes))
+                return items, _over(method, "list_bytes", limits.list_bytes)
             size += len(encode(page))
             if size > limits.list_bytes:
-                return ListedItems(items, _over(method, "list_bytes", limits.list_bytes))
+                return items, _over(method, "list_bytes", limits.list_bytes)
             found = page.get(field)
             items += found if isinstance(found, list) else []
             if len(items) > limits.list_items:
-                return ListedItems(items[: limits.list_items], _over(method, "list_items", limits.list_items))
+                return items[: limits.list_items], _over(method, "list_items", limits.list_items)
             following = page.get("nextCursor")
             if following is None or following == cursor:
-                return ListedItems(items)
+                return items, None
             cursor = following
-        return ListedItems(items, _over(method, "pages", limits.pages))
+        return items, _over(method, "pages", limits.pages)
 
     async def _page(self, session: UpstreamSession, method: str, params: dict[str, Any]) -> dict[str, Any]:
         limit = self._settings.limits.connect
@@ -311,7 +319,7 @@ def _traced(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
 
 
 def _ignore() -> None:
-    """Ignore the state of the link for older callers: it says nothing about the server."""
+    """Ignore the state of the session for older callers: it says nothing about the server."""
 
 
 def _over(method: str, name: str, limit: int) -> Problem:

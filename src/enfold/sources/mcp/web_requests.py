@@ -5,30 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.mcp_targets import Address
+from enfold.sources.mcp.mcp_settings import Address, ServerSettings
 from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 from enfold.sources.redaction import KnownSecrets
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.status_errors import status_error
-from enfold.sources.web.supplied import Supplied, current
+from enfold.sources.web.supplied import current
 from enfold.sources.web.urls import same_place, split_url
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
 
-# Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
-GivenHeaders: TypeAlias = Supplied[Mapping[str, str]]
-
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A request that was not let in: what the server asks for, and the `Authorization` it had, now and the time before."""
+    """A request that was refused with 401 or 403: what the server asks for, and the `Authorization` sent, now and the time before."""
 
     status: int
     challenges: tuple[str, ...]
@@ -41,43 +37,30 @@ class Refusal(msgspec.Struct, frozen=True):
         return f"Refusal({self.status})"
 
 
-class Login(Protocol):
-    """A login at a server: gives the headers of requests, and answers refusals."""
-
-    secrets: KnownSecrets
-
-    async def headers(self, method: str, url: str) -> Mapping[str, str]:
-        """The headers of a request."""
-
-    async def answer(self, refusal: Refusal, *, waits: bool) -> bool:
-        """Whether the request is worth sending again, with new headers."""
-
-
-Headers: TypeAlias = GivenHeaders | Login
-
 MAX_ERROR_BODY: Final = 2000
 REDIRECTS: Final = 3
-LOGINS: Final = 3  # for one request
-DRAIN: Final = 1.0  # seconds for the end of a stream to come, so that its connection can be used again
+MAX_LOGINS: Final = 3  # for one request
+DRAIN_SECONDS: Final = 1.0  # for the end of a stream to come, so that its connection can be used again
 _FOLLOWED: Final = (307, 308)
 
 
 class Web:
     """The client for one address, and the user's own client where they gave one."""
 
-    def __init__(self, address: Address, name: str, limits: MCPLimits, headers: Headers, client: Any = None) -> None:
-        self.name = name
-        self.limits = limits
+    def __init__(self, address: Address, settings: ServerSettings) -> None:
+        self.name = settings.name
+        self.limits = settings.limits
         self.url = address.url
         self._fixed = address.headers
-        is_given = isinstance(headers, Mapping) or callable(headers)
-        self._login = None if is_given else cast("Login", headers)
-        self._headers = cast("GivenHeaders", headers) if is_given else {}
+        self._given = settings.headers
+        self._login = settings.login
         # Headers that never change are put together once.
-        self._static = _lower({**self._fixed, **headers}) if isinstance(headers, Mapping) else None
+        self._static: dict[str, str] | None = None
+        if self._login is None and isinstance(self._given, Mapping):
+            self._static = _lower({**self._fixed, **self._given})
         self._secrets = KnownSecrets() if self._login is None else self._login.secrets
-        self.censored = self._secrets.redact_bytes
-        self._given = client
+        self.redact = self._secrets.redact_bytes
+        self._given_client = settings.client
         self._client: AnyClient | None = None
 
     async def send(
@@ -91,33 +74,33 @@ class Web:
     ) -> OpenResponse:
         """An open reply, whatever its status; who gets it closes it. `waits` says that it may take as long as a login."""
         before: str | None = None
-        for _ in range(LOGINS):
+        for _ in range(MAX_LOGINS):
             reply = await self._follow(method, headers, content, url)
             # The end of a session is not worth a login.
             if reply.status not in (401, 403) or method == "DELETE":
                 return reply
             refusal = reply.refusal(before)
-            if not await self._is_let_in(reply, refusal, waits=waits):
+            if not await self._may_retry(reply, refusal, waits=waits):
                 return reply
             before = refusal.sent
         return await self._follow(method, headers, content, url)
 
-    async def _is_let_in(self, reply: OpenResponse, refusal: Refusal, *, waits: bool) -> bool:
+    async def _may_retry(self, reply: OpenResponse, refusal: Refusal, *, waits: bool) -> bool:
         """Whether a refused request may be sent again; then its reply is closed."""
         try:
             if self._login is None:
-                self._check_login(refusal)
+                self._ask_for_login(refusal)
                 return False
-            is_let_in = await self._login.answer(refusal, waits=waits)
+            may_retry = await self._login.answer(refusal, waits=waits)
         except BaseException:
             await reply.close()
             raise
-        if is_let_in:
+        if may_retry:
             await reply.close()
-        return is_let_in
+        return may_retry
 
-    def _check_login(self, refusal: Refusal) -> None:
-        """Say what to do where a server wants a login, and nothing was said about one."""
+    def _ask_for_login(self, refusal: Refusal) -> None:
+        """Raise what to do where a server wants a login, and the user configured none."""
         offers_login = any(scheme in each.lower() for each in refusal.challenges for scheme in ("bearer", "dpop"))
         if refusal.status == 401 and offers_login:
             refused = "does not accept the credentials it was given" if refusal.sent else "asks for a login (OAuth)"
@@ -135,8 +118,10 @@ class Web:
             own = self._static if self._static is not None else await self._own_headers(method, request.url)
             sent = own.get("authorization", "")
             self._secrets.remember_authorization(sent)
-            client = self._client or self._open()
-            return await client.send(msgspec.structs.replace(request, headers=_merged(own, headers)))
+            if self._client is None:
+                self._client = open_client(self._given_client)
+            # Headers of the protocol come before what a user gave under the same name.
+            return await self._client.send(msgspec.structs.replace(request, headers=list({**own, **headers}.items())))
 
         try:
             request = Request(method, *split_url(url or self.url), [], content)
@@ -154,12 +139,8 @@ class Web:
         return True
 
     async def _own_headers(self, method: str, url: str) -> dict[str, str]:
-        own = current(self._headers) if self._login is None else self._login.headers(method, url)
-        return _lower({**self._fixed, **await own})
-
-    def _open(self) -> AnyClient:
-        self._client = open_client(self._given)
-        return self._client
+        own = _lower({**self._fixed, **await current(self._given)})
+        return own if self._login is None else {**own, **await self._login.headers(method, url)}
 
     def lost(self, error: WebError) -> Exception:
         """What a failure of the client means for the request it was to send."""
@@ -193,7 +174,7 @@ class OpenResponse:
 
     @property
     def content_type(self) -> str:
-        return self._censored(self.header("content-type") or "").partition(";")[0].strip().lower()
+        return self._redacted(self.header("content-type") or "").partition(";")[0].strip().lower()
 
     @cached_property
     def chunks(self) -> AsyncGenerator[bytes]:
@@ -232,8 +213,8 @@ class OpenResponse:
 
     async def failure(self) -> CallError:
         """The error that an error status means."""
-        body = self._web.censored(await self.body())
-        reason = self._censored(self.response.reason or "error")
+        body = self._web.redact(await self.body())
+        reason = self._redacted(self.response.reason or "error")
         return status_error(
             self.status,
             reason,
@@ -243,13 +224,13 @@ class OpenResponse:
             retry_after=self.header("retry-after"),
         )
 
-    def _censored(self, text: str) -> str:
-        return self._web.censored(text.encode()).decode()
+    def _redacted(self, text: str) -> str:
+        return self._web.redact(text.encode()).decode()
 
     async def drain(self) -> None:
         """Read what is left, which is nothing or little, and close."""
         try:
-            async with asyncio.timeout(DRAIN):
+            async with asyncio.timeout(DRAIN_SECONDS):
                 async for _ in self.chunks:
                     pass
         finally:
@@ -263,8 +244,3 @@ class OpenResponse:
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
-
-
-def _merged(own: Mapping[str, str], headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Headers by their names; those of the protocol come before what a user gave under the same name."""
-    return list({**own, **headers}.items())

@@ -12,17 +12,23 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from enfold.sources.mcp.oauth.address_policy import AddressPolicy
+from enfold.sources.mcp.oauth.authority_client import AuthorityClient
+from enfold.sources.mcp.oauth.callback_page import CallbackPage, open_callback_page
 from enfold.sources.mcp.oauth.challenge import Challenge
-from enfold.sources.mcp.oauth.clients import find_client, known_client
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.grants import JWT_BEARER, exchange_identity, request_tokens
+from enfold.sources.mcp.oauth.grants import (
+    JWT_BEARER,
+    LoginAttempt,
+    exchange_identity,
+    find_client,
+    known_client,
+    request_tokens,
+)
 from enfold.sources.mcp.oauth.jwt import base64url
-from enfold.sources.mcp.oauth.login_reach import LoginReach
 from enfold.sources.mcp.oauth.login_settings import AssertionLogin, Auth, EnterpriseLogin, UserLogin
 from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient, Saved
 from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace, find_place
-from enfold.sources.mcp.oauth.receiver import Receiver, open_receiver
-from enfold.sources.mcp.oauth.wire import LoginConversation, open_wire
 from enfold.sources.web.supplied import current
 from enfold.sources.web.token_endpoint import GrantRefusedError
 
@@ -38,20 +44,21 @@ async def log_in(
     that nothing can, unless other tokens are taken now. More scopes always need a full login. `peer` is the IP address
     that the refusal came from, where it is known.
     """
-    reach = _reach(auth, server_url, name)
-    reach.learn(server_url, peer)
-    reach.check(server_url, "the server itself")
-    async with open_wire(reach) as wire:
-        place = await find_place(wire, reach, server_url, challenge, auth.issuer)
+    policy = _policy(auth, server_url, name)
+    policy.learn(server_url, peer)
+    policy.check(server_url, "the server itself")
+    async with AuthorityClient(policy) as authority:
+        place = await find_place(authority, server_url, challenge, auth.issuer)
+        attempt = LoginAttempt(authority, auth, place, name)
         if tried == "login" and place.server.issuer == saved.issuer and not challenge.wants_more_scopes:
             raise denied(f"{name} does not accept the token that {saved.issuer} gave for it")
-        saved = _bound(auth, place, saved, name)
+        saved = _of_same_issuer(attempt, saved)
         if tried == "nothing" and not challenge.wants_more_scopes:
-            saved = await _renewed(wire, auth, place, saved)
+            saved = await _refreshed(attempt, saved)
             if saved.tokens is not None:
                 return saved, "renewal"
         scopes = _scopes(auth, place, challenge, saved)
-        client, tokens = await _granted(wire, auth, place, saved, scopes, name)
+        client, tokens = await _granted(attempt, saved, scopes)
     return Saved(place.server.issuer, challenge.metadata_url, client, tokens, scopes), "login"
 
 
@@ -59,38 +66,39 @@ async def refresh(auth: Auth, server_url: str, name: str, saved: Saved) -> Saved
     """The same login with a new access token; None where that cannot be had without asking a user."""
     if isinstance(auth, UserLogin) and (saved.tokens is None or not saved.tokens.refresh):
         return None
-    reach = _reach(auth, server_url, name)
-    async with open_wire(reach) as wire:
+    async with AuthorityClient(_policy(auth, server_url, name)) as authority:
         challenge = Challenge(parameters={"resource_metadata": saved.metadata_url})
-        place = await find_place(wire, reach, server_url, challenge, auth.issuer)
+        place = await find_place(authority, server_url, challenge, auth.issuer)
         if place.server.issuer != saved.issuer:
             return None
-        renewed = await _renewed(wire, auth, place, saved)
-        if renewed.tokens is not None:
-            return renewed
+        attempt = LoginAttempt(authority, auth, place, name)
+        refreshed = await _refreshed(attempt, saved)
+        if refreshed.tokens is not None:
+            return refreshed
         if isinstance(auth, UserLogin):
             return None
-        client, tokens = await _granted(wire, auth, place, saved, saved.scopes, name)
+        client, tokens = await _granted(attempt, saved, saved.scopes)
         return msgspec.structs.replace(saved, client=client, tokens=tokens)
 
 
-def _reach(auth: Auth, server_url: str, name: str) -> LoginReach:
+def _policy(auth: Auth, server_url: str, name: str) -> AddressPolicy:
     """Where a login may lead; the authorities that the user has named are theirs to choose."""
-    reach = LoginReach(server_url, name)
-    reach.trust(auth.issuer)
+    policy = AddressPolicy(server_url, name)
+    policy.trust(auth.issuer)
     if isinstance(auth, EnterpriseLogin):
-        reach.trust(auth.provider_token_url)
-    return reach
+        policy.trust(auth.provider_token_url)
+    return policy
 
 
-def _bound(auth: Auth, place: TokenPlace, saved: Saved, name: str) -> Saved:
+def _of_same_issuer(attempt: LoginAttempt, saved: Saved) -> Saved:
     """The saved login, if it belongs to this authorization server; else an empty one."""
-    if saved.issuer in ("", place.server.issuer):
+    auth, issuer = attempt.auth, attempt.place.server.issuer
+    if saved.issuer in ("", issuer):
         return saved
     if auth.client_id and not auth.issuer:
         # What one server knows about us is no business of another, and a user's own client id is of no use there.
         raise denied(
-            f"{name} has moved from {saved.issuer} to {place.server.issuer}: register a client there, "
+            f"{attempt.name} has moved from {saved.issuer} to {issuer}: register a client there, "
             "and give its client_id together with that issuer"
         )
     return Saved()
@@ -106,15 +114,15 @@ def _scopes(auth: Auth, place: TokenPlace, challenge: Challenge, saved: Saved) -
     return tuple(scopes)
 
 
-async def _renewed(wire: LoginConversation, auth: Auth, place: TokenPlace, saved: Saved) -> Saved:
+async def _refreshed(attempt: LoginAttempt, saved: Saved) -> Saved:
     """The saved login with refreshed tokens; without tokens where a refresh is not possible."""
     ended = msgspec.structs.replace(saved, tokens=None)
-    client = known_client(auth, place.server) or saved.client
+    client = known_client(attempt.auth, attempt.place.server) or saved.client
     if client is None or saved.tokens is None or not saved.tokens.refresh:
         return ended
     grant = {"grant_type": "refresh_token", "refresh_token": saved.tokens.refresh}
     try:
-        tokens = await request_tokens(wire, auth, place, client, grant, bound_to=saved.tokens.key)
+        tokens = await request_tokens(attempt, client, grant, bound_to=saved.tokens.key)
     except GrantRefusedError as refused:
         # A client that is known no more is registered anew; else only the tokens have ended, or were used elsewhere.
         return msgspec.structs.replace(ended, client=None) if refused.error == "invalid_client" else ended
@@ -122,70 +130,66 @@ async def _renewed(wire: LoginConversation, auth: Auth, place: TokenPlace, saved
 
 
 async def _granted(
-    wire: LoginConversation, auth: Auth, place: TokenPlace, saved: Saved, scopes: tuple[str, ...], name: str
+    attempt: LoginAttempt, saved: Saved, scopes: tuple[str, ...]
 ) -> tuple[RegisteredClient, LoginTokens]:
     """A full login, in the way the user has chosen."""
     try:
-        if isinstance(auth, UserLogin):
-            return await _ask_user(wire, auth, place, saved, scopes, name)
-        return await _vouch(wire, auth, place, scopes)
+        if isinstance(attempt.auth, UserLogin):
+            return await _ask_user(attempt, attempt.auth, saved, scopes)
+        return await _log_in_alone(attempt, scopes)
     except GrantRefusedError as refused:
-        raise denied(f"{name} cannot be logged in to: {refused}") from None
+        raise denied(f"{attempt.name} cannot be logged in to: {refused}") from None
 
 
-async def _vouch(
-    wire: LoginConversation, auth: Auth, place: TokenPlace, scopes: tuple[str, ...]
-) -> tuple[RegisteredClient, LoginTokens]:
+async def _log_in_alone(attempt: LoginAttempt, scopes: tuple[str, ...]) -> tuple[RegisteredClient, LoginTokens]:
     """A login without a user: by our own secret or key, or by a statement of another authority."""
-    client = known_client(auth, place.server) or RegisteredClient("")
+    auth = attempt.auth
+    client = known_client(auth, attempt.place.server) or RegisteredClient("")
     if isinstance(auth, AssertionLogin):
         grant = {"grant_type": JWT_BEARER, "assertion": await current(auth.assertion)}
     elif isinstance(auth, EnterpriseLogin):
-        grant = {"grant_type": JWT_BEARER, "assertion": await exchange_identity(wire, auth, place, scopes)}
+        grant = {"grant_type": JWT_BEARER, "assertion": await exchange_identity(attempt, auth, scopes)}
     else:
         grant = {"grant_type": "client_credentials"}
-    return client, await request_tokens(wire, auth, place, client, grant, scopes)
+    return client, await request_tokens(attempt, client, grant, scopes)
 
 
 # --- a user -------------------------------------------------------------------------------------------------------
 
 
 async def _ask_user(
-    wire: LoginConversation, auth: UserLogin, place: TokenPlace, saved: Saved, scopes: tuple[str, ...], name: str
+    attempt: LoginAttempt, auth: UserLogin, saved: Saved, scopes: tuple[str, ...]
 ) -> tuple[RegisteredClient, LoginTokens]:
     if auth.open_url is None:
         raise denied(
-            f"{name} asks for a login, and there is nobody here to ask: give auth=UserLogin(open_url=…), "
+            f"{attempt.name} asks for a login, and there is nobody here to ask: give auth=UserLogin(open_url=…), "
             "or log in once with the enfold command"
         )
-    async with open_receiver(auth.redirect_uri, auth.redirect_port, _port(saved)) as receiver:
-        client = await find_client(wire, auth, place, saved, receiver.redirect_uri, scopes)
-        question = _consent_question(place, client.id, receiver.redirect_uri, scopes)
-        receiver.state = question.state
-        code = await _consent(auth, question, receiver, name)
+    # A registered client has to come back to the port it was registered with.
+    port = urlsplit(saved.client.redirect_uri).port or 0 if saved.client is not None else 0
+    async with open_callback_page(auth.redirect_uri, auth.redirect_port, port) as page:
+        client = await find_client(attempt, auth, saved, page.redirect_uri, scopes)
+        question = _consent_question(attempt.place, client.id, page.redirect_uri, scopes)
+        page.state = question.state
+        code = await _consent(auth, question, page, attempt.name)
         grant = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": question.redirect_uri,
             "code_verifier": question.verifier,
         }
-        return client, await request_tokens(wire, auth, place, client, grant)
+        return client, await request_tokens(attempt, client, grant)
 
 
-async def _consent(auth: UserLogin, question: _ConsentQuestion, receiver: Receiver, name: str) -> str:
+async def _consent(auth: UserLogin, question: _ConsentQuestion, page: CallbackPage, name: str) -> str:
     try:
         async with asyncio.timeout(auth.wait):
             opening = auth.open_url(question.url) if auth.open_url is not None else None
             if isinstance(opening, Awaitable):
                 await opening
-            return _read_answer(question, await receiver.answer())
+            return _read_answer(question, await page.answer())
     except TimeoutError:
         raise denied(f"Nobody logged in to {name} within {auth.wait:g} seconds") from None
-
-
-def _port(saved: Saved) -> int:
-    """The port that a registered client has to come back to."""
-    return urlsplit(saved.client.redirect_uri).port or 0 if saved.client is not None else 0
 
 
 class _ConsentQuestion(msgspec.Struct, frozen=True):

@@ -1,23 +1,22 @@
-"""Requests to a token endpoint: what each grant sends, how we say who we are, and what an answer gives."""
+"""Asking an authorization server for tokens: as which client, known to it or registered now, and by which grant."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
+from enfold.sources.mcp.oauth.address_policy import AddressPolicy
+from enfold.sources.mcp.oauth.authority_client import AuthorityClient
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.jwt import load_signer
-from enfold.sources.mcp.oauth.login_reach import LoginReach
-from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin
-from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient
-from enfold.sources.mcp.oauth.metadata import TokenPlace
-from enfold.sources.mcp.oauth.proof import ProofKey, new_key
-from enfold.sources.mcp.oauth.wire import LoginConversation
+from enfold.sources.mcp.oauth.jwt import ProofKey, load_signer, new_key
+from enfold.sources.mcp.oauth.login_settings import Auth, EnterpriseLogin, UserLogin
+from enfold.sources.mcp.oauth.login_store import LoginTokens, RegisteredClient, Saved
+from enfold.sources.mcp.oauth.metadata import AuthorizationServer, TokenPlace
 from enfold.sources.web.supplied import current
 from enfold.sources.web.token_endpoint import GrantRefusedError, Method, TokenAnswer, identify
 
@@ -28,57 +27,147 @@ _STATEMENT: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _LIFE: Final = 120  # seconds of a statement about ourselves
 
 _METHODS: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_post", "none")
+# Without a secret there is nothing to lose; and servers differ less in how they read a form than a header.
+_PREFERRED: Final = ("none", "client_secret_post", "client_secret_basic")
 _SENDABLE: Final = re.compile(r"[\x21-\x7e]+\Z")
 
 
+class LoginAttempt(msgspec.Struct, frozen=True):
+    """What every step of one login needs: the authorization server, and the settings of the user."""
+
+    authority: AuthorityClient
+    auth: Auth
+    place: TokenPlace
+    name: str  # of the MCP server, for messages
+
+
+# --- clients ------------------------------------------------------------------------------------------------------
+
+
+def known_client(auth: Auth, server: AuthorizationServer) -> RegisteredClient | None:
+    """The client that the user registered at the server; None where they gave no id."""
+    if not auth.client_id:
+        return None
+    if auth.private_key:
+        return RegisteredClient(auth.client_id, method="private_key_jwt")
+    if not auth.client_secret:
+        return RegisteredClient(auth.client_id)
+    supported = server.token_endpoint_auth_methods_supported or ("client_secret_basic",)
+    is_basic = "client_secret_basic" in supported or "client_secret_post" not in supported
+    return RegisteredClient(
+        auth.client_id, auth.client_secret, "client_secret_basic" if is_basic else "client_secret_post"
+    )
+
+
+async def find_client(
+    attempt: LoginAttempt, auth: UserLogin, saved: Saved, redirect_uri: str, scopes: tuple[str, ...]
+) -> RegisteredClient:
+    """The client for a user's login, in the order of the specification."""
+    server = attempt.place.server
+    known = known_client(auth, server)
+    if known is not None:
+        return known
+    if auth.client_metadata_url and server.client_id_metadata_document_supported:
+        return RegisteredClient(auth.client_metadata_url, method="private_key_jwt" if auth.private_key else "none")
+    if saved.client is not None and saved.client.redirect_uri == redirect_uri and is_current(saved.client):
+        return saved.client
+    if server.registration_endpoint:
+        return await _register(attempt, auth.client_name, redirect_uri, scopes)
+    raise denied(f"{server.issuer} registers no clients by itself: register one there, and give its client_id")
+
+
+def is_current(client: RegisteredClient) -> bool:
+    return not client.until or time.time() < client.until
+
+
+class _Registered(msgspec.Struct, frozen=True):
+    client_id: str
+    client_secret: str | None = None
+    client_secret_expires_at: float | None = None
+    token_endpoint_auth_method: str | None = None
+
+
+async def _register(
+    attempt: LoginAttempt, client_name: str, redirect_uri: str, scopes: tuple[str, ...]
+) -> RegisteredClient:
+    place = attempt.place
+    method = _method(place.server, is_documented=place.is_documented)
+    document: dict[str, Any] = {
+        "client_name": client_name,
+        "redirect_uris": [redirect_uri],
+        "application_type": "native",
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+    }
+    wanted = dict.fromkeys((*scopes, *place.scopes))
+    if wanted:  # some let a client ask only for what it was registered with
+        document["scope"] = " ".join(wanted)
+    try:
+        made = await attempt.authority.post_json(place.server.registration_endpoint or "", document, _Registered)
+    except GrantRefusedError as refused:
+        advice = "register a client there, and give its client_id"
+        raise denied(f"{refused.host} does not register us ({refused.reason}): {advice}") from None
+    return _client(made, method, redirect_uri)
+
+
+def _client(made: _Registered, asked: str, redirect_uri: str) -> RegisteredClient:
+    method = made.token_endpoint_auth_method or asked
+    secret = made.client_secret or ""
+    if not secret:
+        method = "none"
+    until = made.client_secret_expires_at or 0.0
+    return RegisteredClient(
+        made.client_id, "" if method == "none" else secret, method, redirect_uri, until if secret else 0.0
+    )
+
+
+def _method(server: AuthorizationServer, *, is_documented: bool) -> str:
+    supported = server.token_endpoint_auth_methods_supported or (("client_secret_basic",) if is_documented else ())
+    return next((method for method in _PREFERRED if method in supported), "none")
+
+
+# --- grants -------------------------------------------------------------------------------------------------------
+
+
 async def request_tokens(
-    wire: LoginConversation,
-    auth: Auth,
-    place: TokenPlace,
+    attempt: LoginAttempt,
     client: RegisteredClient,
     grant: Mapping[str, str],
     scopes: tuple[str, ...] = (),
     *,
     bound_to: str = "",
 ) -> LoginTokens:
-    """Ask for tokens for the resource; GrantRefusedError where the server says no."""
+    """Ask for tokens for the resource, bound to a key where one is given or must be; GrantRefusedError where that is refused."""
+    place = attempt.place
     form = {**grant, "resource": place.resource, **({"scope": " ".join(scopes)} if scopes else {})}
-    key = _key(place, bound_to)
+    new = new_key() if place.needs_proof and not bound_to else None
+    key = ProofKey(bound_to) if bound_to else new
     try:
-        answer = await _post(wire, auth, place, client, form, key)
+        answer = await _post(attempt, client, form, key)
     except GrantRefusedError as refused:
         has_other = "client_secret_post" in (place.server.token_endpoint_auth_methods_supported or ())
         if client.method != "client_secret_basic" or not has_other or not refused.may_be_unseen:
             raise
         other = msgspec.structs.replace(client, method="client_secret_post")
-        answer = await _post(wire, auth, place, other, form, key)
+        answer = await _post(attempt, other, form, key)
     is_bound = key is not None and answer.token_type.lower() == "dpop"
     if not (is_bound or answer.token_type.lower() == "bearer") or not _SENDABLE.match(answer.access_token):
         raise denied(f"{place.server.issuer} gives a token of a kind that is not known here")
     refresh = answer.refresh_token or grant.get("refresh_token", "")
-    return LoginTokens(answer.access_token, refresh, _end(answer.seconds), key.pem if is_bound and key else "")
-
-
-def _key(place: TokenPlace, bound_to: str) -> ProofKey | None:
-    """The key that the new tokens are to be bound to: that of the old ones, or a new one where they must be."""
-    if bound_to:
-        return ProofKey(bound_to)
-    return new_key() if place.needs_proof else None
+    until = time.time() + answer.seconds if answer.seconds else 0.0  # 0 where nobody knows
+    return LoginTokens(answer.access_token, refresh, until, key.pem if is_bound and key else "")
 
 
 async def _post(
-    wire: LoginConversation,
-    auth: Auth,
-    place: TokenPlace,
-    client: RegisteredClient,
-    form: Mapping[str, str],
-    key: ProofKey | None,
+    attempt: LoginAttempt, client: RegisteredClient, form: Mapping[str, str], key: ProofKey | None
 ) -> TokenAnswer:
-    url = place.server.token_endpoint
-    who, headers = _identify(auth, client, place.server.issuer)
+    server = attempt.place.server
+    url = server.token_endpoint
+    who, headers = _identify(attempt.auth, client, server.issuer)
 
     async def send(proof: dict[str, str]) -> TokenAnswer:
-        return await wire.post_form(url, {**form, **who}, {**headers, **proof}, client.secret)
+        return await attempt.authority.post_form(url, {**form, **who}, {**headers, **proof}, client.secret)
 
     if key is None:
         return await send({})
@@ -91,10 +180,9 @@ async def _post(
     return await send({"dpop": key.prove("POST", url, nonce=nonce)})
 
 
-async def exchange_identity(
-    wire: LoginConversation, auth: EnterpriseLogin, place: TokenPlace, scopes: tuple[str, ...]
-) -> str:
+async def exchange_identity(attempt: LoginAttempt, auth: EnterpriseLogin, scopes: tuple[str, ...]) -> str:
     """What the identity provider says about its user, for the authorization server to read."""
+    place = attempt.place
     form = {
         "grant_type": _EXCHANGE,
         "requested_token_type": f"{_TYPE}:id-jag",
@@ -107,8 +195,8 @@ async def exchange_identity(
         **({"client_secret": auth.provider_client_secret} if auth.provider_client_secret else {}),
     }
     url = auth.provider_token_url
-    LoginReach(url, "The identity provider").check(url, "its token endpoint")
-    return (await wire.post_form(url, form, {})).access_token
+    AddressPolicy(url, "The identity provider").check(url, "its token endpoint")
+    return (await attempt.authority.post_form(url, form, {})).access_token
 
 
 def _identify(auth: Auth, client: RegisteredClient, issuer: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -126,8 +214,3 @@ def _statement(auth: Auth, client: RegisteredClient, issuer: str) -> str:
     claims = {"iss": client.id, "sub": client.id, "aud": issuer, "iat": now, "exp": now + _LIFE, "jti": str(uuid4())}
     signer = load_signer(auth.private_key, auth.algorithm)
     return signer.sign(claims, kid=auth.key_id) if auth.key_id else signer.sign(claims)
-
-
-def _end(seconds: float) -> float:
-    """When a token ends, as a time; 0 where nobody knows."""
-    return time.time() + seconds if seconds else 0.0

@@ -1,10 +1,18 @@
-"""Signed statements (JWT) about ourselves. Needs the package `joserfc` (extra `auth`), loaded when first used."""
+"""Signed tokens of our own (JWT): statements of who we are, and proofs that we have the key of a token (DPoP, RFC 9449).
+
+Needs the package `joserfc` (extra `auth`), loaded when first used.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import msgspec
 
@@ -59,3 +67,40 @@ def _read_key(pem: str) -> Key:
         if key.is_private:
             return key
     raise CallError("VALIDATION_ERROR", "The private key of the login is no PEM without a password")
+
+
+# --- proofs of possession -----------------------------------------------------------------------------------------
+
+
+class ProofKey:
+    """The key that the tokens of one login are bound to, stored with them."""
+
+    def __init__(self, pem: str) -> None:
+        self.pem = pem
+
+    def prove(self, method: str, url: str, *, token: str = "", nonce: str = "") -> str:
+        """A proof for one request, and for no other."""
+        parts = urlsplit(url)
+        claims: dict[str, Any] = {
+            "jti": str(uuid4()),
+            "htm": method,
+            "htu": f"{parts.scheme}://{parts.netloc}{parts.path}",
+            "iat": int(time.time()),
+        }
+        if token:
+            claims["ath"] = base64url(hashlib.sha256(token.encode()).digest()).decode()
+        if nonce:
+            claims["nonce"] = nonce
+        return self._signer.sign(claims, typ="dpop+jwt", jwk=self._signer.key.as_dict(private=False))
+
+    @cached_property
+    def _signer(self) -> KeySigner:
+        return load_signer(self.pem)
+
+
+def new_key() -> ProofKey:
+    try:
+        from joserfc.jwk import ECKey
+    except ImportError:
+        raise CallError("UNAVAILABLE", "Tokens that are bound to a key need: pip install 'enfold[auth]'") from None
+    return ProofKey(ECKey.generate_key("P-256").as_pem(private=True).decode())

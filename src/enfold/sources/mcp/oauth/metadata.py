@@ -9,15 +9,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from enfold.errors import CallError
+from enfold.sources.mcp.oauth.address_policy import AddressPolicy, covers, resource_metadata_urls
+from enfold.sources.mcp.oauth.authority_client import AuthorityClient
 from enfold.sources.mcp.oauth.challenge import Challenge
 from enfold.sources.mcp.oauth.denial import denied
-from enfold.sources.mcp.oauth.login_reach import LoginReach, covers, resource_metadata_urls
-from enfold.sources.mcp.oauth.wire import LoginConversation
 from enfold.sources.web.token_endpoint import authorization_server_urls
 from enfold.sources.web.urls import split_url
 
 PKCE: Final = "S256"
-MOST: Final = 5  # authorization servers that are asked; a longer list would send us around the world
+MAX_SERVERS: Final = 5  # that are asked, however many the resource names
 SECONDS: Final = 60.0  # for all of them together
 
 
@@ -59,87 +59,77 @@ class TokenPlace(msgspec.Struct, frozen=True):
         return not self.is_documented or PKCE in (self.server.code_challenge_methods_supported or ())
 
 
-async def find_place(
-    wire: LoginConversation, reach: LoginReach, server_url: str, challenge: Challenge, issuer: str
-) -> TokenPlace:
+async def find_place(client: AuthorityClient, server_url: str, challenge: Challenge, issuer: str) -> TokenPlace:
     """Who gives tokens for a server; `issuer` is the one the user named, if any."""
     try:
         async with asyncio.timeout(SECONDS):
-            return await _find_place(wire, reach, server_url, challenge, issuer)
+            return await _find_place(client, server_url, challenge, issuer)
     except TimeoutError:
         raise CallError("UNAVAILABLE", f"{_host(server_url)} does not say in time who gives tokens for it") from None
 
 
-async def _find_place(
-    wire: LoginConversation, reach: LoginReach, server_url: str, challenge: Challenge, issuer: str
-) -> TokenPlace:
-    resource = await _find_resource(wire, server_url, challenge)
+async def _find_place(client: AuthorityClient, server_url: str, challenge: Challenge, issuer: str) -> TokenPlace:
+    resource = await _find_resource(client, server_url, challenge)
     if resource is None:
-        return await _find_older(wire, reach, server_url)
+        return await _find_older(client, server_url)
     if not resource.authorization_servers:
         advice = "ask whoever runs it for one, and give it as credentials"
         raise denied(f"{_host(server_url)} does not say who gives tokens for it: {advice}")
     if not covers(resource.resource, server_url):
         raise denied(f"{_host(server_url)} says that its tokens are for {resource.resource}, which is another server")
-    server = await _find_server(wire, reach, server_url, resource, issuer)
+    server = await _find_server(client, server_url, resource, issuer)
     needs_proof = challenge.wants_proof or bool(resource.dpop_bound_access_tokens_required)
     return TokenPlace(resource.resource, resource.scopes_supported or (), server, needs_proof=needs_proof)
 
 
-async def _find_resource(wire: LoginConversation, server_url: str, challenge: Challenge) -> ProtectedResource | None:
+async def _find_resource(client: AuthorityClient, server_url: str, challenge: Challenge) -> ProtectedResource | None:
     for url in resource_metadata_urls(server_url, challenge.metadata_url):
-        found = await wire.find(url, ProtectedResource)
+        found = await client.find(url, ProtectedResource)
         if found is not None:
             return found
     return None
 
 
 async def _find_server(
-    wire: LoginConversation, reach: LoginReach, server_url: str, resource: ProtectedResource, issuer: str
+    client: AuthorityClient, server_url: str, resource: ProtectedResource, issuer: str
 ) -> AuthorizationServer:
     """The first authorization server of the list that can be used; with a named issuer, only that one."""
-    named = (
-        [each for each in resource.authorization_servers if each == issuer]
-        if issuer
-        else resource.authorization_servers
-    )
+    there = resource.authorization_servers
+    named = [each for each in there if issuer in ("", each)]
     if not named:
-        there = ", ".join(resource.authorization_servers)
-        raise denied(f"{_host(server_url)} takes tokens of {there}, and no more of {issuer}, where our client is known")
-    for each in named[:MOST]:
-        reach.check(each, "the authorization server")
-        found = await _find_metadata(wire, reach, each, (each,))
+        raise denied(
+            f"{_host(server_url)} takes tokens of {', '.join(there)}, and no more of {issuer}, where our client is known"
+        )
+    for each in named[:MAX_SERVERS]:
+        client.policy.check(each, "the authorization server")
+        found = await _find_metadata(client, each, (each,))
         if found is not None:
             return found
     raise denied(f"{named[0]} does not say how it gives tokens: it has no metadata")
 
 
-async def _find_metadata(
-    wire: LoginConversation, reach: LoginReach, issuer: str, accepted: tuple[str, ...]
-) -> AuthorizationServer | None:
+async def _find_metadata(client: AuthorityClient, issuer: str, accepted: tuple[str, ...]) -> AuthorizationServer | None:
     for url in authorization_server_urls(issuer):
-        found = await wire.find(url, AuthorizationServer)
+        found = await client.find(url, AuthorizationServer)
         if found is not None:
-            return _checked(found, reach, issuer, accepted)
+            if found.issuer not in accepted:
+                raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it is not used")
+            _check_endpoints(client.policy, found)
+            return found
     return None
 
 
-def _checked(
-    found: AuthorizationServer, reach: LoginReach, issuer: str, accepted: tuple[str, ...]
-) -> AuthorizationServer:
-    if found.issuer not in accepted:
-        raise denied(f"The metadata of {issuer} is that of another issuer, {found.issuer}: it is not used")
-    reach.check(found.token_endpoint, "the token endpoint")
-    for url in (found.authorization_endpoint, found.registration_endpoint):
+def _check_endpoints(policy: AddressPolicy, server: AuthorizationServer) -> None:
+    policy.check(server.token_endpoint, "the token endpoint")
+    for url in (server.authorization_endpoint, server.registration_endpoint):
         if url:
-            reach.check(url, "the login page")
-    return found
+            policy.check(url, "the login page")
 
 
-async def _find_older(wire: LoginConversation, reach: LoginReach, server_url: str) -> TokenPlace:
+async def _find_older(client: AuthorityClient, server_url: str) -> TokenPlace:
     """The way of the first revision with a login: a server without metadata of its own gives its tokens itself."""
     base = split_url(server_url)[0]
-    found = await _find_metadata(wire, reach, base, (base, f"{base}/"))
+    found = await _find_metadata(client, base, (base, f"{base}/"))
     if found is not None:
         return TokenPlace(server_url, (), found)
     fixed = AuthorizationServer(base, f"{base}/token", f"{base}/authorize", f"{base}/register")

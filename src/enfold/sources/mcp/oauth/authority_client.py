@@ -1,19 +1,18 @@
-"""Questions to authorization servers: only at addresses that may be contacted, bounded, and never led elsewhere."""
+"""Requests to authorization servers: only to addresses that the policy allows, bounded, and redirected to no other server."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from enfold.errors import CallError
-from enfold.sources.mcp.oauth.login_reach import LoginReach
+from enfold.sources.mcp.oauth.address_policy import AddressPolicy
 from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.redirects import follow
-from enfold.sources.web.token_endpoint import Send, TokenAnswer, decoded, exchange, post, post_form
+from enfold.sources.web.token_endpoint import TokenAnswer, decoded, exchange, post, post_form
 from enfold.sources.web.urls import same_place
 
 T = TypeVar("T")
@@ -21,16 +20,25 @@ T = TypeVar("T")
 REDIRECTS: Final = 3
 
 
-class LoginConversation:
-    """One conversation with authorization servers, for the length of one login."""
+class AuthorityClient:
+    """Our client for authorization servers, for the length of one login.
 
-    def __init__(self, send: Send, reach: LoginReach) -> None:
-        self._plain_send = send
-        self._reach = reach
+    It is not the user's own client: what that one sends along is for the MCP server alone.
+    """
+
+    def __init__(self, policy: AddressPolicy) -> None:
+        self.policy = policy
+        self._client = open_client(allows=policy.allows)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
 
     async def find(self, url: str, type: type[T]) -> T | None:
         """The document at an address; None where there is none of its kind."""
-        self._reach.check(url, "its metadata")
+        self.policy.check(url, "its metadata")
 
         async def at_the_end(request: Request) -> Response:
             return await follow(self._send, request, lambda moved, _: _is_same_server(url, moved), REDIRECTS)
@@ -60,19 +68,9 @@ class LoginConversation:
             raise _failure(url, error) from None
 
     async def _send(self, request: Request) -> Response:
-        response = await self._plain_send(request)
-        self._reach.learn(request.url, response.peer)
+        response = await self._client.send(request)
+        self.policy.learn(request.url, response.peer)
         return response
-
-
-@asynccontextmanager
-async def open_wire(reach: LoginReach) -> AsyncIterator[LoginConversation]:
-    """A client of our own: what a user's client sends along is for the MCP server alone."""
-    client = open_client(allows=reach.allows)
-    try:
-        yield LoginConversation(client.send, reach)
-    finally:
-        await client.aclose()
 
 
 def _is_same_server(url: str, moved: str) -> bool:

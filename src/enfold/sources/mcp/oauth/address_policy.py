@@ -17,7 +17,7 @@ _REACHED_FROM: Final[Mapping[Network, frozenset[Network]]] = {
 }
 
 
-class LoginReach:
+class AddressPolicy:
     """Which addresses a login may lead to: https, on networks that the server itself is on, or public ones.
 
     A name is judged when it is connected to, by the address it leads to then. What the user named may lead anywhere.
@@ -45,16 +45,15 @@ class LoginReach:
         is_trusted = (endpoint.scheme, endpoint.host, endpoint.port) in self._trusted
         return is_trusted or network_of(address) in _REACHED_FROM[self._network]
 
-    def check(self, url: str, what: str) -> str:
-        """The address, if a login may lead there as far as its text tells; a CallError if not."""
+    def check(self, url: str, what: str) -> None:
+        """Raise where a login may not lead to an address, as far as its text tells."""
         parts = _split(url)
         is_plain = parts is not None and bool(parts.hostname) and parts.username is None and not parts.fragment
-        if is_plain and place_of(url) is not None and self._allows_written(url):
-            return url
-        raise denied(
-            f"{self._name} names an address for its login that is not used: {what} must be an https URL, "
-            "and not of a network that the server itself is not on"
-        )
+        if not (is_plain and place_of(url) is not None and self._allows_written(url)):
+            raise denied(
+                f"{self._name} names an address for its login that is not used: {what} must be an https URL, "
+                "and not of a network that the server itself is not on"
+            )
 
     def _allows_written(self, url: str) -> bool:
         network = _written_network(url)

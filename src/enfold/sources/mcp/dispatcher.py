@@ -1,12 +1,12 @@
-"""Where the messages of one server go: answers to the calls that wait, questions and news to whom they concern."""
+"""Where the messages of one server go: answers to the calls that wait, questions and progress to their callers."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from itertools import count
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET
@@ -28,16 +28,15 @@ from enfold.mcp.json_rpc import (
     parse_batch,
     result_message,
 )
-from enfold.sources.mcp.askers import Askers
-from enfold.sources.mcp.mcp_limits import MCPLimits
-from enfold.sources.mcp.mended import read_loosely
-from enfold.sources.mcp.outgoing_call import CallListener, OutgoingCall
+from enfold.mcp.revisions import Revision
+from enfold.sources.mcp.mcp_callers import MCPCaller
+from enfold.sources.mcp.mcp_settings import MCPLimits
+from enfold.sources.mcp.message_repair import repair_message
+from enfold.sources.mcp.outgoing_calls import OutgoingCall, PossibleCallers
 from enfold.sources.mcp.upstream_failures import LostError, read_rpc_error
 
-__all__ = ["Inbox", "Notice", "OutgoingCall", "Send"]
-
+# Takes what a server tells unasked: the method of the notification, and its parameters.
 Notice: TypeAlias = Callable[[str, dict[str, Any]], None]
-Send: TypeAlias = Callable[[dict[str, Any]], Any]
 
 log: Final = Log("enfold.mcp")
 
@@ -46,6 +45,29 @@ _UNCANCELLED: Final = frozenset({"initialize", "server/discover"})
 
 _ID: Final = re.compile(rb'"id"\s*:\s*(\d{1,15})\s*[,}]')
 _EDGE: Final = 4096  # where the id of a message that cannot be read is looked for
+
+
+class ServerConnection(Protocol):
+    """What a transport offers."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another request may be sent."""
+
+    def agree(self, revision: Revision | None) -> None:
+        """Name this revision from now on."""
+
+    async def send_call(self, call: OutgoingCall) -> None:
+        """Send a request; LostError where the server is gone. Its answer may come later."""
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send a message that has no answer."""
+
+    def cancel(self, message: dict[str, Any]) -> None:
+        """Send that a call was given up, without waiting."""
+
+    async def close(self) -> None:
+        """End the connection, and all that belongs to it."""
 
 
 class _Head(msgspec.Struct):
@@ -58,22 +80,24 @@ class _Question(msgspec.Struct, frozen=True, eq=False):
     """A request of the server that is being answered."""
 
     id: object
-    listener: CallListener | None
+    caller: MCPCaller | None
 
 
-class Inbox:
+class Dispatcher:
     """The calls that wait for a server's answers, and the tasks that answer its questions."""
 
-    def __init__(self, name: str, notice: Notice, source: CallListener, limits: MCPLimits) -> None:
+    connection: ServerConnection  # which the transport sets that is opened with this dispatcher
+
+    def __init__(self, name: str, notice: Notice, source: MCPCaller, limits: MCPLimits) -> None:
         """`source` answers the questions that belong to no call."""
         self.name = name
+        self.limits = limits
         self.is_stateless = False  # whether the revision agreed on has no requests of servers
         self._notice = notice
         self._source = source
-        self._limits = limits
         self._ids = count(1)
         self._waiting: dict[RequestId, OutgoingCall] = {}
-        self._askers = Askers()
+        self._possible_callers = PossibleCallers()
         self._questions: dict[asyncio.Task[Any], _Question] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._warned: set[str] = set()
@@ -85,19 +109,20 @@ class Inbox:
         self,
         method: str,
         params: dict[str, Any],
-        listener: CallListener | None = None,
+        caller: MCPCaller | None = None,
         headers: dict[str, str] | None = None,
         begun: asyncio.Event | None = None,
     ) -> OutgoingCall:
+        """A call with an id of its own, whose answer is waited for from now on; `result` sends it."""
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        call = OutgoingCall(next(self._ids), method, params, listener, answer, headers or {}, begun)
+        call = OutgoingCall(next(self._ids), method, params, caller, answer, headers or {}, begun)
         self._waiting[call.id] = call
         return call
 
-    async def result(self, call: OutgoingCall, sending: Awaitable[None], cancel: Send) -> dict[str, Any]:
-        """The result of a call that is being sent; where its caller gives up, `cancel` sends the message that says so."""
+    async def result(self, call: OutgoingCall) -> dict[str, Any]:
+        """Send a call and give its result; ProtocolError where the server refuses, LostError where it is gone."""
         try:
-            await sending
+            await self.connection.send_call(call)
             return await call.answer
         except (CallError, ProtocolError):
             self.withdraw(call)  # the server has refused it, perhaps without an answer
@@ -105,7 +130,7 @@ class Inbox:
         except asyncio.CancelledError:
             if call.id in self._waiting and call.method not in _UNCANCELLED:
                 params = {"requestId": call.id, "reason": "The caller has given up"}
-                cancel(notification("notifications/cancelled", params))
+                self.connection.cancel(notification("notifications/cancelled", params))
             raise
         finally:
             self._close(call)
@@ -116,7 +141,7 @@ class Inbox:
         if call.answer.done() and not call.answer.cancelled():
             call.answer.exception()  # retrieved, so that the loop does not complain of it
         elif is_open and call.can_ask:
-            self._askers.given_up(call)
+            self._possible_callers.note_abandoned(call)
 
     def withdraw(self, call: OutgoingCall) -> None:
         """Forget a call that the server has never seen, or has refused without an answer."""
@@ -151,18 +176,26 @@ class Inbox:
 
     # --- messages
 
-    def take_text(self, text: bytes, send: Send, call: OutgoingCall | None = None) -> None:
-        """Take in one text of the server; what is no message is passed over with a warning."""
+    def take_text(self, text: bytes, call: OutgoingCall | None = None) -> None:
+        """Take in one text of the server, on the stream of `call`; what is no message is passed over with a warning."""
         text = text.strip()
-        if not text or (len(text) > self._limits.list_bytes and self._refuse_list(text)):
+        if not text or (len(text) > self.limits.list_bytes and self._refuse_list(text)):
             return
         try:
-            messages = parse_batch(text) if text.startswith(b"[") else [_parse(text)]
+            messages = parse_batch(text) if text.startswith(b"[") else [parse(text)]
         except ProtocolError as error:
-            self._take_junk(text, error)
-            return
+            repaired = repair_message(text) if error.code == PARSE_ERROR else None
+            if repaired is None:
+                self._take_junk(text, error)
+                return
+            messages = [repaired]
         for message in messages:
-            self.take(message, send, call)
+            if message.is_request:
+                self._take_question(message, call)
+            elif message.is_notification:
+                self._take_notification(str(message.method), message.params, call)
+            else:
+                self._take_answer(message)
 
     def _refuse_list(self, text: bytes) -> bool:
         """Whether a text is the page of a list that is too large to be read at all; who waits for it learns of it."""
@@ -172,23 +205,14 @@ class Inbox:
             return False
         if call is None or not call.method.endswith("/list"):
             return False
-        limit = self._limits.list_bytes
+        limit = self.limits.list_bytes
         self._refuse(call.id, CallError("PAYLOAD_TOO_LARGE", f"The list is over the limit of {limit} bytes"))
         return True
-
-    def take(self, message: RPCMessage, send: Send, call: OutgoingCall | None = None) -> None:
-        """Take in one message; `call` is the one on whose own stream it came."""
-        if message.is_request:
-            self._take_question(message, send, call)
-        elif message.is_notification:
-            self._take_notification(str(message.method), message.params, call)
-        else:
-            self._take_answer(message)
 
     def _take_answer(self, message: RPCMessage) -> None:
         result = message.result if message.error is UNSET else UNSET
         call = self._waiting.get(message.id)  # type: ignore[arg-type]  # a message without a method has an id
-        self._askers.answered(message.id, call, {} if result is UNSET else result)
+        self._possible_callers.note_answer(message.id, call, {} if result is UNSET else result)
         if call is None or call.answer.done():
             return
         if message.error is not UNSET:
@@ -197,27 +221,25 @@ class Inbox:
             call.answer.set_result({} if result is UNSET else result)
 
     def _take_notification(self, method: str, params: dict[str, Any], call: OutgoingCall | None) -> None:
+        caller = None
         if method == "notifications/progress":
-            listener = self._progressing(params, call)
+            caller = self._caller_in_progress(params, call)
         elif method == "notifications/message":
-            listener = self._asker() if call is None else call.listener
+            caller = self._only_caller() if call is None else call.caller
         elif method == "notifications/subscriptions/acknowledged":
             self._confirm(params)
-            return
         elif method == "notifications/cancelled":
             self._cancel_question(params.get("requestId"))
-            return
         else:
             self._notice(method, params)
-            return
-        if listener is not None:
-            listener.hear(method, params)
+        if caller is not None:
+            caller.hear(method, params)
 
-    def _progressing(self, params: dict[str, Any], stream_of: OutgoingCall | None) -> CallListener | None:
-        """The listener of the call that has been given this progress token; on a call's own stream only its own."""
+    def _caller_in_progress(self, params: dict[str, Any], stream_of: OutgoingCall | None) -> MCPCaller | None:
+        """The caller of the call that has been given this progress token; on a call's own stream only its own."""
         call = self._waiting_for(params.get("progressToken"))
         has_token = call is not None and "progressToken" in (call.params.get("_meta") or ())
-        return call.listener if call is not None and has_token and stream_of in (None, call) else None
+        return call.caller if call is not None and has_token and stream_of in (None, call) else None
 
     def _confirm(self, params: dict[str, Any]) -> None:
         """The server says that it will tell of what a subscription asks for."""
@@ -232,34 +254,33 @@ class Inbox:
 
     # --- questions
 
-    def _take_question(self, message: RPCMessage, send: Send, call: OutgoingCall | None) -> None:
-        count = len(self._questions)
-        if count >= 2 * self._limits.open_requests:
+    def _take_question(self, message: RPCMessage, call: OutgoingCall | None) -> None:
+        count, limit = len(self._questions), self.limits.open_requests
+        if count >= 2 * limit:
             self.warn_once("requests", "has too many requests open at once; further ones are not answered")
             return
-        if count >= self._limits.open_requests:
-            refusal = ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
-            work, listener = self._refuse_question(message, send, refusal), None
-        elif call is not None:
-            listener = call.listener or self._source
-            work = self._reply(message, send, listener)
-        else:
-            listener = self._asker() or (self._source if self._askers.are_all_unaskable(self._open()) else None)
-            work = self._reply(message, send, listener)
-        task = self.spawn(work)
-        self._questions[task] = _Question(message.id, listener)
+        caller = self._caller_asked(call) if count < limit else None
+        task = self.spawn(self._reply(message, caller, is_full=count >= limit))
+        self._questions[task] = _Question(message.id, caller)
         task.add_done_callback(lambda task: self._questions.pop(task, None))
 
-    def _open(self) -> list[OutgoingCall]:
-        return [call for call in self._waiting.values() if call.can_ask]
+    def _caller_asked(self, call: OutgoingCall | None) -> MCPCaller | None:
+        """Who is to answer a question: the caller of the call on whose stream it came, or the only one it can be for."""
+        if call is not None:
+            return call.caller or self._source
+        can_only_be_source = self._possible_callers.are_all_unaskable(self._open_calls())
+        return self._only_caller() or (self._source if can_only_be_source else None)
 
-    def _asker(self) -> CallListener | None:
-        """The listener for a message that names no call; None unless only one client's calls can have caused it."""
-        return self._askers.only(self._open())
+    def _only_caller(self) -> MCPCaller | None:
+        """The caller for a message that names no call; None unless only one client's calls can have caused it."""
+        return self._possible_callers.only_caller(self._open_calls())
+
+    def _open_calls(self) -> list[OutgoingCall]:
+        return [call for call in self._waiting.values() if call.can_ask]
 
     def has_question_for_another(self, client: object) -> bool:
         """Whether a question to another client waits for its answer."""
-        asked = [question.listener for question in self._questions.values()]
+        asked = [question.caller for question in self._questions.values()]
         return any(each is not None and each.client not in (None, client) for each in asked)
 
     def _cancel_question(self, request_id: object) -> None:
@@ -267,33 +288,33 @@ class Inbox:
             if question.id == request_id:
                 task.cancel()
 
-    async def _reply(self, message: RPCMessage, send: Send, listener: CallListener | None) -> None:
-        request_id: Any = message.id
+    async def _reply(self, message: RPCMessage, caller: MCPCaller | None, *, is_full: bool) -> None:
         try:
-            reply = result_message(request_id, await self._answer(str(message.method), message.params, listener))
+            answer = await self._answer(str(message.method), message.params, caller, is_full=is_full)
+            reply = result_message(message.request_id, answer)
         except ProtocolError as error:
-            reply = error_message(request_id, error)
+            reply = error_message(message.request_id, error)
         except CallError as error:
-            reply = error_message(request_id, ProtocolError(INTERNAL_ERROR, error.message))
-        await _finish_sending(send(reply))
+            reply = error_message(message.request_id, ProtocolError(INTERNAL_ERROR, error.message))
+        await self.connection.send(reply)
 
-    async def _refuse_question(self, message: RPCMessage, send: Send, error: ProtocolError) -> None:
-        request_id: Any = message.id
-        await _finish_sending(send(error_message(request_id, error)))
-
-    async def _answer(self, method: str, params: dict[str, Any], listener: CallListener | None) -> dict[str, Any]:
+    async def _answer(
+        self, method: str, params: dict[str, Any], caller: MCPCaller | None, *, is_full: bool
+    ) -> dict[str, Any]:
+        if is_full:
+            raise ProtocolError(INTERNAL_ERROR, "Too many requests are open", {"code": "RESOURCE_EXHAUSTED"})
         if method == "ping":
             return {}
         if self.is_stateless:
             raise ProtocolError(
                 METHOD_NOT_FOUND, "The agreed revision has no requests of servers: return the questions"
             )
-        if listener is None:
-            self.warn_once("asker", "asks something while calls of several clients are open, and is refused")
+        if caller is None:
+            self.warn_once("caller", "asks something while calls of several clients are open, and is refused")
             raise ProtocolError(
                 INTERNAL_ERROR, "It is not certain which caller is asked: the calls of several are open"
             )
-        return await listener.ask(method, params)
+        return await caller.ask(method, params)
 
     def warn_once(self, what: str, sentence: str) -> None:
         """Write to the log what a server does wrong, the first time."""
@@ -325,27 +346,3 @@ class Inbox:
 
 def _ignore_loss(why: str) -> None:
     """Nothing is to be done about a lost connection yet."""
-
-
-async def _finish_sending(sending: Any) -> None:
-    if sending is not None:
-        await sending
-
-
-def _parse(text: bytes) -> RPCMessage:
-    try:
-        return parse(text)
-    except ProtocolError as error:
-        if error.code != PARSE_ERROR:
-            raise
-        return _parse_loosely(text, error)
-
-
-def _parse_loosely(text: bytes, refused: ProtocolError) -> RPCMessage:
-    """Read JSON with NaN and lone surrogates, which several servers write; the rest of such a result is good."""
-    try:
-        found = read_loosely(text)
-        message = msgspec.convert(found, RPCMessage)
-        return msgspec.structs.replace(message, result=found["result"]) if "result" in found else message
-    except (ValueError, RecursionError):
-        raise refused from None

@@ -1,4 +1,4 @@
-"""One pooled session with a server, in one era: opened when it is needed, and opened anew when it was lost."""
+"""One shared session with a server: opened when it is needed, and opened again when it was lost."""
 
 from __future__ import annotations
 
@@ -7,32 +7,36 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from enfold.errors import CallError
-from enfold.sources.mcp.inbox import Notice
-from enfold.sources.mcp.outgoing_call import CallListener
-from enfold.sources.mcp.session import ServerSettings, UpstreamSession, open_session
+from enfold.sources.mcp.dispatcher import Notice
+from enfold.sources.mcp.mcp_callers import MCPCaller
+from enfold.sources.mcp.mcp_settings import ServerSettings
+from enfold.sources.mcp.session import UpstreamSession, open_session
 from enfold.sources.mcp.upstream_failures import closed_connection
 
 
-class Link:
-    """A session with a server; `on_return` is called when it was lost and is back."""
+class PooledSession:
+    """The session that all calls to a server share, in one era of the protocol."""
 
     def __init__(
         self,
         settings: ServerSettings,
-        source: CallListener,
+        source: MCPCaller,
         log_level: str,
         notice: Notice,
-        on_return: Callable[[UpstreamSession], Awaitable[None]],
+        on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
         on_state: Callable[[], None],
         *,
         is_first: bool,
     ) -> None:
-        """`on_state` is called when the session may have been lost, or is there; `is_first` says that whoever opens the source opens it, and may see what a process prints that fails."""
+        """`on_state` is called when the session was opened, or may have been lost.
+
+        `is_first` says that whoever opens the source opens this session, and may see what a process prints that fails.
+        """
         self._settings = settings
         self._source = source
         self._log_level = log_level
         self._notice = notice
-        self._on_return = on_return
+        self._on_reconnect = on_reconnect
         self._on_state = on_state
         self.why = ""  # there is no session
         self._is_first = is_first
@@ -55,14 +59,14 @@ class Link:
                 return self._session
             return await self._reopen()
 
-    async def open_aside(self) -> UpstreamSession:
-        """Another session, for one call; who asks for it closes it."""
+    async def open_another(self) -> UpstreamSession:
+        """A session for one call alone, which that call closes."""
         session = await open_session(self._settings, _ignore, self._source)
         await session.hear_logs(self._log_level)
         return session
 
     async def drop(self, session: UpstreamSession) -> None:
-        """Give up a session that is of no use any more; the next call opens another."""
+        """Close a session that is of no use any more; the next call opens another."""
         if self._session is session:
             self._session = None
             await session.close()
@@ -90,9 +94,10 @@ class Link:
             await session.close()
             raise
         self._session = session
-        await self._settle(session)
+        await session.listen()
+        await session.hear_logs(self._log_level)
         if self._was_open:
-            await self._on_return(session)
+            await self._on_reconnect(session)
         self._was_open = True
         self._on_state()
         return session
@@ -105,10 +110,6 @@ class Link:
         if self._is_closed:
             raise closed_connection(self._settings.name)
 
-    async def _settle(self, session: UpstreamSession) -> None:
-        await session.listen()
-        await session.hear_logs(self._log_level)
-
 
 def _ignore(method: str, params: dict[str, Any]) -> None:
-    """Ignore changes: the pooled session hears of them, too."""
+    """Ignore changes: the shared session hears of them, too."""

@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, urlsplit
 from enfold.errors import CallError
 
 MAX_HEAD: Final = 64 * 1024
-FAREWELL: Final = 0.5  # seconds for a page to arrive
-PATIENCE: Final = 30.0  # seconds for a visitor to send its request
+CLOSE_SECONDS: Final = 0.5  # for a page to arrive
+REQUEST_SECONDS: Final = 30.0  # for a visitor to send its request
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 
 _PAGE: Final = (
@@ -22,7 +22,7 @@ _PAGE: Final = (
 )
 
 
-class Receiver:
+class CallbackPage:
     """Waits for the answer; `redirect_uri` is where it is to be sent, and `state` is what it must repeat.
 
     Any page and any program may call us: what does not know the state is not the answer, and does not end the login.
@@ -45,7 +45,7 @@ class Receiver:
         self._visits.add(visit)
         try:
             with suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(PATIENCE):  # whose error is one of the system's
+                async with asyncio.timeout(REQUEST_SECONDS):  # whose error is one of the system's
                     head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._page_for(head.partition(b"\r\n")[0].decode("ascii")))
                 await writer.drain()
@@ -56,7 +56,7 @@ class Receiver:
     async def finish(self) -> None:
         """Give pages that are being sent a moment, then close what is left."""
         if self._visits:
-            _, late = await asyncio.wait(self._visits, timeout=FAREWELL)
+            _, late = await asyncio.wait(self._visits, timeout=CLOSE_SECONDS)
             for visit in late:
                 visit.cancel()
             await asyncio.gather(*late, return_exceptions=True)
@@ -76,7 +76,7 @@ class Receiver:
 
 
 @asynccontextmanager
-async def open_receiver(wanted: str, port: int, preferred: int = 0) -> AsyncIterator[Receiver]:
+async def open_callback_page(wanted: str, port: int, preferred: int = 0) -> AsyncIterator[CallbackPage]:
     """Listen on this machine alone; the port is that of the address, or the one given, or a free one.
 
     Where any will do, the preferred one is taken if it can be had.
@@ -84,24 +84,24 @@ async def open_receiver(wanted: str, port: int, preferred: int = 0) -> AsyncIter
     parts = urlsplit(wanted)
     if parts.scheme != "http" or parts.hostname not in _LOCAL:
         raise CallError("VALIDATION_ERROR", f"redirect_uri must be an http address of this machine, not {wanted}")
-    receiver = Receiver(parts.path or "/")
+    page = CallbackPage(parts.path or "/")
     place = "::1" if parts.hostname == "::1" else "127.0.0.1"
-    server = await _listen(receiver, place, parts.port or port, preferred)
+    server = await _listen(page, place, parts.port or port, preferred)
     host = f"[{parts.hostname}]" if parts.hostname == "::1" else parts.hostname
-    receiver.redirect_uri = f"http://{host}:{server.sockets[0].getsockname()[1]}{receiver.path}"
+    page.redirect_uri = f"http://{host}:{server.sockets[0].getsockname()[1]}{page.path}"
     try:
-        yield receiver
+        yield page
     finally:
         server.close()
-        await receiver.finish()
+        await page.finish()
 
 
-async def _listen(receiver: Receiver, host: str, port: int, preferred: int) -> asyncio.Server:
+async def _listen(page: CallbackPage, host: str, port: int, preferred: int) -> asyncio.Server:
     if preferred and not port:
         with suppress(OSError):
-            return await asyncio.start_server(receiver.serve, host, preferred, limit=MAX_HEAD)
+            return await asyncio.start_server(page.serve, host, preferred, limit=MAX_HEAD)
     try:
-        return await asyncio.start_server(receiver.serve, host, port, limit=MAX_HEAD)
+        return await asyncio.start_server(page.serve, host, port, limit=MAX_HEAD)
     except OSError:
         message = f"Port {port} of this machine is in use, and the login must come back to it"
         raise CallError("UNAVAILABLE", message, {"reason": "login"}) from None

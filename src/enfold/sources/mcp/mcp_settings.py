@@ -1,4 +1,4 @@
-"""What a user names as an MCP server, read into values: a command to start, an address to reach, or several by name."""
+"""What a user says of an MCP server, as values: the command or address that names it, limits, headers and a login."""
 
 from __future__ import annotations
 
@@ -6,12 +6,19 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from enfold.editor_entries import TABLES, URL_KEYS, is_enabled
+from enfold.sources.web.supplied import Supplied
 
+if TYPE_CHECKING:
+    from enfold.sources.mcp.oauth.login import OAuthLogin
+
+# Fixed ones, or a function that gives them for each request, such as with a token that is renewed.
+GivenHeaders: TypeAlias = Supplied[Mapping[str, str]]
+Dialect: TypeAlias = str  # the name of a revision; or `auto`, which asks the server
 Transport: TypeAlias = Literal["auto", "http", "sse"]
 
 _KINDS: Final[dict[str, Transport]] = {
@@ -49,6 +56,39 @@ class Address(msgspec.Struct, frozen=True):
 
 Server: TypeAlias = Command | Address
 Target: TypeAlias = str | Sequence[str] | Mapping[str, Any] | Command | Address
+
+
+class MCPLimits(msgspec.Struct, frozen=True):
+    """How much a source takes from its servers, and how long it waits for them: sizes in bytes, times in seconds."""
+
+    message_bytes: int = 64 * 1024 * 1024
+    connect: float = 30.0  # from the start of a server to the end of the handshake
+    probe: float = 3.0  # for the newest revision's first question, before the older handshake is tried beside it
+    held: float = 600.0  # for a user to answer, while a call of an older server waits
+    rounds: int = 10  # of questions in one call
+    pages: int = 1000  # of one list
+    list_items: int = 10_000  # of one list, over all its pages
+    list_bytes: int = 16 * 1024 * 1024  # of one list, over all its pages
+    reconnects: int = 5  # of a broken event stream, without anything new on it
+    open_requests: int = 100  # of a server, on one connection
+    side_sessions: int = 4  # of a server that waits for one client's answer, for the calls of others
+    unread_bytes: int = 16 * 1024 * 1024  # written to a server that does not read
+    notice_bytes: int = 4 * 1024 * 1024  # of log messages and progress in one call
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How one server is reached; headers, login and client are for servers at an address."""
+
+    server: Server
+    name: str
+    limits: MCPLimits = MCPLimits()
+    protocol: Dialect = "auto"
+    headers: GivenHeaders = {}
+    login: OAuthLogin | None = None
+    client: Any = None
+
+
+# --- targets ------------------------------------------------------------------------------------------------------
 
 
 def read_servers(target: Target) -> Server | dict[str, Server]:

@@ -1,21 +1,25 @@
-"""Who made a call, as its server may speak to them: progress and logs go to their context, questions to them or to the source.
+"""Who a call at a server is made for: progress and logs go to their context, questions to them or to the source.
 
-A caller of a stateless surface leaves when they are asked something, and comes back with the answer: until then their call is
-held, so that whatever the server has done already is done only once.
+A client of a stateless surface that is asked something gets the questions as its result, and calls again with the answers:
+meanwhile its call at the server goes on in a task, so that whatever the server has done already is done only once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.mcp.json_rpc import METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
+from enfold.errors import CallError
+from enfold.mcp.json_rpc import INTERNAL_ERROR, METHOD_NOT_FOUND, ProtocolError, encode, fields_of, passed_meta
 from enfold.operation import Context
-from enfold.operation.asking import MissingCapability, Question, offers, peer_of
-from enfold.sources.mcp.mcp_limits import MCPLimits
+from enfold.operation.asking import InputRequired, MissingCapability, Peer, Question, offers, peer_of
+from enfold.sources.mcp.mcp_settings import MCPLimits
+
+SUSPENDED: Final = "enfold/suspended"  # where a client's memory of a call names the one that waits for its answers
 
 # How the source itself answers a method, where the caller cannot: `async def answer(params, context) -> result`.
 Answerers: TypeAlias = Mapping[str, Callable[[dict[str, Any], Context], Awaitable[dict[str, Any]]]]
@@ -27,16 +31,23 @@ _CAPABILITIES: Final = {
 }
 
 
-class Recipient:
-    """The caller who waits for a result; another may take their place while the call is held."""
+class _AskedQuestions(msgspec.Struct, frozen=True, eq=False):
+    """Questions for the client, and where their answers are waited for."""
+
+    questions: dict[str, Question]
+    answers: asyncio.Future[dict[str, Any]]
+
+
+class MCPCaller:
+    """The caller of a call at a server; a client that calls again with answers gives it the context of that call."""
 
     def __init__(self, context: Context, answers: Answerers, limits: MCPLimits) -> None:
         self.context = context
         self._left_bytes = limits.notice_bytes
         self._answers = answers
         self._count = 0
-        self.pending: list[PutQuestions] = []
-        self.has_news = asyncio.Event()
+        self._asked: list[_AskedQuestions] = []
+        self.has_news = asyncio.Event()  # there is a question, or the call has ended
 
     @property
     def capabilities(self) -> dict[str, Any]:
@@ -119,24 +130,18 @@ class Recipient:
         answer = self._answers.get(question.method)
         if answer is None:
             raise MissingCapability(question.capability)
-        return with_defaults(question, await answer(question.params, self.context))
+        return _with_defaults(question, await answer(question.params, self.context))
 
     async def _ask_peer(self, questions: dict[str, Question]) -> dict[str, dict[str, Any]]:
-        asked = PutQuestions(questions, asyncio.get_running_loop().create_future())
-        self.pending.append(asked)
+        asked = _AskedQuestions(questions, asyncio.get_running_loop().create_future())
+        self._asked.append(asked)
         self.has_news.set()
-        try:
-            return await asked.answers
-        finally:
-            if asked in self.pending:  # the server has withdrawn its questions before they were put
-                self.pending.remove(asked)
+        return await asked.answers
 
-
-class PutQuestions(msgspec.Struct, frozen=True, eq=False):
-    """Questions to the caller, and where their answers are waited for."""
-
-    questions: dict[str, Question]
-    answers: asyncio.Future[dict[str, Any]]
+    def next_questions(self) -> _AskedQuestions | None:
+        """The oldest questions that the client has not answered, and that the server has not withdrawn."""
+        self._asked = [each for each in self._asked if not each.answers.done()]
+        return self._asked[0] if self._asked else None
 
 
 def _question(request: Any) -> Question:
@@ -149,7 +154,7 @@ def _question(request: Any) -> Question:
     return Question(method, found, ("elicitation", "url") if is_url else (_CAPABILITIES[method],))
 
 
-def with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
     """An accepted form with the defaults of the fields that were left out."""
     if question.method != "elicitation/create" or answer.get("action") != "accept":
         return answer
@@ -157,3 +162,90 @@ def with_defaults(question: Question, answer: dict[str, Any]) -> dict[str, Any]:
     filled = {name: field["default"] for name, field in fields.items() if "default" in fields_of(field)}
     content = {**filled, **(answer.get("content") or {})}
     return {**answer, "content": content} if content else answer
+
+
+# --- calls that wait for answers ----------------------------------------------------------------------------------
+
+
+class SuspendedCalls:
+    """The calls whose clients were asked something, each under a key that its client keeps; after `seconds` they are cancelled."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._calls: dict[str, _RunningCall] = {}
+
+    async def run(self, caller: MCPCaller, peer: Peer, start: Callable[[MCPCaller], Coroutine[Any, Any, Any]]) -> Any:
+        """Run a call, or resume the one that waits for the answers which this client brings."""
+        call = self._pop(peer.memory.pop(SUSPENDED, None))
+        if call is None:
+            call = _RunningCall(caller, asyncio.get_running_loop().create_task(start(caller)))
+        call.caller.context = caller.context
+        try:
+            return await call.result(peer)
+        except InputRequired:
+            peer.memory[SUSPENDED] = self._suspend(call)
+            raise
+        except BaseException:
+            call.task.cancel()
+            raise
+
+    def close(self) -> None:
+        for key in list(self._calls):
+            self._expire(key)
+
+    def _suspend(self, call: _RunningCall) -> str:
+        key = os.urandom(16).hex()
+        call.expiry = asyncio.get_running_loop().call_later(self._seconds, self._expire, key)
+        self._calls[key] = call
+        return key
+
+    def _pop(self, key: object) -> _RunningCall | None:
+        call = self._calls.pop(key, None) if isinstance(key, str) else None
+        if call is not None and call.expiry is not None:
+            call.expiry.cancel()
+        return call
+
+    def _expire(self, key: str) -> None:
+        call = self._pop(key)
+        if call is not None:
+            call.task.cancel()
+
+
+class _RunningCall:
+    """A call at a server, in a task of its own."""
+
+    def __init__(self, caller: MCPCaller, task: asyncio.Task[Any]) -> None:
+        self.caller = caller
+        self.task = task
+        self.expiry: asyncio.TimerHandle | None = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.caller.has_news.set()
+        if not task.cancelled():
+            task.exception()  # retrieved, so that the loop does not complain where nobody waits any more
+
+    async def result(self, peer: Peer) -> Any:
+        """Wait for the result, and ask the client what the server asks meanwhile."""
+        caller = self.caller
+        while True:
+            caller.has_news.clear()
+            while (asked := caller.next_questions()) is not None:
+                await _ask(asked, peer)
+            if self.task.done():
+                return self.task.result()
+            await caller.has_news.wait()
+
+
+async def _ask(asked: _AskedQuestions, peer: Peer) -> None:
+    """Ask the client; InputRequired where it is to call again with the answers, until when the questions stay."""
+    try:
+        answers = await peer.ask(asked.questions)
+    except InputRequired:
+        raise
+    except CallError as error:
+        if not asked.answers.done():
+            asked.answers.set_exception(ProtocolError(INTERNAL_ERROR, error.message))
+    else:
+        if not asked.answers.done():
+            asked.answers.set_result(answers)

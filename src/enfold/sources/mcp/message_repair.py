@@ -1,0 +1,32 @@
+"""Messages of servers that write `NaN` or halves of characters, read all the same; what was replaced is told with the result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from enfold.envelope import ResultWarning
+from enfold.mcp.json_rpc import RPCMessage
+from enfold.sources.mending import Mending
+
+
+class RepairedResult(dict[str, Any]):
+    """A result in which something was replaced; `warnings` has one for each place, by its path in the result."""
+
+    warnings: tuple[ResultWarning, ...] = ()
+
+
+def repair_message(text: bytes) -> RPCMessage | None:
+    """A message with `null` for numbers that JSON does not know and U+FFFD for halves of characters; None if it is no message."""
+    mending = Mending()
+    try:
+        message = msgspec.convert(mending.mend(json.loads(text.decode("utf-8", "replace")), ""), RPCMessage)
+    except (ValueError, RecursionError):
+        return None
+    if message.result is msgspec.UNSET:
+        return message
+    result = RepairedResult(message.result)
+    result.warnings = mending.inside("/result")
+    return msgspec.structs.replace(message, result=result)

@@ -1,0 +1,41 @@
+"""Who a message is for that names no call."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from enfold import Context
+from enfold.sources.mcp.mcp_callers import MCPCaller
+from enfold.sources.mcp.mcp_settings import MCPLimits
+from enfold.sources.mcp.outgoing_calls import MAX_ABANDONED, OutgoingCall, PossibleCallers
+
+
+def caller() -> MCPCaller:
+    """A caller with a client of its own."""
+    return MCPCaller(Context(meta={"mcp": SimpleNamespace(client=object())}), {}, MCPLimits())
+
+
+def call(number: int, caller: MCPCaller, method: str = "tools/call", **params: Any) -> OutgoingCall:
+    return OutgoingCall(number, method, params, caller, asyncio.get_running_loop().create_future())
+
+
+async def test_a_task_counts_from_its_beginning_until_its_result_has_come() -> None:
+    """The answer that begins a task ends its request, and its question may come in the same breath."""
+    ann, bob, possible = caller(), caller(), PossibleCallers()
+    begun, nap = call(1, ann, task={}), call(2, bob)
+    possible.note_answer(1, begun, {"task": {"taskId": "t"}})
+    assert possible.only_caller([nap]) is None
+    assert possible.only_caller([call(3, ann, "tasks/result", taskId="t")]) is ann
+    possible.note_answer(3, call(3, ann, "tasks/result", taskId="t"), {})
+    assert possible.only_caller([nap]) is bob
+
+
+async def test_with_too_many_calls_given_up_nobody_is_asked_any_more() -> None:
+    ann, possible = caller(), PossibleCallers()
+    for number in range(MAX_ABANDONED + 1):
+        possible.note_abandoned(call(number, ann))
+    for number in range(MAX_ABANDONED):
+        possible.note_answer(number, None, {})
+    assert possible.only_caller([call(MAX_ABANDONED + 1, ann)]) is None
