@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from enfold.commands.callers import local_caller
 from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import Target, first_target, in_loop, output_for_results, program, split_command
+from enfold.commands.targets import Target, first_target, in_loop, load_program, output_for_results, split_command
 from enfold.errors import CallError
 from enfold.log import silence
 from enfold.registry import Registry
@@ -38,26 +38,23 @@ def run(words: list[str], registry: Registry | None) -> int:
         options: ShellOptions = {"recorder": make_recorder, "stdout": out, "caller": _caller(target)}
         options["identity"] = local_caller(tokens)
         options["tasks"] = partial(_open_tasks, target)
-        if target is None or target.kind == "program":
-            return to_command_line(_keeping(program(target, registry), target, found), rest, **options)
+        if target.kind == "program":
+            return to_command_line(_keeping(load_program(target), target, found), rest, **options)
         return in_loop(
             target, lambda opened: run_command_line(_keeping(opened, target, found), rest, **options), asked.operation
         )
 
 
-def _keeping(registry: Registry, target: Target | None, asked: Mapping[str, str]) -> Registry:
+def _keeping(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
     """The registry with a place for first results, where the words have a key for one."""
-    if "--idempotency-key" not in asked:
-        return registry
-    from enfold.commands.task_store import first_results, task_settings
-    from enfold.operation import Policy
+    if "--idempotency-key" in asked:
+        from enfold.commands.task_store import first_results, task_settings
 
-    return registry.with_policy(Policy(once=first_results(task_settings(target, asked.get("--tasks")), in_file=True)))
+        registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")), in_file=True)
+    return registry
 
 
-def _open_tasks(
-    target: Target | None, registry: Registry, store: str | None
-) -> AbstractAsyncContextManager[Tasks | None]:
+def _open_tasks(target: Target, registry: Registry, store: str | None) -> AbstractAsyncContextManager[Tasks | None]:
     """The tasks of a target, which are ordered here; only what is waited for here is also run here."""
     from enfold.commands.task_store import opened_tasks, task_settings
 
@@ -74,19 +71,19 @@ def _without_tokens(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _caller(target: Target | None) -> str:
+def _caller(target: Target) -> str:
     """What stands before the operation on the user's command line."""
-    if target is None:
+    if target.registry is not None:
         return f"python {sys.argv[0]} call"
     return f"enfold call {'-- ' if target.command else ''}{target.text}"
 
 
-def _target(words: list[str], registry: Registry | None) -> tuple[Target | None, list[str]]:
+def _target(words: list[str], registry: Registry | None) -> tuple[Target, list[str]]:
     """What is called, and the words of the call. The operation may stand before `--`, or behind the server's command."""
-    if registry is not None or "--" not in words:
+    own, server = split_command(words) if registry is None else (words, None)
+    if server is None:
         return first_target(words, registry, "call", " OPERATION name=value")
-    own, server = split_command(words)
-    if server is None or Words(own).operation is not None:
+    if Words(own).operation is not None:
         return server, own
     command, call = _split_call(server.command)
     return Target("server", " ".join(command), command), [*own, *call]

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import Target, first_target, program
+from enfold.commands.targets import Target, first_target, load_program
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.registry import Registry
@@ -43,13 +43,13 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 def _answer(words: list[str], registry: Registry | None) -> int:
     target, rest = first_target(words, registry, "cgi")
-    if target is not None and target.kind != "program":
+    if target.kind != "program":
         raise CallError("VALIDATION_ERROR", f"cgi takes a program, and {target.text} is a {target.kind}")
     options = _options(rest)
     given = {name: value for name, value in options.items() if value}
     recorder = make_recorder(given) if "--provenance" in given else None
     try:
-        found = program(target, registry)
+        found = load_program(target)
     except CallError as error:
         return _refuse(error)
     try:
@@ -65,7 +65,7 @@ def _answer(words: list[str], registry: Registry | None) -> int:
 
 
 @asynccontextmanager
-async def _open_tasks(registry: Registry, target: Target | None) -> AsyncIterator[Tasks | None]:
+async def _open_tasks(registry: Registry, target: Target) -> AsyncIterator[Tasks | None]:
     """The tasks of a program; only what is waited for here is also run here."""
     from enfold.commands.task_store import opened_tasks, task_settings  # few operations must be tasks
 

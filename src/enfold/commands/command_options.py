@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from enfold.commands.main import CommandEndedError
-from enfold.commands.targets import read_target, split_command
+from enfold.commands.targets import read_target, script_target, split_command
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -24,18 +22,19 @@ def parse(
     description: str,
     add: Callable[[ArgumentParser], None],
 ) -> Namespace:
-    """The options of a command that takes a target, unless a script's registry is the target."""
-    own, server = split_command(words) if registry is None else (words, None)
-    name = "enfold" if registry is None else os.path.basename(sys.argv[0])  # noqa: PTH119  # `pathlib` takes its time to load
+    """The options of a command that takes a target: the one that the words name, or a script's registry."""
+    own, target = split_command(words) if registry is None else (words, script_target(registry))
+    name = "enfold" if registry is None else script_target(registry).text
     parser = TargetParser(command, prog=f"{name} {command}", description=description)
-    if registry is None and server is None:
+    if target is None:
         # An edge serves what its peers have; without a target, the installation itself is looked at.
         count = "?" if command in ("serve", "doctor") else None
         parser.add_argument("target", nargs=count, help=TARGETS)
     add(parser)
     options = parsed(parser, own)
-    named = getattr(options, "target", None)
-    options.target = server if named is None else read_target(named)
+    if target is None and options.target is not None:
+        target = read_target(options.target)
+    options.target = target
     return options
 
 

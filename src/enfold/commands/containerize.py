@@ -66,10 +66,10 @@ def _add_options(parser: ArgumentParser) -> None:
     )
 
 
-def _target(target: Target | None) -> Target:
+def _target(target: Target) -> Target:
     """The target, which has to be here to be put into an image."""
-    if target is None:
-        return Target("program", Path(sys.argv[0]).name)
+    if target.registry is not None:
+        return target
     if target.kind not in ("program", "configuration", "document") or "://" in target.text:
         raise CallError(
             "VALIDATION_ERROR", "containerize needs a program or a configuration: enfold containerize app.py"

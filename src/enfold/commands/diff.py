@@ -13,7 +13,7 @@ import msgspec
 
 from enfold.commands.command_options import TARGETS, TargetParser, parsed
 from enfold.commands.printing import print_json
-from enfold.commands.targets import on_target, read_target
+from enfold.commands.targets import Target, on_target, read_target, script_target
 from enfold.errors import CallError
 from enfold.operation import AccessControl, OperationSpec
 from enfold.registry import Registry
@@ -38,8 +38,8 @@ class OperationChange(msgspec.Struct, frozen=True):
 def run(words: list[str], registry: Registry | None) -> int:
     """Print the changes from one target to the other; the exit code is 1 where one of them breaks somebody."""
     options = parsed(_parser(registry), words)
-    old = _specs(options.old, None)
-    new = _specs(options.new, None) if registry is None else _specs("", registry)
+    old = _specs(read_target(options.old))
+    new = _specs(read_target(options.new) if registry is None else script_target(registry))
     changes = list(compare(old, new))
     is_breaking = any(change.verdict == "breaking" for change in changes)
     if options.json:
@@ -59,16 +59,16 @@ def _parser(registry: Registry | None) -> ArgumentParser:
     return parser
 
 
-def _specs(target: str, registry: Registry | None) -> dict[str, OperationSpec]:
+def _specs(target: Target) -> dict[str, OperationSpec]:
     found: dict[str, OperationSpec] = {}
 
     def keep(opened: Registry) -> int:
         found.update((spec.id, spec) for spec in opened.list())
         return 0
 
-    on_target(None if registry is not None else read_target(target), registry, keep)
+    on_target(target, keep)
     if not found:
-        raise CallError("OPERATION_NOT_FOUND", f"There are no operations in {target or 'this program'}")
+        raise CallError("OPERATION_NOT_FOUND", f"There are no operations in {target.text}")
     return found
 
 

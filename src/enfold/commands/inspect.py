@@ -23,9 +23,9 @@ def run(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
 
     options = parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
-    if registry is None and options.target.kind == "document":
+    if options.target.kind == "document":
         return _inspect_document(options)
-    return on_target(options.target, registry, lambda found: _print_specs(found, options), options.operation)
+    return on_target(options.target, lambda found: _print_specs(found, options), options.operation)
 
 
 def _print_specs(found: Registry, options: Namespace) -> int:

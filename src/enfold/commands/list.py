@@ -32,7 +32,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         )
 
     options = parse("list", words, registry, "List the operations.", add)
-    return on_target(options.target, registry, lambda found: _print_list(found, options))
+    return on_target(options.target, lambda found: _print_list(found, options))
 
 
 def _print_list(registry: Registry, options: Namespace) -> int:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.commands.callers import LOCAL, local_caller
-from enfold.commands.targets import Target, first_target, opened, program
+from enfold.commands.targets import Target, first_target, load_program, opened
 from enfold.errors import CallError
 from enfold.formats import FORMATS, find_format
 from enfold.registry import Registry
@@ -29,19 +29,19 @@ def run(words: list[str], registry: Registry | None) -> int:
     if any(word.startswith("-") for word in words):
         return _by_options(words, registry)
     target, rest = first_target(words, registry, "mcp")
-    if target is not None and target.kind == "configuration":
+    if target.kind == "configuration":
         return _by_options(words, registry)
     if rest:
         raise CallError("VALIDATION_ERROR", f"mcp does not know {rest[0]!r}: it takes a target and --install-json")
-    return _serve(target, registry, identity=LOCAL)
+    return _serve(target, identity=LOCAL)
 
 
-def _serve(target: Target | None, registry: Registry | None, **settings: Any) -> int:
+def _serve(target: Target, **settings: Any) -> int:
     if sys.stdin.isatty():
         print(_AT_A_TERMINAL, file=sys.stderr)
-    if target is not None and target.kind != "program":
+    if target.kind != "program":
         return _serve_sources(target, settings)
-    found = program(target, registry)
+    found = load_program(target)
     signal.signal(signal.SIGTERM, _interrupt)
     serve_stdio(found, tasks=_tasks_of(found, target, settings), **settings)
     return 0
@@ -53,7 +53,7 @@ def _interrupt(*_: object) -> None:
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, None)
 
 
-def _tasks_of(registry: Registry, target: Target | None, settings: dict[str, Any]) -> Tasks | None:
+def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> Tasks | None:
     """The tasks of a program that has durable operations; with its first call there is a loop that they can run on."""
     if all(spec.durable == "never" for spec in registry.list()):
         return None
@@ -87,8 +87,8 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
     if not options.install_json:
         settings = {**_chosen(options), **agent_settings(options, options.target)}
         caller = local_caller(options.tokens)
-        return _serve(options.target, registry, identity=caller, recorder=recorder_of(options), **settings)
-    print_json(_editor_entry(options.target, options.name) if registry is None else _entry_of_script(options.name))
+        return _serve(options.target, identity=caller, recorder=recorder_of(options), **settings)
+    print_json(_editor_entry(options.target, options.name))
     return 0
 
 
@@ -122,6 +122,9 @@ def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
     """What an editor's configuration needs to start this server."""
     from pathlib import Path
 
+    if target.registry is not None:
+        script = Path(sys.argv[0]).resolve()
+        return _entry(name or script.stem, str(script), "mcp")
     if target.command:
         return _entry(name or Path(target.command[0]).stem, "-m", "enfold", "mcp", "--", *target.command)
     place, colon, attribute = target.text.partition(":")
@@ -130,13 +133,6 @@ def _editor_entry(target: Target, name: str | None) -> dict[str, Any]:
         raise CallError("VALIDATION_ERROR", f"There is no file {place}")
     where = f"{path.resolve()}{colon}{attribute}" if path.exists() else target.text
     return _entry(name or path.stem, "-m", "enfold", "mcp", where)
-
-
-def _entry_of_script(name: str | None) -> dict[str, Any]:
-    from pathlib import Path
-
-    script = Path(sys.argv[0]).resolve()
-    return _entry(name or script.stem, str(script), "mcp")
 
 
 def _entry(name: str, *words: str) -> dict[str, Any]:

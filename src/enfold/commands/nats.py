@@ -31,7 +31,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         print(nats_permissions(specs, users, more=Names().rights), end="")
         return 0
 
-    return on_target(options.target, registry, show)
+    return on_target(options.target, show)
 
 
 def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[OperationSpec], list[NATSUser]]:

@@ -26,7 +26,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         print_json(to_openapi(found, format=options.format, everything=True, **names))
         return 0
 
-    return on_target(options.target, registry, show)
+    return on_target(options.target, show)
 
 
 def _add_options(parser: ArgumentParser) -> None:

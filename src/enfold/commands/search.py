@@ -25,7 +25,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--tokens", metavar="FILE", help="search what ENFOLD_TOKEN, of this file, may call")
 
     options = parse("search", words, registry, "Find operations by what they do.", add)
-    return on_target(options.target, registry, lambda found: _print_found(found, options))
+    return on_target(options.target, lambda found: _print_found(found, options))
 
 
 def _print_found(registry: Registry, options: Namespace) -> int:

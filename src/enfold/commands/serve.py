@@ -7,27 +7,19 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from enfold.commands.callers import add_caller_options, known_now, who_may_come_in
 from enfold.commands.command_options import parse
-from enfold.commands.http_server import (
-    GRACE,
-    Certificate,
-    HTTPServer,
-    bind,
-    check_certificate,
-    loop_factory,
-    start_listening,
-)
+from enfold.commands.listening import Certificate, bind, check_certificate, start_listening
 from enfold.commands.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.server_settings import add_agent_options, agent_settings, bounds_of
-from enfold.commands.signals import HANGUP, end_in_peace, ended_by_signals, handling, ignore_hangups, run_server
-from enfold.commands.targets import opened, served_program, with_peers
+from enfold.commands.signals import end_in_peace, ended_by_signals, ignore_hangups, run_server
+from enfold.commands.targets import opened, with_peers
 from enfold.commands.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
@@ -52,23 +44,26 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
+    from enfold.commands.http_server import HTTPServer
     from enfold.introspection.payloads import Payloads
-    from enfold.operation.repeats import OnceStore
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
     from enfold.tasks import Tasks
+
+
+GRACE: Final = 25.0  # seconds that calls may take to finish at the end; what starts us often kills us after 30
 
 
 class Terms(msgspec.Struct, frozen=True):
     """How a registry is served: the options, who may come in, what is recorded, and within which bounds."""
 
     options: Any  # an argparse.Namespace
-    tokens: Any  # a Tokens, or None
-    recorder: Any  # a Recorder, or None
-    is_local: bool
+    tokens: Any  # what knows the callers, or None where everybody may come in
+    is_local: bool  # whether only this machine can reach the server
     bounds: Bounds
     certificate: Certificate | None = None
-    worker: Worker | None = None  # one of several processes
+    recorder: Any = None  # of the process that serves, or None
+    worker: Worker | None = None  # where this is one of several processes
     secret: bytes | None = None  # that they share
 
     @property
@@ -89,52 +84,54 @@ def run(words: list[str], registry: Registry | None) -> int:
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
         if options.workers == 1:
-            return _run(terms, registry, listening)
+            return _run(terms, listening)
         check_divisible(terms.bounds, options.workers)
         end_in_peace()
         shared = msgspec.structs.replace(terms, secret=os.urandom(32))
-        return run_workers(options.workers, lambda worker: _run_worker(shared, worker, registry, listening))
+        return run_workers(options.workers, lambda worker: _run_worker(shared, worker, listening))
 
 
-def _run(terms: Terms, registry: Registry | None, listening: socket) -> int:
-    factory = loop_factory()  # which says what is not installed, before anything is begun
-    run_server(_serve(_own(terms, registry), terms, listening), factory)
+def _run(terms: Terms, listening: socket) -> int:
+    """Serve in this process."""
+    try:
+        from enfold.commands.http_server import loop_factory  # which needs packages that not everybody has
+    except ImportError as error:
+        raise CallError("UNAVAILABLE", f"serve needs {error.name}: pip install 'enfold[http]'") from None
+    # Each process opens the store of records for itself: a connection to a database does not survive a fork.
+    own = msgspec.structs.replace(terms, recorder=recorder_of(terms.options))
+    run_server(_serve(own, _opened(own), listening), loop_factory())
     return 0
 
 
-def _run_worker(shared: Terms, worker: Worker, registry: Registry | None, listening: socket) -> int:
+def _run_worker(shared: Terms, worker: Worker, listening: socket) -> int:
     from enfold.commands.main import exit_code_of
 
-    def work() -> int:
-        bounds, recorder = divided(shared.bounds, worker.count, worker.number), recorder_of(shared.options)
-        terms = msgspec.structs.replace(shared, worker=worker, bounds=bounds, recorder=recorder)
-        return _run(terms, registry, listening)
-
-    return exit_code_of(work)
+    bounds = divided(shared.bounds, worker.count, worker.number)
+    terms = msgspec.structs.replace(shared, worker=worker, bounds=bounds)
+    return exit_code_of(lambda: _run(terms, listening))
 
 
-def _own(terms: Terms, registry: Registry | None) -> AbstractAsyncContextManager[Registry]:
-    """What is served besides the operations of peers."""
-    options, worker = terms.options, terms.worker
-    if registry is None and options.target is not None:
-        in_force = None
-        if worker is not None and options.target.config is not None:
-            from enfold.config import InForce  # programs need none
-
-            in_force = InForce(Path(worker.folder, "configuration"))
-        return opened(options.target, rereads=True, in_force=in_force, waits_for_optional=terms.is_loud)
-    if registry is None and _peers(options) is None:
+def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
+    """The operations of the target; none where only those of peers are served."""
+    target, worker = terms.options.target, terms.worker
+    if target is None and _peers(terms.options) is None:
         from enfold.commands.missing_target import missing_target
 
         raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
-    if registry is None:
+    if target is None:
         return nullcontext(OperationRegistry())
-    return nullcontext(served_program(registry, Path(sys.argv[0]).name or "program"))
+    in_force = None
+    if worker is not None and target.config is not None:
+        from enfold.config import InForce  # programs need none
+
+        in_force = InForce(Path(worker.folder, "configuration"))
+    return opened(target, rereads=True, in_force=in_force, waits_for_optional=terms.is_loud)
 
 
 def _peers(options: Namespace) -> str | None:
-    place: str | None = options.nats or options.hub
-    return place
+    """The address of the peers that are served, too."""
+    address: str | None = options.nats or options.hub
+    return address
 
 
 def _terms(options: Namespace) -> Terms:
@@ -145,10 +142,7 @@ def _terms(options: Namespace) -> Terms:
             "VALIDATION_ERROR",
             f"Serving on {options.host} without tokens would let everybody in: give --tokens FILE, or say --insecure",
         )
-    bounds = bounds_of(options.target, options.bound)
-    # Each process opens the store of records for itself: a connection to a database does not survive a fork.
-    recorder = recorder_of(options) if options.workers == 1 else None
-    return Terms(options, tokens, recorder, is_local, bounds, _certificate(options))
+    return Terms(options, tokens, is_local, bounds_of(options.target, options.bound), _certificate(options))
 
 
 def _certificate(options: Namespace) -> Certificate | None:
@@ -250,28 +244,20 @@ def _own_command(registry: Registry | None) -> list[str]:
     return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
 
 
-async def _serve(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
-    with handling(dict.fromkeys(HANGUP, _nothing_to_read)):
-        await _serve_opened(own, terms, listening)
-
-
-def _nothing_to_read() -> None:
-    """A SIGHUP where there is no configuration, or before it is open: it must not end the server."""
-
-
-async def _serve_opened(own: AbstractAsyncContextManager[Registry], terms: Terms, listening: socket) -> None:
-    async with own as registry:
+async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], listening: socket) -> None:
+    async with opening as own:
         target = terms.options.target
         if terms.is_loud and target is not None and target.kind == "configuration":
-            announce(map(_how, registry.sources))
-        write_calls(registry, terms.options)
-        async with _with_peers(registry, terms) as everything:
+            announce(map(_state_line, own.sources))
+        write_calls(own, terms.options)
+        async with _with_peers(own, terms) as registry:
             settings = task_settings(target, terms.options.tasks)
             how = {"recorder": terms.recorder, "current": known_now(terms.tokens)}
-            async with opened_tasks(_hiding_errors(everything, terms), settings, terms.options.grace, **how) as tasks:
-                shared = None if terms.worker is None else terms.worker.folder
-                once = first_results(settings, in_file=_is_file(tasks), shared=shared)
-                await _Serving(everything, terms, tasks, once).serve(listening)
+            async with opened_tasks(_hiding_errors(registry, terms), settings, terms.options.grace, **how) as tasks:
+                if registry.lifetime.once is None:  # the store of tasks has none
+                    shared = None if terms.worker is None else terms.worker.folder
+                    registry.lifetime.once = first_results(settings, in_file=False, shared=shared)
+                await _Serving(registry, terms, tasks).serve(listening)
 
 
 def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
@@ -279,7 +265,7 @@ def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
     return registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
 
 
-def _how(source: SourceState) -> str:
+def _state_line(source: SourceState) -> str:
     more = {
         "up": counted(source.operations, "operation"),
         "down": "it is tried again",
@@ -290,7 +276,7 @@ def _how(source: SourceState) -> str:
 
 @asynccontextmanager
 async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
-    """Our own operations, and those of running peers beside them; the edge itself keeps nothing."""
+    """The operations of the target, and those of running peers beside them."""
     options = terms.options
     address = _peers(options)
     if address is None:
@@ -300,8 +286,7 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
     if registry is not own:
         registry.register_all(own)
         registry.sources, registry.observers = own.sources, own.observers
-    if terms.is_loud:  # somebody looks on, who is told what is wrong
-        # Without the peers there is nothing behind this server.
+    if terms.is_loud:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
         peers = with_peers(registry, address, insecure=options.insecure, required=True)
     else:
         from enfold.commands.joining import joining_peers  # which a first start can do without
@@ -314,22 +299,26 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
 class _Serving:
     """One registry being served: the apps put together, and the server that runs them."""
 
-    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None, once: OnceStore | None) -> None:
+    def __init__(self, registry: Registry, terms: Terms, tasks: Tasks | None) -> None:
         self._payloads = _payloads(terms.options)
-        policy = Policy(limits=_limits(terms.bounds), once=once, payloads=self._payloads)
+        policy = Policy(limits=_limits(terms.bounds), payloads=self._payloads)
         self._registry = _hiding_errors(registry, terms).with_policy(policy)
         self._terms = terms
         self._tasks = tasks
-        options = terms.options
-        self._server = HTTPServer(
-            self._app() if terms.worker is None else SessionRouter(self._app(), terms.worker),
-            terms.bounds,
-            self._stop,
-            certificate=terms.certificate,
-            root_path=options.root_path,
-            grace=options.grace,
-            worker=terms.worker,
-        )
+        self._server = self._make_server(self._app())
+
+    def _make_server(self, app: HTTPApp) -> HTTPServer:
+        from enfold.commands.http_server import HTTPServer, WorkerServer  # which `_run` has loaded
+
+        terms, worker = self._terms, self._terms.worker
+        settings = {
+            "certificate": terms.certificate,
+            "root_path": terms.options.root_path,
+            "grace": terms.options.grace,
+        }
+        if worker is None:
+            return HTTPServer(app, terms.bounds, self._stop, **settings)
+        return WorkerServer(worker, SessionRouter(app, worker), terms.bounds, self._stop, **settings)
 
     def _app(self) -> HTTPApp:
         from enfold.introspection import keep_calls
@@ -415,11 +404,6 @@ def _payloads(options: Namespace) -> Payloads | None:
     from enfold.introspection.payloads import Payloads  # which a server without it can do without
 
     return Payloads()
-
-
-def _is_file(tasks: Tasks | None) -> bool:
-    """Whether there is a folder that tasks are kept in."""
-    return tasks is not None and hasattr(tasks.store, "path")
 
 
 def _limits(bounds: Bounds) -> CallLimits | None:

@@ -34,15 +34,16 @@ _EXTRAS: Final = {"document": "openapi", "server": "mcp"}
 
 
 class Target(msgspec.Struct, frozen=True, dict=True):
-    """A target in the user's words, and what it is; `command` starts an MCP server."""
+    """What a command runs on, in the user's words; `command` starts an MCP server, `registry` is that of a user's script."""
 
     kind: Kind
     text: str
     command: tuple[str, ...] = ()
+    registry: Any = None
 
     @cached_property
     def config(self) -> Config | None:
-        """The configuration that it is, if it is one: read once, so that all of a command goes by the same."""
+        """What the file says, where the target is a configuration: read once, so that all of a command goes by the same."""
         if self.kind != "configuration":
             return None
         from enfold.config import read_config  # programs need none
@@ -107,6 +108,11 @@ def split_command(words: list[str]) -> tuple[list[str], Target | None]:
     return words[:at], Target("server", " ".join(command), command)
 
 
+def script_target(registry: Registry) -> Target:
+    """A user's own script, which calls `ops.run()`."""
+    return Target("program", os.path.basename(sys.argv[0]) or "program", registry=registry)  # noqa: PTH119  # `pathlib` takes its time to load
+
+
 def config_of(target: Target | None) -> Config | None:
     """What a configuration says, where the target is one."""
     return None if target is None else target.config
@@ -115,15 +121,13 @@ def config_of(target: Target | None) -> Config | None:
 # --- programs, which need no event loop ---------------------------------------------------------------------------
 
 
-def first_target(
-    words: list[str], registry: Registry | None, command: str, rest: str = ""
-) -> tuple[Target | None, list[str]]:
-    """The target that stands first, and the words after it; none where a script's registry is the target.
+def first_target(words: list[str], registry: Registry | None, command: str, rest: str = "") -> tuple[Target, list[str]]:
+    """The target, a script's registry or the first word, and the words after it.
 
-    `rest` is what else the command needs, for who has given it nothing.
+    `rest` is what else the command needs, for the message to somebody who gives it nothing.
     """
     if registry is not None:
-        return None, words
+        return script_target(registry), words
     if not words or words[0].startswith("-"):
         from enfold.commands.missing_target import ANY, PROGRAM, missing_target
 
@@ -131,9 +135,10 @@ def first_target(
     return read_target(words[0]), words[1:]
 
 
-def program(target: Target | None, registry: Registry | None) -> Registry:
+def load_program(target: Target) -> Registry:
     """The registry of a user's script, or that of the program a target names."""
-    return load(target.text) if target is not None else registry or OperationRegistry()
+    registry: Registry = _load(target.text) if target.registry is None else target.registry
+    return registry
 
 
 def served_program(registry: Registry, name: str) -> Registry:
@@ -142,7 +147,7 @@ def served_program(registry: Registry, name: str) -> Registry:
     return registry
 
 
-def load(target: str) -> Registry:
+def _load(target: str) -> Registry:
     """The registry of a program; whatever is wrong with it becomes one sentence."""
     from enfold.sources.functions import TargetError, load_target
 
@@ -199,15 +204,10 @@ def output_for_results() -> Iterator[TextIO]:
 # --- everything, open for as long as a command runs ---------------------------------------------------------------
 
 
-def on_target(
-    target: Target | None,
-    registry: Registry | None,
-    command: Callable[[Registry], int],
-    operation: str | None = None,
-) -> int:
+def on_target(target: Target, command: Callable[[Registry], int], operation: str | None = None) -> int:
     """Run a command on a target; with `operation`, only the sources that may have it are opened."""
-    if target is None or target.kind == "program":
-        return command(program(target, registry))
+    if target.kind == "program":
+        return command(load_program(target))
 
     async def run(found: Registry) -> int:
         return command(found)
@@ -225,8 +225,8 @@ def in_loop(
     async def run() -> int:
         async with AsyncExitStack() as stack:
             with _shown_opening(target):
-                way_in = opened(target, operation=operation, login_patience=LOGIN_PATIENCE)
-                registry = await stack.enter_async_context(way_in)
+                opening = opened(target, operation=operation, login_patience=LOGIN_PATIENCE)
+                registry = await stack.enter_async_context(opening)
             if len(registry.sources) and all(source.state != "up" for source in registry.sources):
                 raise CallError("UNAVAILABLE", f"No source of {target.text} could be opened")
             return await command(registry)
@@ -263,7 +263,7 @@ def opened(
     of one server follow is `in_force` among them. One that others wait for does not wait for sources that are not required.
     """
     if target.kind == "program":
-        return nullcontext(served_program(load(target.text), target.text))
+        return nullcontext(served_program(load_program(target), target.text))
     if (config := target.config) is not None:
         from enfold.commands.browser_login import logins
         from enfold.config import open_config

@@ -68,11 +68,10 @@ def task_settings(target: Target | None, store: str | None = None) -> TaskSettin
 
 
 def _folder(target: Target | None) -> Path:
-    if target is None:  # a user's own script, or only peers
-        script = Path(sys.argv[0]).resolve()
-        return script.parent if script.suffix == ".py" else Path.cwd()
-    file = Path(target.text.partition(":")[0])
-    return file.resolve().parent if target.kind == "program" and file.suffix == ".py" else Path.cwd()
+    if target is None or target.kind != "program":
+        return Path.cwd()
+    file = Path(sys.argv[0] if target.registry is not None else target.text.partition(":")[0])
+    return file.resolve().parent if file.suffix == ".py" else Path.cwd()
 
 
 def open_tasks(registry: Registry, settings: TaskSettings, **how: Any) -> Tasks | None:

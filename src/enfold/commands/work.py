@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +43,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     ignore_hangups()
     options = parse("work", words, registry, "Serve the operations to other processes.", _add_options)
     set_up_log(options.log_level, options.log_format)
-    run_server(_work(options, registry))
+    run_server(_work(options))
     return 0
 
 
@@ -66,8 +65,8 @@ def _add_options(parser: ArgumentParser) -> None:
     add_recording_options(parser)
 
 
-async def _work(options: Namespace, registry: Registry | None) -> None:
-    own = nullcontext(registry) if registry is not None else opened(options.target, rereads=True)
+async def _work(options: Namespace) -> None:
+    own = opened(options.target, rereads=True)
     settings = task_settings(options.target, options.tasks)
     if options.tasks is not None:
         async with own as found:
