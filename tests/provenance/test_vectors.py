@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from enfold import provenance
@@ -28,7 +29,7 @@ from enfold.provenance import (
 )
 from enfold.provenance.digests import digest_fault
 from enfold.provenance.methods import CONTRACTS
-from enfold.provenance.records import read_artifact, read_evidence
+from enfold.provenance.records import Evidence, read_artifact
 from enfold.provenance.vectors import check_vectors
 
 Faults = Callable[[str, Any], list[str]]
@@ -107,7 +108,7 @@ def test_the_examples_are_read_and_verified(prov_spec: Path) -> None:
     assert verify(record).faults == ()
     assert verify_envelope(envelope).faults == ()
     assert mcp_envelope_v0_1.write(mcp_envelope_v0_1.read(envelope)) == envelope
-    assert read_evidence(load(prov_spec / "examples/evidence.example.json")).field == "plan[0]"
+    assert msgspec.convert(load(prov_spec / "examples/evidence.example.json"), Evidence).field == "plan[0]"
 
 
 def test_the_capabilities_declare_full_conformance_and_the_level_of_lineage(prov_spec: Path) -> None:

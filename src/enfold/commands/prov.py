@@ -18,7 +18,7 @@ from enfold.provenance.drawing import to_mermaid, to_svg
 from enfold.provenance.lineage import build_graph, verify_run, verify_value
 from enfold.provenance.manifest import capabilities, manifest_faults
 from enfold.provenance.methods import CATALOGUE, method_id_fault
-from enfold.provenance.record_store import RecordStore, StoredRecordError
+from enfold.provenance.record_store import RecordStore
 from enfold.provenance.signing import generate_key, load_public_keys
 from enfold.provenance.vectors import check_vectors
 from enfold.provenance.verification import Verdict
@@ -29,13 +29,15 @@ NOT_VERIFIED: Final = 1
 WRONG: Final = 2
 NOT_FOUND: Final = 3
 
+_STORE: Final = "the SQLite file that holds the records"
+
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Show, verify or draw records; the exit code is 1 for not verified, 2 for no record, 3 for not found."""
     del registry
     options = parsed(_parser(), words)
     try:
-        code: int = _COMMANDS[options.command](options)
+        code: int = options.run(options)
     except ValueError as error:
         return _print_error(f"VALIDATION_ERROR: {error}", WRONG)
     except FileExistsError as error:
@@ -48,42 +50,44 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _parser() -> ArgumentParser:
     parser = ArgumentParser("enfold prov", description="Records of which tool ran, on what, from which parents.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, words in (("show", "print a record"), ("verify", "verify a record"), ("graph", "draw its lineage")):
-        command = commands.add_parser(name, help=words, description=words.capitalize() + ".")
-        command.add_argument("target", help="a run id of the store; or a file, or - for standard input")
-        command.add_argument("--store", type=Path, help="the SQLite file that holds the records")
-    verifying = commands.choices["verify"]
-    verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
-    commands.choices["graph"].add_argument("--format", choices=["svg", "mermaid"], default="svg")
-    commands.add_parser("capabilities", help="print prov-capabilities.json")
-    _add_listing(commands)
-    _add_tools(commands)
-    return parser
 
+    def add(name: str, run: Callable[[Any], int], words: str) -> ArgumentParser:
+        command = commands.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+        command.set_defaults(run=run)
+        return command
 
-def _add_listing(commands: Any) -> None:
-    listing = commands.add_parser("list", help="list the runs of a store, the newest first")
-    listing.add_argument("--store", type=Path, required=True, help="the SQLite file that holds the records")
+    listing = add("list", _list, "list the runs of a store, the newest first")
+    listing.add_argument("--store", type=Path, required=True, help=_STORE)
     listing.add_argument("--operation", help="only runs of this operation")
     listing.add_argument("--caller", help="only runs of this caller")
     listing.add_argument("--limit", type=int, default=50, help="at most so many (default 50)")
     listing.add_argument("--json", action="store_true", help="the records in full, as JSON")
+    showing = add("show", _show, "print a record")
+    verifying = add("verify", _verify, "verify a record")
+    drawing = add("graph", _graph, "draw its lineage")
+    for command in (showing, verifying, drawing):
+        command.add_argument("target", help="a run id of the store; or a file, or - for standard input")
+        command.add_argument("--store", type=Path, help=_STORE)
+    verifying.add_argument("--key", type=Path, action="append", help="a public key (PEM) that signatures must fit")
+    drawing.add_argument("--format", choices=["svg", "mermaid"], default="svg")
+    _add_tools(add)
+    return parser
 
 
-def _add_tools(commands: Any) -> None:
-    methods = commands.add_parser("methods", help="list the method ids we know, or say what is wrong with one")
+def _add_tools(add: Callable[[str, Callable[[Any], int], str], ArgumentParser]) -> None:
+    add("capabilities", _capabilities, "print prov-capabilities.json")
+    methods = add("methods", _methods, "list the method ids we know, or say what is wrong with one")
     methods.add_argument("id", nargs="?", help="a method id")
-    digest = commands.add_parser("digest", help="the digest of a JSON file over its canonical form")
-    digest.add_argument("target", help="a file, or - for standard input")
+    digest = add("digest", _digest, "the digest of a JSON file over its canonical form")
     digest.add_argument("--algorithm", choices=["sha256", "sha512", "blake3"], default="sha256")
-    wrap = commands.add_parser("wrap", help="put JSON or text into an mcp.envelope.v0.1")
-    wrap.add_argument("target", help="a file, or - for standard input")
+    wrap = add("wrap", _wrap, "put JSON or text into an mcp.envelope.v0.1")
     wrap.add_argument("--text", action="store_true", help="it is text, whatever it looks like")
-    keys = commands.add_parser("keygen", help="make a key that signs records: FILE, and FILE.pub for who verifies")
+    manifest = add("validate-manifest", _validate_manifest, "check a prov-capabilities.json")
+    for command in (digest, wrap, manifest):
+        command.add_argument("target", help="a file, or - for standard input")
+    keys = add("keygen", _keygen, "make a key that signs records: FILE, and FILE.pub for who verifies")
     keys.add_argument("target", type=Path, metavar="FILE", help="where the private key goes; it must not exist")
-    manifest = commands.add_parser("validate-manifest", help="check a prov-capabilities.json")
-    manifest.add_argument("target", help="a file, or - for standard input")
-    vector = commands.add_parser("check-vector", help="check test vectors of prov-spec")
+    vector = add("check-vector", _check_vector, "check test vectors of prov-spec")
     vector.add_argument("target", type=Path, help="a vector, or a folder of them")
 
 
@@ -105,21 +109,13 @@ def _verdicts(options: Any, keys: Any) -> tuple[Verdict, ...]:
     with RecordStore(options.store, create=False) as store:
         if options.target == "-" or Path(options.target).is_file():
             return verify_value(_read(options.target), keys, store)
-        if not _has(store, options.target):
-            raise LookupError(f"there is no record of run {options.target}")
+        if store.identity_of(options.target) is None:
+            raise _no_record(options)
         return verify_run(options.target, store, keys)
 
 
-def _has(store: RecordStore, run_id: str) -> bool:
-    try:
-        return store.get(run_id) is not None
-    except StoredRecordError:  # It is there, and verification says what is wrong with it.
-        return True
-
-
 def _graph(options: Any) -> int:
-    found = _lineage(options) if options.store is not None else _records(_load(options))
-    graph = build_graph(found)
+    graph = build_graph(_records(options))
     return _print((to_mermaid if options.format == "mermaid" else to_svg)(graph).rstrip("\n"))
 
 
@@ -194,21 +190,6 @@ def _check_vector(options: Any) -> int:
     return OK if not any(verdict.faults for verdict in verdicts) else NOT_VERIFIED
 
 
-_COMMANDS: Final[dict[str, Callable[[Any], int]]] = {
-    "list": _list,
-    "show": _show,
-    "verify": _verify,
-    "graph": _graph,
-    "capabilities": _capabilities,
-    "methods": _methods,
-    "digest": _digest,
-    "wrap": _wrap,
-    "keygen": _keygen,
-    "validate-manifest": _validate_manifest,
-    "check-vector": _check_vector,
-}
-
-
 # --- where records come from --------------------------------------------------------------------------------------
 
 
@@ -218,7 +199,7 @@ def _load(options: Any) -> Any:
         with RecordStore(options.store, create=False) as store:
             record = store.get(options.target)
         if record is None:
-            raise LookupError(f"there is no record of run {options.target}")
+            raise _no_record(options)
         return record
     return _read(options.target)
 
@@ -227,22 +208,22 @@ def _read(target: str) -> Any:
     return read_json(sys.stdin.read() if target == "-" else Path(target).read_bytes())
 
 
-def _lineage(options: Any) -> list[dict[str, Any]]:
-    with RecordStore(options.store, create=False) as store:
-        records = store.lineage(options.target)
-    if not records:
-        raise LookupError(f"there is no record of run {options.target}")
-    return records
-
-
-def _records(found: Any) -> list[Any]:
+def _records(options: Any) -> list[Any]:
+    """A run of the store with its lineage; or the records of a file, which may be inside an envelope."""
+    if options.store is not None:
+        with RecordStore(options.store, create=False) as store:
+            records = store.lineage(options.target)
+        if not records:
+            raise _no_record(options)
+        return records
+    found = _read(options.target)
     if isinstance(found, list):
         return found
-    return [found["provenance"] if _is_envelope(found) else found]
+    return [found["provenance"] if isinstance(found, Mapping) and "provenance" in found else found]
 
 
-def _is_envelope(value: Any) -> bool:
-    return isinstance(value, Mapping) and "provenance" in value
+def _no_record(options: Any) -> LookupError:
+    return LookupError(f"there is no record of run {options.target}")
 
 
 def _print(text: str) -> int:

@@ -36,21 +36,18 @@ class Writer(Protocol):
     def write_error(self, error: CallError, operation_id: str, /) -> Any: ...
 
 
-class Ending:
+class Ending(msgspec.Struct):
     """What a run gave (UNSET for nothing), and how it is written with a record in it."""
 
-    __slots__ = ("_schema", "_wraps", "_write", "data", "passed_on")
-
-    def __init__(self, data: Any, schema: Any, write: Callable[[dict[str, Any]], Any] | None, *, wraps: bool) -> None:
-        self.data = data
-        self._schema = schema
-        self._write = write
-        self._wraps = wraps
-        self.passed_on: Mapping[str, Any] | None = None  # an envelope that came as one, and leaves without our record
+    data: Any
+    schema: Any
+    write: Callable[[dict[str, Any]], Any]
+    wraps: bool
+    passed_on: Mapping[str, Any] | None = None  # an envelope that came as one, and leaves without our record
 
     def answer(self, record: dict[str, Any]) -> Answer:
         """The envelope of the answer with this record in it; None where the answer is not such an envelope, or came as one."""
-        written = None if self._write is None else self._write(record)
+        written = self.write(record)
         if not isinstance(written, Mapping) or written.get("schema_version") != ENVELOPE_VERSION:
             return None
         if written.get("provenance") is record:
@@ -62,7 +59,7 @@ class Ending:
         """The methods by which the outcome became its answer, for the record to claim."""
         if answer is None:
             return () if self.passed_on is None else ("adapter.pass_through.envelope_v0_1",)
-        wrapped = ("adapter.wrap.envelope_v0_1",) if self._wraps and _is_whole(answer, self.data) else ()
+        wrapped = ("adapter.wrap.envelope_v0_1",) if self.wraps and _is_whole(answer, self.data) else ()
         return (*wrapped, ATTACH_METHOD, *(f"adapter.{name}.capture" for name in _NOTICES if answer.get(name)))
 
     def artifacts(self, answer: Answer, made: Redacted, algorithm: Algorithm) -> tuple[Artifact, ...]:
@@ -77,7 +74,7 @@ class Ending:
             return ()
         if _is_whole(answer, self.data):
             return (_artifact(made, "output", algorithm),)
-        left = json_artifact(redact(answer["result"], self._schema), "output", algorithm)
+        left = json_artifact(redact(answer["result"], self.schema), "output", algorithm)
         # Without its size, so that a record is as long for a result that is one byte shorter.
         return (msgspec.structs.replace(left, size_bytes=UNSET), _artifact(made, "uncut_output", algorithm))
 

@@ -37,26 +37,19 @@ def read_anchor(source: str) -> Anchor:
         raise FormatError(f"{source!r} is not an anchor: artifact:<id>#json:/… or artifact:<id>#text:line:<n>")
     if found["pointer"] is not None:
         return Anchor(found["id"], pointer=_checked_pointer(found["pointer"]))
-    if found["start"] is not None:
-        return Anchor(found["id"], lines=_checked_lines(int(found["start"]), int(found["end"] or found["start"])))
-    return Anchor(found["id"])
+    if found["start"] is None:
+        return Anchor(found["id"])
+    start, end = int(found["start"]), int(found["end"] or found["start"])
+    if not 1 <= start <= end:
+        raise FormatError(f"{start}-{end} is not a range of lines: they are counted from 1")
+    return Anchor(found["id"], lines=(start, end))
 
 
 def _checked_pointer(pointer: str) -> str:
-    if not is_json_pointer(pointer):
+    """The same text; FormatError where it is no JSON Pointer of RFC 6901."""
+    if not _POINTER.match(pointer):
         raise FormatError(f"{pointer!r} is not a JSON Pointer")
     return pointer
-
-
-def _checked_lines(start: int, end: int) -> tuple[int, int]:
-    if not 1 <= start <= end:
-        raise FormatError(f"{start}-{end} is not a range of lines: they are counted from 1")
-    return start, end
-
-
-def is_json_pointer(text: str) -> bool:
-    """Whether a text is a JSON Pointer of RFC 6901."""
-    return _POINTER.match(text) is not None
 
 
 # --- making -------------------------------------------------------------------------------------------------------

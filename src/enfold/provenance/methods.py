@@ -52,59 +52,6 @@ def read_catalogue(document: Mapping[str, Any]) -> Catalogue:
     return Catalogue({method.id: method for method in methods}, reserved)
 
 
-CATALOGUE: Final = Catalogue(
-    {
-        method_id: Method(method_id, summary)
-        for method_id, summary in {
-            "adapter.wrap.envelope_v0_1": "A payload was put into an envelope",
-            "adapter.pass_through.envelope_v0_1": "An envelope was passed on as it came",
-            ATTACH_METHOD: "The adapter attached this record",
-            "adapter.errors.capture": "A failure became an error of the envelope",
-            "adapter.warnings.capture": "Warnings became warnings of the envelope",
-            "engine.prov.record_v0_1.build": "This record was built",
-            "engine.prov.artifact.register_input": "What went in is registered",
-            "engine.prov.artifact.register_output": "What came out is registered",
-            JSON_POINTER_METHOD: "Evidence points into JSON",
-            TEXT_LINES_METHOD: "Evidence points at lines of text",
-            "engine.coerce.evidence.v0_1": "A tool's own evidence was brought into form",
-            "integrity.digest.sha256": "Artifacts have sha256 digests",
-            "integrity.digest.sha512": "Artifacts have sha512 digests",
-            "integrity.digest.blake3": "Artifacts have blake3 digests",
-            "integrity.record_digest.compute": "The record has a digest of itself",
-            "integrity.signature.create": "The record digest is signed",
-            "integrity.signature.verify": "A signature was verified",
-            "lineage.parent.link": "The record names its parents",
-            "lineage.graph.build": "Records were linked into a graph",
-        }.items()
-    },
-    frozenset({"policy", "attestation", "execution", "audit"}),
-)
-
-
-# --- the ids themselves -------------------------------------------------------------------------------------------
-
-
-def method_id_fault(method_id: str, catalogue: Catalogue = CATALOGUE) -> str | None:
-    """What is wrong with a method id: its grammar, or a namespace kept for later."""
-    if not _GRAMMAR.match(method_id):
-        return f"{method_id!r} is not a method id: lower-case segments with dots between, a version as _vMAJOR_MINOR"
-    namespace = method_id.partition(".")[0]
-    if namespace in catalogue.reserved:
-        return f"{method_id!r} is in the reserved namespace {namespace!r}"
-    return None
-
-
-def deprecation_notes(methods: Iterable[str], catalogue: Catalogue = CATALOGUE) -> list[str]:
-    """A sentence for each deprecated id: it stays valid, and says what took its place."""
-    known = map(catalogue.methods.get, methods)
-    return [_deprecation(method) for method in known if method is not None and method.status == "deprecated"]
-
-
-def _deprecation(method: Method) -> str:
-    instead = f": use {method.superseded_by}" if method.superseded_by else ""
-    return f"{method.id} is deprecated{instead}"
-
-
 # --- what a claim promises ----------------------------------------------------------------------------------------
 
 
@@ -116,27 +63,6 @@ class Claims(msgspec.Struct, frozen=True):
     original: Any = UNSET  # what the tool returned, where it is at hand
     signature_verified: bool | None = None
     linked: Sequence[Record] | None = None  # the records of the graph that was built
-
-
-def check_claims(claims: Claims, catalogue: Catalogue = CATALOGUE) -> None:
-    """Raise ClaimError for a record that claims what it does not keep; called before a record leaves."""
-    faults = claim_faults(claims, catalogue)
-    if faults:
-        raise ClaimError("; ".join(faults))
-
-
-def claim_faults(claims: Claims, catalogue: Catalogue = CATALOGUE) -> list[str]:
-    """A sentence for each method id that is malformed, reserved, or whose contract is not kept."""
-    faults = []
-    for method in claims.record.methods:
-        fault = method_id_fault(method, catalogue)
-        contract = CONTRACTS.get(method)
-        if fault is None and contract is not None:
-            broken = contract(claims)
-            fault = f"{method} is claimed, but {broken}" if broken else None
-        if fault:
-            faults.append(fault)
-    return faults
 
 
 Contract: TypeAlias = Callable[[Claims], str | None]
@@ -188,12 +114,9 @@ def _has_entries(field: str, word: str) -> Contract:
     return has_entries
 
 
-def _has_inputs(claims: Claims) -> str | None:
-    return None if claims.record.inputs else "there is no input artifact"
-
-
-def _has_outputs(claims: Claims) -> str | None:
-    return None if claims.record.outputs else "there is no output artifact"
+def _has(field: str, fault: str) -> Contract:
+    """The record has something in this field."""
+    return lambda claims: None if getattr(claims.record, field) else fault
 
 
 def _has_anchor(mark: str, is_kind: Callable[[Anchor], bool]) -> Contract:
@@ -209,10 +132,6 @@ def _is_anchor(source: str, is_kind: Callable[[Anchor], bool]) -> bool:
         return is_kind(read_anchor(source))
     except FormatError:
         return False
-
-
-def _has_coerced_evidence(claims: Claims) -> str | None:
-    return None if claims.record.evidence else f"there is no evidence of {EVIDENCE_VERSION}"
 
 
 def _has_digest(algorithm: str) -> Contract:
@@ -242,10 +161,6 @@ def _was_verified(claims: Claims) -> str | None:
     return "the signature was not verified" if claims.signature_verified is False else None
 
 
-def _has_parents(claims: Claims) -> str | None:
-    return None if claims.record.parents else "there is no parent"
-
-
 def _is_linked(claims: Claims) -> str | None:
     if claims.linked is None:
         return None
@@ -254,24 +169,93 @@ def _is_linked(claims: Claims) -> str | None:
     return None if linked else "no records are linked"
 
 
-CONTRACTS: Final[dict[str, Contract]] = {
-    "adapter.wrap.envelope_v0_1": _is_wrapped,
-    "adapter.pass_through.envelope_v0_1": _is_passed_through,
-    ATTACH_METHOD: _is_attached,
-    "adapter.errors.capture": _has_entries("errors", "error"),
-    "adapter.warnings.capture": _has_entries("warnings", "warning"),
-    "engine.prov.record_v0_1.build": lambda _: None,  # A Record cannot exist without its required fields.
-    "engine.prov.artifact.register_input": _has_inputs,
-    "engine.prov.artifact.register_output": _has_outputs,
-    JSON_POINTER_METHOD: _has_anchor("#json:/", lambda anchor: anchor.pointer is not None),
-    TEXT_LINES_METHOD: _has_anchor("#text:line:", lambda anchor: anchor.lines is not None),
-    "engine.coerce.evidence.v0_1": _has_coerced_evidence,
-    "integrity.digest.sha256": _has_digest("sha256"),
-    "integrity.digest.sha512": _has_digest("sha512"),
-    "integrity.digest.blake3": _has_digest("blake3"),
-    "integrity.record_digest.compute": _has_record_digest,
-    "integrity.signature.create": _is_signed,
-    "integrity.signature.verify": _was_verified,
-    "lineage.parent.link": _has_parents,
-    "lineage.graph.build": _is_linked,
+# --- the catalogue ------------------------------------------------------------------------------------------------
+
+# What each id says, and what must be true of a record that claims it.
+_METHODS: Final[dict[str, tuple[str, Contract]]] = {
+    "adapter.wrap.envelope_v0_1": ("A payload was put into an envelope", _is_wrapped),
+    "adapter.pass_through.envelope_v0_1": ("An envelope was passed on as it came", _is_passed_through),
+    ATTACH_METHOD: ("The adapter attached this record", _is_attached),
+    "adapter.errors.capture": ("A failure became an error of the envelope", _has_entries("errors", "error")),
+    "adapter.warnings.capture": ("Warnings became warnings of the envelope", _has_entries("warnings", "warning")),
+    # A Record cannot exist without its required fields.
+    "engine.prov.record_v0_1.build": ("This record was built", lambda _: None),
+    "engine.prov.artifact.register_input": ("What went in is registered", _has("inputs", "there is no input artifact")),
+    "engine.prov.artifact.register_output": (
+        "What came out is registered",
+        _has("outputs", "there is no output artifact"),
+    ),
+    JSON_POINTER_METHOD: (
+        "Evidence points into JSON",
+        _has_anchor("#json:/", lambda anchor: anchor.pointer is not None),
+    ),
+    TEXT_LINES_METHOD: (
+        "Evidence points at lines of text",
+        _has_anchor("#text:line:", lambda anchor: anchor.lines is not None),
+    ),
+    "engine.coerce.evidence.v0_1": (
+        "A tool's own evidence was brought into form",
+        _has("evidence", f"there is no evidence of {EVIDENCE_VERSION}"),
+    ),
+    "integrity.digest.sha256": ("Artifacts have sha256 digests", _has_digest("sha256")),
+    "integrity.digest.sha512": ("Artifacts have sha512 digests", _has_digest("sha512")),
+    "integrity.digest.blake3": ("Artifacts have blake3 digests", _has_digest("blake3")),
+    "integrity.record_digest.compute": ("The record has a digest of itself", _has_record_digest),
+    "integrity.signature.create": ("The record digest is signed", _is_signed),
+    "integrity.signature.verify": ("A signature was verified", _was_verified),
+    "lineage.parent.link": ("The record names its parents", _has("parents", "there is no parent")),
+    "lineage.graph.build": ("Records were linked into a graph", _is_linked),
 }
+CONTRACTS: Final = {method_id: contract for method_id, (_, contract) in _METHODS.items()}
+CATALOGUE: Final = Catalogue(
+    {method_id: Method(method_id, summary) for method_id, (summary, _) in _METHODS.items()},
+    frozenset({"policy", "attestation", "execution", "audit"}),
+)
+
+
+# --- the ids themselves -------------------------------------------------------------------------------------------
+
+
+def method_id_fault(method_id: str, catalogue: Catalogue = CATALOGUE) -> str | None:
+    """What is wrong with a method id: its grammar, or a namespace kept for later."""
+    if not _GRAMMAR.match(method_id):
+        return f"{method_id!r} is not a method id: lower-case segments with dots between, a version as _vMAJOR_MINOR"
+    namespace = method_id.partition(".")[0]
+    if namespace in catalogue.reserved:
+        return f"{method_id!r} is in the reserved namespace {namespace!r}"
+    return None
+
+
+def deprecation_notes(methods: Iterable[str], catalogue: Catalogue = CATALOGUE) -> list[str]:
+    """A sentence for each deprecated id: it stays valid, and says what took its place."""
+    known = map(catalogue.methods.get, methods)
+    return [_deprecation(method) for method in known if method is not None and method.status == "deprecated"]
+
+
+def _deprecation(method: Method) -> str:
+    instead = f": use {method.superseded_by}" if method.superseded_by else ""
+    return f"{method.id} is deprecated{instead}"
+
+
+# --- checking claims ----------------------------------------------------------------------------------------------
+
+
+def check_claims(claims: Claims, catalogue: Catalogue = CATALOGUE) -> None:
+    """Raise ClaimError for a record that claims what it does not keep; called before a record leaves."""
+    faults = claim_faults(claims, catalogue)
+    if faults:
+        raise ClaimError("; ".join(faults))
+
+
+def claim_faults(claims: Claims, catalogue: Catalogue = CATALOGUE) -> list[str]:
+    """A sentence for each method id that is malformed, reserved, or whose contract is not kept."""
+    faults = []
+    for method in claims.record.methods:
+        fault = method_id_fault(method, catalogue)
+        contract = CONTRACTS.get(method)
+        if fault is None and contract is not None:
+            broken = contract(claims)
+            fault = f"{method} is claimed, but {broken}" if broken else None
+        if fault:
+            faults.append(fault)
+    return faults

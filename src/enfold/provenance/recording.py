@@ -6,7 +6,7 @@ A run that is not recorded comes near none of this. Recording never makes a call
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,26 +58,21 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Recorder:
+def _new_run_id() -> str:
+    """A random UUID; made here, because `uuid.uuid4` takes three times as long."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+class Recorder(msgspec.Struct, kw_only=True, eq=False):
     """How a server records: the modes that it allows, the key that signs, the store that keeps records."""
 
-    __slots__ = ("algorithm", "key", "modes", "record", "store")
-
-    def __init__(
-        self,
-        *,
-        modes: Iterable[Mode] = ("minimal", "full"),
-        key: SigningKey | None = None,
-        store: RecordStore | None = None,
-        algorithm: Algorithm = "sha256",
-        record: Unasked = "asked",
-    ) -> None:
-        """`record` says what is recorded without being asked for: nothing (`asked`), `mutations`, or `all` calls."""
-        self.modes = frozenset(modes)
-        self.key = key
-        self.store = store
-        self.algorithm = algorithm
-        self.record = record
+    modes: Collection[Mode] = ("minimal", "full")
+    key: SigningKey | None = None
+    store: RecordStore | None = None
+    algorithm: Algorithm = "sha256"
+    record: Unasked = "asked"  # what is recorded without being asked for: nothing, `mutations`, or `all` calls
 
     def begin(
         self,
@@ -117,64 +112,34 @@ class Recorder:
         return self.record == "all" and not is_reserved(operation.id)
 
 
-class Recording:
+class Recording(msgspec.Struct, eq=False):
     """One run: it has its id from the beginning, so that the calls it makes can name it as their parent."""
 
-    __slots__ = (
-        "_adapter",
-        "_adopted",
-        "_caller",
-        "_clock",
-        "_consumed",
-        "_given",
-        "_identity",
-        "_is_asked",
-        "_nested",
-        "_recorder",
-        "_writer",
-        "is_kept",
-        "options",
-        "run_id",
-    )
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        options: CaptureOptions,
-        adapter: str,
-        identity: str,
-        *,
-        writer: Writer | None = None,
-        given: tuple[Artifact, ...] = (),
-        clock: Callable[[], str] | None = None,
-        caller: Recording | None = None,
-        is_asked: bool = True,
-    ) -> None:
-        self.run_id = _new_run_id()
-        self.options = options
-        self.is_kept = False  # whether the record was made and, where there is a store, is safe in it
-        self._recorder = recorder
-        self._adapter = adapter
-        self._identity = identity
-        self._writer = writer
-        self._given = given
-        self._consumed: list[Artifact] = []
-        self._nested: set[str] = set()
-        self._adopted: list[dict[str, Any]] = []
-        self._clock = clock
-        self._caller = caller
-        self._is_asked = is_asked
+    recorder: Recorder
+    options: CaptureOptions
+    adapter: str
+    identity: str
+    writer: Writer | None = None  # of the answer that the record travels in
+    given: tuple[Artifact, ...] = ()  # what the caller refers to
+    clock: Callable[[], str] | None = None
+    caller: Recording | None = None  # the run that this one is called by, in this process
+    is_asked: bool = True  # whether the record goes back to the caller
+    run_id: str = msgspec.field(default_factory=_new_run_id)
+    is_kept: bool = False  # whether the record was made and, where there is a store, is safe in it
+    consumed: list[Artifact] = []  # what the runs that this one called have made
+    called: set[str] = set()  # the ids of those runs
+    adopted: list[dict[str, Any]] = []  # records of theirs that other processes made
 
     def nested(self) -> Recording:
         """The recording of a call made inside this run: this run is its parent, its result is one of our inputs."""
         return Recording(
-            self._recorder,
+            self.recorder,
             msgspec.structs.replace(self.options, parents=(self.run_id,)),
-            self._adapter,
-            self._identity,
-            clock=self._clock,
+            self.adapter,
+            self.identity,
+            clock=self.clock,
             caller=self,
-            is_asked=self._is_asked,
+            is_asked=self.is_asked,
         )
 
     def request(self) -> dict[str, Any]:
@@ -183,10 +148,10 @@ class Recording:
 
     def wishes(self) -> dict[str, Any] | None:
         """What the caller has asked for, to be recorded where the run is made; None where they have not asked."""
-        if not self._is_asked:
+        if not self.is_asked:
             return None
-        told: dict[str, Any] = {"mode": self.options.mode, "parents": list(self.options.parents)}
-        return {**told, "artifacts": True} if self.options.artifacts else told
+        wishes: dict[str, Any] = {"mode": self.options.mode, "parents": list(self.options.parents)}
+        return {**wishes, "artifacts": True} if self.options.artifacts else wishes
 
     def was_made_as(self, wire: dict[str, Any] | None) -> None:
         """The run was made and recorded elsewhere, as a task: its id is the one to tell."""
@@ -201,7 +166,7 @@ class Recording:
             _log("a record from another process was not kept", error)
             return
         if self._is_called_by_us(record):
-            self._adopted.append(wire)
+            self.adopted.append(wire)
             self.consume(record)
 
     def _is_called_by_us(self, record: Record) -> bool:
@@ -210,9 +175,9 @@ class Recording:
 
     def consume(self, record: Record) -> None:
         """Add what another run made to the inputs of this one, with the digest that its record has now."""
-        if self._is_detailed and record.run_id not in self._nested:
-            self._nested.add(record.run_id)
-            self._consumed.extend(_nested_artifacts(record))
+        if self._is_detailed and record.run_id not in self.called:
+            self.called.add(record.run_id)
+            self.consumed.extend(_nested_artifacts(record))
 
     def succeeded(self, spec: OperationSpec, input: Any, envelope: ResponseEnvelope[Any]) -> ResponseEnvelope[Any]:
         """The envelope with its record, kept in place: for a program without an event loop."""
@@ -235,39 +200,39 @@ class Recording:
         if envelope.provenance is not None:
             self.adopt(envelope.provenance)
         try:
-            wire = await self._build_and_store(spec, input, success(envelope, spec, self._writer), inline)
+            wire = await self._build_and_store(spec, input, success(envelope, spec, self.writer), inline)
         except Exception as error:  # noqa: BLE001  # a result that is there must not be lost for its record
             _log(f"no record of {spec.id}", error)
             failed = ResultWarning("provenance_failed", "")
             return msgspec.structs.replace(envelope, warnings=(*envelope.warnings, failed), provenance=None)
-        return msgspec.structs.replace(envelope, provenance=wire) if self._is_asked else envelope
+        return msgspec.structs.replace(envelope, provenance=wire) if self.is_asked else envelope
 
     async def keep_failure(
         self, spec: OperationSpec, input: Any, error: CallError, *, inline: bool = False
     ) -> dict[str, Any] | None:
         """The record of a run that gave an error; None where it could not be made, or was not asked for."""
         try:
-            wire = await self._build_and_store(spec, input, failure(error, spec, self._writer), inline)
+            wire = await self._build_and_store(spec, input, failure(error, spec, self.writer), inline)
         except Exception as problem:  # noqa: BLE001  # the caller is to hear of the error, not of its record
             _log(f"no record of {spec.id}", problem)
             return None
-        return wire if self._is_asked else None
+        return wire if self.is_asked else None
 
     async def _build_and_store(self, spec: OperationSpec, input: Any, ending: Ending, inline: bool) -> dict[str, Any]:
         record, wire = self._build_for_answer(spec, input, ending)
-        if self._recorder.store is not None:
-            await self._store(self._recorder.store, [*self._adopted, wire], inline)
-        if self._caller is not None:
-            self._caller.consume(record)
+        if self.recorder.store is not None:
+            await self._store(self.recorder.store, [*self.adopted, wire], inline)
+        if self.caller is not None:
+            self.caller.consume(record)
         self.is_kept = True
         return wire
 
     async def _store(self, store: RecordStore, wires: list[dict[str, Any]], inline: bool) -> None:
         for wire in wires:
             if inline:
-                store.put(wire, identity=self._identity)
+                store.put(wire, identity=self.identity)
             else:
-                await store.keep(wire, identity=self._identity)
+                await store.keep(wire, identity=self.identity)
 
     def _build_for_answer(self, spec: OperationSpec, input: Any, ending: Ending) -> tuple[Record, dict[str, Any]]:
         """The record and its wire form, true of the answer it travels in.
@@ -306,17 +271,17 @@ class Recording:
     def _full(
         self, spec: OperationSpec, input: Any, ending: Ending, answer: Answer, methods: tuple[str, ...]
     ) -> Record:
-        algorithm = self._recorder.algorithm
+        algorithm = self.recorder.algorithm
         given = redact(input, spec.input_schema)
         made = Redacted(UNSET) if ending.data is UNSET else redact(ending.data, spec.output_schema)
         secrets = given.secrets | made.secrets
         taken = json_artifact(given, "input", algorithm)
-        caller = (caller_artifact(self._identity),) if self._is_full and self._identity else ()
-        referred = tuple(_scrub_artifact(each, secrets) for each in self._given)
-        inputs = (taken, *caller, *referred, *self._consumed)[:MAX_ARTIFACTS]
+        caller = (caller_artifact(self.identity),) if self._is_full and self.identity else ()
+        referred = tuple(_scrub_artifact(each, secrets) for each in self.given)
+        inputs = (taken, *caller, *referred, *self.consumed)[:MAX_ARTIFACTS]
         outputs = ending.artifacts(answer, made, algorithm)
         found = _own_evidence(ending.data, {taken.artifact_id: given.value}, inputs + outputs) if self._is_full else ()
-        own = _scrubbed(found, secrets)
+        own = _scrub_evidence(found, secrets)
         extracted = _argument_evidence(spec, taken.artifact_id, given.value) if self._is_full else ()
         record = build_record(
             self.run_id,
@@ -327,25 +292,18 @@ class Recording:
             evidence=(*own, *extracted)[:MAX_EVIDENCE],
             computed=(algorithm,),
             methods=(*(("engine.coerce.evidence.v0_1",) if own else ()), *methods),
-            time=UNSET if self._clock is None or not self._is_full else self._clock(),
+            time=UNSET if self.clock is None or not self._is_full else self.clock(),
         )
-        return seal(record, algorithm, self._recorder.key) if self._is_full else record
+        return seal(record, algorithm, self.recorder.key) if self._is_full else record
 
     def _tool(self, spec: OperationSpec) -> Tool:
-        return Tool(spec.id[:200], (spec.version or "0")[:100], self._adapter)
+        return Tool(spec.id[:200], (spec.version or "0")[:100], self.adapter)
 
 
 def recorded_run_id(context: Context) -> str | None:
     """The run id that a surface gives back to its caller when a call is over; None where nothing was recorded."""
     recording = context.recording
     return recording.run_id if recording is not None and recording.is_kept else None
-
-
-def _new_run_id() -> str:
-    """A random UUID; made here, because `uuid.uuid4` takes three times as long."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def _own_evidence(output: Any, contents: Mapping[str, Any], artifacts: tuple[Artifact, ...]) -> tuple[Evidence, ...]:
@@ -392,8 +350,6 @@ def _nested_artifacts(record: Record) -> tuple[Artifact, ...]:
 
 
 def _scrub_artifact(artifact: Artifact, secrets: frozenset[str]) -> Artifact:
-    if not secrets:
-        return artifact
     labels = artifact.labels
     return msgspec.structs.replace(
         artifact,
@@ -404,17 +360,17 @@ def _scrub_artifact(artifact: Artifact, secrets: frozenset[str]) -> Artifact:
     )
 
 
-def _scrubbed(evidence: tuple[Evidence, ...], secrets: frozenset[str]) -> tuple[Evidence, ...]:
+def _scrub_evidence(evidence: tuple[Evidence, ...], secrets: frozenset[str]) -> tuple[Evidence, ...]:
     """Evidence without secrets; an anchor that holds one is left out, because a changed anchor would point elsewhere."""
-    kept = (each for each in evidence if scrub(each.source, secrets) == each.source)
-    return tuple(_scrub_evidence(each, secrets) for each in kept)
-
-
-def _scrub_evidence(evidence: Evidence, secrets: frozenset[str]) -> Evidence:
-    if not secrets:
-        return evidence
-    note = UNSET if evidence.note is UNSET else scrub(evidence.note, secrets)[:400]
-    return msgspec.structs.replace(evidence, note=note, field=scrub(evidence.field, secrets)[:200])
+    return tuple(
+        msgspec.structs.replace(
+            each,
+            field=scrub(each.field, secrets)[:200],
+            note=UNSET if each.note is UNSET else scrub(each.note, secrets)[:400],
+        )
+        for each in evidence
+        if scrub(each.source, secrets) == each.source
+    )
 
 
 def _log(message: str, error: Exception) -> None:

@@ -17,7 +17,6 @@ ARTIFACT_VERSION: Final = "artifact.v0.1"
 EVIDENCE_VERSION: Final = "evidence.v0.1"
 
 Algorithm: TypeAlias = Literal["sha256", "sha512", "blake3"]
-ALGORITHMS: Final[tuple[Algorithm, ...]] = ("sha256", "sha512", "blake3")
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Hex: TypeAlias = Annotated[str, Meta(min_length=16, pattern=r"^[0-9a-fA-F]+\Z")]
@@ -127,10 +126,6 @@ def read_record(wire: Any) -> Record:
 
 def read_artifact(wire: Any) -> Artifact:
     return _read(wire, Artifact, "an artifact.v0.1")
-
-
-def read_evidence(wire: Any) -> Evidence:
-    return _read(wire, Evidence, "an evidence.v0.1")
 
 
 def _read(wire: Any, kind: type[T], name: str) -> T:
