@@ -102,5 +102,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "access": lambda: _keys(config_keys.ACCESS),
     "issuer": lambda: _keys(config_keys.ISSUER),
     "claims": lambda: _keys(config_keys.CLAIMS),
-    **{name: partial(_keys, keys) for name, keys in config_keys.PLAIN_TABLES.items()},
+    **{name: partial(_keys, table.keys) for name, table in config_keys.TABLES.items() if table.keys},
 }

@@ -141,12 +141,12 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         (
             "enfold.toml",
             "[bounds]\nheader = 5",
-            "line 2: There is no bound header: did you mean headers?",
+            'line 2: "header" is not known here: did you mean "headers"?',
         ),
         (
             "enfold.toml",
             "[bounds]\nheaders = 0.5",
-            "line 2: The bound headers must be a whole number above zero",
+            'line 2: "headers" must be a whole number above 0',
         ),
         (
             "enfold.toml",
@@ -166,7 +166,7 @@ def test_a_variable_is_filled_in(tmp_path: Path, text: str, value: str) -> None:
         ("enfold.toml", '[sources.a]\nurl = "x"\nopenapi = "y"', "line 3: a source has only one of url and openapi"),
         ("enfold.toml", "[sources.a]\ntimeout = 3", 'line 1: "a" needs command, url, openapi, functions'),
         ("enfold.toml", "\n[source.a]", 'line 2: "source" is not known here: did you mean "sources"?'),
-        ("enfold.toml", '[sources.a]\ncommand = "x"\naccess = {scopes = []}', "line 3: Unknown access rule 'scopes'"),
+        ("enfold.toml", '[sources.a]\ncommand = "x"\naccess = {scopes = []}', 'line 3: "scopes" is not known here'),
         (
             "enfold.toml",
             '[sources.a]\ncommand = "x"\nnamespace = "a b"',

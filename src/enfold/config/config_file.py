@@ -9,11 +9,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.config.config_keys import BY_KIND, COMMON, LIMITS, LOGIN, PLAIN_TABLES, POLICIES, ConfigKey, Kind
+from enfold.config.config_keys import BY_KIND, COMMON, POLICIES, TABLES, Keys, Kind
 from enfold.config.environment import Variables, fill
 from enfold.config.key_lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
 from enfold.config.logins import Logins
-from enfold.editor_entries import TABLES, URL_KEYS, is_enabled
+from enfold.editor_entries import TABLES as EDITORS_TABLES
+from enfold.editor_entries import URL_KEYS, is_enabled
 from enfold.errors import CallError
 from enfold.files import FileVersion, file_version
 from enfold.nearest import nearest
@@ -139,7 +140,6 @@ _EDITORS: Final = frozenset(
         "$schema",
     ]
 )
-_TABLES: Final = (*PLAIN_TABLES, "sources", "bounds", "auth", "record")
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -160,32 +160,17 @@ class _FileReader:
         except (ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
             raise self._wrong_syntax(error, text) from None
         self._lines = toml_lines(text)
-        for key in document:
-            if key not in _TABLES:
-                raise self._unknown((key,), _TABLES)
-        plain = {name: self._plain_table(document, name, rules) for name, rules in PLAIN_TABLES.items()}
-        config = self._config(self._table(document, "sources"), "sources", is_strict=True)
-        return msgspec.structs.replace(
-            config,
-            **plain,
-            bounds=self._bounds(document),
-            issuers=self._issuers(document),
-            record=self._record(document),
-        )
+        sources = document.pop("sources", {})  # whose variables are filled in where a source is enabled
+        tables = self._filled(document, ())
+        self._check_table({"sources": sources, **tables}, TABLES, ())
+        config = self._config(sources, "sources", is_strict=True)
+        issuers = self._issuers(tables.pop("auth")) if "auth" in tables else ()
+        return msgspec.structs.replace(config, **tables, issuers=issuers)
 
-    def _plain_table(self, document: Entry, name: str, rules: Mapping[str, ConfigKey]) -> Entry:
-        table: Entry = self._filled(self._table(document, name), (name,))
-        for key in table:
-            self._check_key(table, key, rules, (name, key))
-        return table
-
-    def _issuers(self, document: Entry) -> tuple[Entry, ...]:
+    def _issuers(self, auth: Any) -> tuple[Entry, ...]:
         """The tables of `[auth]`, each an issuer; a file of keys lies beside the configuration."""
-        if "auth" not in document:
-            return ()
         from enfold.issuers import read_issuers
 
-        auth = self._filled(document["auth"], ("auth",))
         tables = auth.get("issuers", [auth]) if isinstance(auth, dict) else auth
         try:
             read_issuers(tables)
@@ -198,71 +183,47 @@ class _FileReader:
         keys = table.get("jwks", "")
         return table if not keys or "://" in keys else {**table, "jwks": str(FilePath(self._folder, keys))}
 
-    def _record(self, document: Entry) -> Any:
-        record = document.get("record")
-        if record not in (None, "mutations", "all"):
-            raise self._wrong(("record",), '"record" must be mutations or all')
-        return record
-
-    def _bounds(self, document: Entry) -> Entry:
-        from enfold.surfaces.bounds import read_bounds
-
-        bounds: Entry = self._filled(self._table(document, "bounds"), ("bounds",))
-        for name, number in bounds.items():
-            try:
-                read_bounds({name: number})
-            except CallError as error:
-                raise self._wrong(("bounds", name), error.message) from None
-        return bounds
-
     def read_json(self, text: str) -> Config:
         try:
             document = msgspec.json.decode(plain_json(text))
         except (msgspec.DecodeError, RecursionError) as error:
             raise self._wrong_syntax(error, text) from None
         self._lines = json_lines(text)
-        tables = [name for name in TABLES if isinstance(document, dict) and isinstance(document.get(name), dict)]
-        if not tables:
-            raise self._no_table(document)
-        return self._config(document[tables[0]], tables[0], is_strict=False)
+        known = document if isinstance(document, dict) else {}
+        table = next((name for name in EDITORS_TABLES if isinstance(known.get(name), dict)), None)
+        if table is None:
+            raise self._no_table(known)
+        return self._config(known[table], table, is_strict=False)
 
-    def _no_table(self, document: Any) -> CallError:
-        keys = [str(key) for key in document] if isinstance(document, dict) else []
-        near = [key for key in keys if nearest(key, TABLES, 0.7)]
-        if near:
-            return self._wrong((near[0],), f'"{near[0]}" is not known here: use "mcpServers", a table of servers')
+    def _no_table(self, document: Entry) -> CallError:
+        near = next((key for key in document if nearest(key, EDITORS_TABLES, 0.7)), None)
+        if near is not None:
+            return self._wrong((near,), f'"{near}" is not known here: use "mcpServers", a table of servers')
         return self._wrong((), 'there is no "mcpServers" in it')
 
-    def _table(self, document: Entry, *path: str) -> Entry:
-        """The table at the end of a path, of which the document holds the last part."""
-        table = document.get(path[-1], {})
-        if not isinstance(table, dict):
-            raise self._wrong(path, f'"{path[-1]}" must be a table')
-        return table
-
     def _config(self, entries: Entry, table: str, *, is_strict: bool) -> Config:
+        """The sources of a table; with `is_strict`, keys that we do not know are refused, else they are an editor's own."""
         names = legal_names(entries)
         sources = [
-            self._source(name, names[name], self._table(entries, table, name), (table, name), is_strict=is_strict)
-            for name in entries
-            if is_enabled(entries[name])
+            self._source(name, names[name], entry, (table, name), is_strict=is_strict)
+            for name, entry in entries.items()
+            if is_enabled(entry)
         ]
         return Config(self._path, self._folder, tuple(sources))
 
-    def _source(self, name: str, legal: str, raw: Entry, path: Path, *, is_strict: bool) -> SourceEntry:
+    def _source(self, name: str, legal: str, raw: Any, path: Path, *, is_strict: bool) -> SourceEntry:
+        if not isinstance(raw, dict):
+            raise self._wrong(path, f'"{name}" must be a table')
         entry: Entry = self._filled(raw, path)
         if not is_strict:
             entry = _in_our_words(entry)
         kind = self._kind(entry, path, is_strict=is_strict)
-        rules = {**COMMON, **BY_KIND[kind]}
-        for key in entry:
-            if key in rules or is_strict or self._is_misspelt(key, rules):
-                self._check_key(entry, key, rules, (*path, key))
+        self._check_table(entry, {**COMMON, **BY_KIND[kind]}, path, is_strict=is_strict)
         self._check_access(entry, path)
         self._check_select(entry, path)
-        self._check_auth(entry, path, is_strict=is_strict)
-        for key in entry.get("limits", ()):
-            self._check_key(entry["limits"], key, LIMITS, (*path, "limits", key))
+        for other in ("command", "credentials"):
+            if "auth" in entry and other in entry:
+                raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
         return SourceEntry(name, kind, entry.get("namespace", legal), entry, self._lines.of(path))
 
     def _kind(self, entry: Entry, path: Path, *, is_strict: bool) -> Kind:
@@ -278,11 +239,20 @@ class _FileReader:
             raise self._unknown((*path, near), tuple(kinds))
         raise self._wrong(path, f'"{path[-1]}" needs {words}')
 
-    def _check_key(self, entry: Entry, key: str, rules: Mapping[str, ConfigKey], path: Path) -> None:
-        if key not in rules:
-            raise self._unknown(path, tuple(rules))
-        if not rules[key].takes(entry[key]):
-            raise self._wrong(path, f'"{key}" must be {rules[key].expected}')
+    def _check_table(self, table: Entry, keys: Keys, path: Path, *, is_strict: bool = True) -> None:
+        """Refuse keys that are unknown and values that are wrong, in the tables below it too."""
+        for name, value in table.items():
+            place = (*path, name)
+            if name not in keys:
+                if is_strict or _is_misspelt(name, keys):
+                    raise self._unknown(place, tuple(keys))
+                continue
+            if not keys[name].takes(value):
+                raise self._wrong(place, f'"{name}" must be {keys[name].expected}')
+            below = keys[name].keys
+            if below is not None:
+                # An editor has keys of its own for a login; the other tables are ours.
+                self._check_table(value, below, place, is_strict=is_strict or name != "auth")
 
     def _check_access(self, entry: Entry, path: Path) -> None:
         try:
@@ -304,21 +274,6 @@ class _FileReader:
         if not is_right:
             raise self._wrong((*path, "select"), f'"select" must be {COMMON["select"].expected}')
 
-    def _check_auth(self, entry: Entry, path: Path, *, is_strict: bool) -> None:
-        auth = entry.get("auth")
-        if not isinstance(auth, dict):
-            return
-        for other in ("command", "credentials"):
-            if other in entry:
-                raise self._wrong((*path, "auth"), f'"auth" does not go with "{other}"')
-        for key in auth:
-            if key in LOGIN or is_strict or self._is_misspelt(key, LOGIN):
-                self._check_key(auth, key, LOGIN, (*path, "auth", key))
-
-    def _is_misspelt(self, key: str, rules: Mapping[str, ConfigKey]) -> bool:
-        """Whether a key is nearly one of ours; other keys are the editor's, and are not checked."""
-        return key not in _EDITORS and nearest(key, rules, 0.8) is not None
-
     def _filled(self, value: Any, path: Path) -> Any:
         return fill(value, self._variables, path, self._wrong)
 
@@ -338,6 +293,11 @@ class _FileReader:
 
     def _wrong_syntax(self, error: Exception, text: str) -> CallError:
         return self._wrong_at(*split_syntax_error(error, text))
+
+
+def _is_misspelt(name: str, keys: Keys) -> bool:
+    """Whether a key in an editor's entry is nearly one of ours; other keys are the editor's, and are not checked."""
+    return name not in _EDITORS and nearest(name, keys, 0.8) is not None
 
 
 def _in_our_words(entry: Entry) -> Entry:

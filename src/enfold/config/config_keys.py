@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from enfold.surfaces.bounds import FRACTIONS, Bounds
+
 Kind: TypeAlias = Literal["mcp", "openapi", "functions"]
 JSONSchema: TypeAlias = dict[str, Any]
 
@@ -42,17 +44,9 @@ Keys: TypeAlias = Mapping[str, ConfigKey]
 
 def schema() -> JSONSchema:
     """The JSON Schema of an `enfold.toml`, for editors."""
-    tables = {
-        "sources": {
-            "description": "where operations come from; the name of each is its namespace",
-            "type": "object",
-            "additionalProperties": {"anyOf": [_source(kind) for kind in BY_KIND]},
-        },
-        **{name: _closed(keys, _ABOUT[name]) for name, keys in PLAIN_TABLES.items()},
-        "auth": _auth(),
-        "bounds": _bounds(),
-        "record": {"enum": ["mutations", "all"], "description": RECORD},
-    }
+    tables = {name: key.published() for name, key in TABLES.items()}
+    tables["sources"]["additionalProperties"] = {"anyOf": [_source(kind) for kind in BY_KIND]}
+    tables["auth"]["anyOf"] = _auth()
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "enfold.toml"}
     return {**head, "type": "object", "properties": tables, "additionalProperties": False}
 
@@ -70,22 +64,11 @@ def _closed(keys: Keys, about: str | None = None) -> JSONSchema:
     return closed if about is None else {"description": about, **closed}
 
 
-def _auth() -> JSONSchema:
+def _auth() -> list[JSONSchema]:
+    """An issuer, or several."""
     issuer = {**_closed(ISSUER, "an issuer whose tokens are taken"), "required": ["issuer", "audiences"]}
     several = {"type": "array", "items": issuer, "minItems": 1}
-    named = {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]}
-    return {"description": "whose tokens the server takes", "anyOf": [issuer, several, named]}
-
-
-def _bounds() -> JSONSchema:
-    from enfold.surfaces.bounds import FRACTIONS, Bounds
-
-    properties = {
-        name: {"type": "number" if name in FRACTIONS else "integer", "exclusiveMinimum": 0, "default": default}
-        for name, default in msgspec.structs.asdict(Bounds()).items()
-    }
-    about = "what a stranger may take of the server; the page on bounds explains them"
-    return {"description": about, "type": "object", "properties": properties, "additionalProperties": False}
+    return [issuer, several, {"type": "object", "properties": {"issuers": several}, "required": ["issuers"]}]
 
 
 # --- values -------------------------------------------------------------------------------------------------------
@@ -307,7 +290,6 @@ BY_KIND: Final[dict[Kind, Keys]] = {
 
 # --- other tables -------------------------------------------------------------------------------------------------
 
-RECORD: Final = "which calls are recorded without being asked"
 _APP: Final[Keys] = {"title": _text("the name of the application"), "version": _text("its version")}
 _IDEMPOTENCY: Final[Keys] = {"keep": _seconds("how long the first result of a key is kept; 3600 unless it is said")}
 _TASKS: Final[Keys] = {
@@ -350,18 +332,24 @@ ISSUER: Final[Keys] = {
     "prefix": _text("what the ids of its callers begin with"),
 }
 
-# The tables whose keys are all there is to check, each the field of `Config` that has its name.
-PLAIN_TABLES: Final[dict[str, Keys]] = {
-    "policy": {name: COMMON[name] for name in POLICIES},
-    "app": _APP,
-    "agents": _AGENTS,
-    "tasks": _TASKS,
-    "idempotency": _IDEMPOTENCY,
+_BOUNDS: Final[Keys] = {
+    name: ConfigKey(_Number, "a number above 0", "see the page on bounds", default)
+    if name in FRACTIONS
+    else _count("see the page on bounds", default)
+    for name, default in msgspec.structs.asdict(Bounds()).items()
 }
-_ABOUT: Final = {
-    "policy": "of the registry; a source may say otherwise",
-    "app": "what clients see of the application",
-    "agents": "what models are shown",
-    "tasks": "where durable calls are kept",
-    "idempotency": "of calls that may come twice",
+
+# What stands at the top of a file. The keys of sources and of issuers depend on what they are.
+TABLES: Final[Keys] = {
+    "sources": _table("a table", "where operations come from; the name of each is its namespace"),
+    "policy": _table(
+        "a table", "of the registry; a source may say otherwise", {name: COMMON[name] for name in POLICIES}
+    ),
+    "app": _table("a table", "what clients see of the application", _APP),
+    "agents": _table("a table", "what models are shown", _AGENTS),
+    "tasks": _table("a table", "where durable calls are kept", _TASKS),
+    "idempotency": _table("a table", "of calls that may come twice", _IDEMPOTENCY),
+    "auth": ConfigKey(Any, "a table, or a list of tables", "whose tokens the server takes"),
+    "bounds": _table("a table", "what a stranger may take of the server; the page on bounds explains them", _BOUNDS),
+    "record": _one_of("mutations", "all", about="which calls are recorded without being asked"),
 }
