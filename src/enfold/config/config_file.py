@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.config.config_keys import BY_KIND, COMMON, POLICIES, TABLES, Keys, Kind
+from enfold.config.config_keys import BY_KIND, COMMON, TABLES, Keys, Kind
 from enfold.config.environment import Variables, fill
 from enfold.config.key_lines import Lines, Path, json_lines, plain_json, split_syntax_error, toml_lines
 from enfold.config.logins import Logins
@@ -18,7 +18,7 @@ from enfold.editor_entries import URL_KEYS, is_enabled
 from enfold.errors import CallError
 from enfold.files import FileVersion, file_version
 from enfold.nearest import nearest
-from enfold.operation import AccessControl, Policy, legal_names, read_access
+from enfold.operation import legal_names, read_access
 
 __all__ = ["Config", "Kind", "SourceEntry", "parse_config", "read_config"]
 
@@ -327,16 +327,3 @@ def _auth_in_our_words(entry: Entry) -> Entry:
         return {}
     names = {key: _AUTH_WORDS.get(key.replace("_", "").lower(), key) for key in given}
     return {"auth": {names[key]: value for key, value in given.items()}}
-
-
-def access_of(entry: Entry) -> AccessControl:
-    return read_access(entry.get("access"))
-
-
-def policy_of(entry: Entry) -> Policy:
-    return Policy(**{name: entry[name] for name in POLICIES if name in entry})
-
-
-def patterns(value: Any) -> Iterator[str]:
-    """The patterns a file gives, one or several."""
-    return iter([value] if isinstance(value, str) else value or ())

@@ -12,10 +12,6 @@ _REFERENCE: Final = re.compile(r"\$(\$?)\{([^{}]+)\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-class MissingVariableError(LookupError):
-    """A name that the environment does not have; the sentence says which."""
-
-
 class Variables:
     """What the references in a file may stand for."""
 
@@ -30,7 +26,7 @@ class Variables:
         }
 
     def value(self, reference: str) -> str | None:
-        """What a reference stands for; None where it is none of ours and stays as it is."""
+        """What a reference stands for; None where it is none of ours and stays as it is, LookupError where it has no value."""
         if reference in self._own:
             return self._own[reference]
         name, has_default, default = reference.removeprefix("env:").partition(":-")
@@ -44,7 +40,7 @@ class Variables:
             return found
         if has_default:
             return default
-        raise MissingVariableError(f"the environment has no {name}")
+        raise LookupError(f"the environment has no {name}")
 
 
 def fill(value: Any, variables: Variables, path: Path, failed: Callable[[Path, str], Exception]) -> Any:
@@ -52,7 +48,7 @@ def fill(value: Any, variables: Variables, path: Path, failed: Callable[[Path, s
     if isinstance(value, str):
         try:
             return _REFERENCE.sub(lambda found: _replaced(found, variables), value)
-        except MissingVariableError as error:
+        except LookupError as error:
             raise failed(path, str(error)) from None
     if isinstance(value, dict):
         return {key: fill(item, variables, (*path, key), failed) for key, item in value.items()}

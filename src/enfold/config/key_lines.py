@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import msgspec
@@ -33,71 +32,45 @@ _TOKEN: Final = re.compile(
 
 def plain_json(text: str) -> str:
     """The same text as strict JSON: comments and trailing commas blanked out, every line where it was."""
-    parts = [_blank(found[0]) if found.lastgroup == "comment" else found[0] for found in _TOKEN.finditer(text)]
-    return _without_trailing_commas("".join(parts))
-
-
-def _blank(comment: str) -> str:
-    return re.sub(r"[^\n]", " ", comment)
-
-
-def _without_trailing_commas(text: str) -> str:
-    """A comma before a closing bracket, unless it stands in a string."""
-    kept: list[str] = []
-    pending = ""  # a comma and the space behind it, until it is known what follows
-    for found in _TOKEN.finditer(text):
-        piece = found[0]
-        if pending and found.lastgroup == "space":
-            pending += piece
-            continue
-        kept.append(pending.replace(",", " ", 1) if piece in "}]" else pending)
-        pending = piece if piece == "," else ""
-        kept.append("" if pending else piece)
-    return "".join([*kept, pending])
+    pieces: list[str] = []
+    comma: int | None = None  # where the last comma stands, as long as only space and comments follow
+    for token in _TOKEN.finditer(text):
+        piece = token[0]
+        if token.lastgroup == "comment":
+            piece = re.sub(r"[^\n]", " ", piece)
+        elif piece == ",":
+            comma = len(pieces)
+        elif token.lastgroup != "space":
+            if piece in "}]" and comma is not None:
+                pieces[comma] = " "
+            comma = None
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def json_lines(text: str) -> Lines:
     """The lines of the keys and items of a JSON text."""
-    return Lines(dict(_JSONWalk(text).keys()))
-
-
-class _JSONWalk:
-    """One way through the tokens of a JSON text; `path` leads to where it stands."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._path: list[str | int] = []
-        self._is_list: list[bool] = []
-        self._word = ""  # the last text, which is a key if a colon follows
-
-    def keys(self) -> Iterator[tuple[Path, int]]:
-        line = 1
-        for found in _TOKEN.finditer(self._text):
-            piece, kind = found[0], found.lastgroup
-            if kind in ("string", "other") or piece in "{[":
-                yield from self._begin_value(piece, line)
-            elif piece == ":" and self._is_list:
-                self._path[-1] = _unquoted(self._word)
-                yield tuple(self._path), line
-            elif kind == "mark":
-                self._move(piece)
-            line += piece.count("\n")
-
-    def _begin_value(self, piece: str, line: int) -> Iterator[tuple[Path, int]]:
-        self._word = piece
-        if self._is_list and self._is_list[-1]:
-            yield tuple(self._path), line
-        if piece in "{[":
-            self._is_list.append(piece == "[")
-            self._path.append(0 if piece == "[" else "")
-
-    def _move(self, mark: str) -> None:
-        """Out of a table or a list, or on to the next item of a list."""
-        if mark in "}]" and self._is_list:
-            self._is_list.pop()
-            self._path.pop()
-        elif mark == "," and self._is_list and self._is_list[-1]:
-            self._path[-1] = int(self._path[-1]) + 1
+    found: dict[Path, int] = {}
+    path: list[str | int] = []  # of where we are: keys of tables, indices of lists
+    line, word = 1, ""
+    for token in _TOKEN.finditer(text):
+        piece = token[0]
+        place = path[-1] if path else ""
+        if token.lastgroup in ("string", "other") or piece in "{[":
+            word = piece
+            if isinstance(place, int):
+                found[tuple(path)] = line
+            if piece in "{[":
+                path.append(0 if piece == "[" else "")
+        elif piece == ":" and path:
+            path[-1] = _unquoted(word)
+            found[tuple(path)] = line
+        elif piece in "}]" and path:
+            path.pop()
+        elif piece == "," and isinstance(place, int):
+            path[-1] = place + 1
+        line += piece.count("\n")
+    return Lines(found)
 
 
 def _unquoted(token: str) -> str:

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import msgspec
 
-from enfold.config.config_file import Config, SourceEntry, access_of, patterns, policy_of, read_config
+from enfold.config.config_file import Config, SourceEntry, read_config
+from enfold.config.config_keys import POLICIES
 from enfold.config.logins import Logins, auth_of
 from enfold.config.running_calls import RunningCalls
 from enfold.errors import CallError, sentence_of
 from enfold.log import Log, counted
-from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy
+from enfold.operation import DEFAULT_POLICY, Operation, Origin, Policy, read_access
 from enfold.registry import OperationRegistry
 from enfold.source_states import REQUIRED
 
@@ -24,12 +25,12 @@ log: Final = Log("enfold.config")
 PATIENCE: Final = 20.0  # seconds that the start waits for slow sources
 SHORT_PATIENCE: Final = 0.5  # the same, for sources that are not required, where somebody waits for us to serve
 QUIET: Final = 3.0  # of these, the seconds after which it says for whom it waits
-FIRST_WAIT: Final = 1.0
-LONGEST_WAIT: Final = 60.0
-LOGIN_WAIT: Final = 600.0  # seconds before a user is asked again to log in
-LOOK: Final = 2.0  # seconds between two looks at a source that was up
-RETIREMENT: Final = 60.0  # seconds for the calls of a source that is no longer wanted
-BUSY_LOOK: Final = 0.05
+FIRST_BACKOFF: Final = 1.0  # seconds before a source that is down is tried again; each time twice as many
+LONGEST_BACKOFF: Final = 60.0
+LOGIN_BACKOFF: Final = 600.0  # seconds before a user is asked again to log in
+POLL_INTERVAL: Final = 2.0  # seconds between two looks at a source that was up
+DRAIN_TIMEOUT: Final = 60.0  # seconds for the calls of a source that is no longer wanted
+DRAIN_INTERVAL: Final = 0.05
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -38,12 +39,12 @@ class Difference(msgspec.Struct, frozen=True):
     opened: list[str]
     reopened: list[str]
     closed: list[str]
-    untaken: list[str]
+    needs_restart: list[str]
 
     def __str__(self) -> str:
         words = {"opened": self.opened, "opened anew": self.reopened, "closed": self.closed}
-        told = [f"{', '.join(names)} {word}" for word, names in words.items() if names]
-        return "; ".join(told) or "nothing to open or close"
+        parts = [f"{', '.join(names)} {word}" for word, names in words.items() if names]
+        return "; ".join(parts) or "nothing to open or close"
 
 
 class ConfiguredRegistry(OperationRegistry):
@@ -55,7 +56,7 @@ class ConfiguredRegistry(OperationRegistry):
         self._keepers: dict[str, _Keeper] = {}
         self._retiring: set[asyncio.Task[None]] = set()
 
-    def take(self, config: Config) -> Difference:
+    def apply(self, config: Config) -> Difference:
         """Change to another configuration: sources that are new or changed are opened, the others are not touched.
 
         A changed source goes on until its successor is there, or could not be opened; then its calls come to their end.
@@ -67,30 +68,30 @@ class ConfiguredRegistry(OperationRegistry):
             self._policy = Policy(**config.policy).over(DEFAULT_POLICY)
         opened, reopened = [], []
         closed = self._keepers.keys() - {source.name for source in config.sources}
-        renamed = {_place(self._keepers[name].source): name for name in closed}
+        renamed = {_location(self._keepers[name].source): name for name in closed}
         for source in config.sources:
             old = self._keepers.get(source.name)
             if old is None:
                 opened.append(source.name)
-                old = self._keepers.pop(renamed.pop(_place(source), ""), None)
-            elif is_all or not old.keeps(source, config):
+                old = self._keepers.pop(renamed.pop(_location(source), ""), None)
+            elif is_all or not old.is_for(source, config):
                 reopened.append(source.name)
             else:
                 continue
-            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.make_room())
+            self._keepers[source.name] = _Keeper(source, config, self, None if old is None else old.hand_over())
             self._keepers[source.name].start()
         for name in closed & self._keepers.keys():
             self._close(name)
-        return Difference(opened, reopened, sorted(closed), _untaken(before, config))
+        return Difference(opened, reopened, sorted(closed), _needing_restart(before, config))
 
     def _close(self, name: str) -> None:
-        keeper = self._keepers.pop(name).make_room()
+        keeper = self._keepers.pop(name).hand_over()
         self.sources.remove(name)
         if keeper is not None:
             self.retire(keeper)
 
     def retire(self, keeper: _Keeper) -> None:
-        """Let the calls of a source come to their end, and close it."""
+        """Let the running calls of a source finish, and close it."""
         if keeper.name not in self._keepers:
             self.sources.remove(keeper.name)
         task = asyncio.get_running_loop().create_task(keeper.retire())
@@ -112,21 +113,21 @@ class ConfiguredRegistry(OperationRegistry):
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
 
-def _place(source: SourceEntry) -> str:
-    """Where the operations of a source are: two sources of one place cannot both be open."""
+def _location(source: SourceEntry) -> str:
+    """The namespace or the program of a source: two sources of one location cannot both be open."""
     is_named = source.kind != "functions" or "namespace" in source.entry
     return source.namespace if is_named else str(source.entry["functions"])
 
 
-def _untaken(before: Config, after: Config) -> list[str]:
+def _needing_restart(before: Config, after: Config) -> list[str]:
     """The tables that have changed, and are read only at the start."""
-    fields = [name for name in Config.__struct_fields__ if name not in _TAKEN]
+    fields = [name for name in Config.__struct_fields__ if name not in _APPLIED]
     changed = [name for name in fields if getattr(before, name) != getattr(after, name)]
     return ["auth" if name == "issuers" else name for name in changed]
 
 
-# The fields of a configuration that another one changes while it is served, or that are not of the file.
-_TAKEN: Final = frozenset({"path", "folder", "sources", "policy", "logins", "text", "version"})
+# The fields of a configuration that `apply` changes, or that are not of the file.
+_APPLIED: Final = frozenset({"path", "folder", "sources", "policy", "logins", "text", "version"})
 
 
 def open_config(
@@ -159,7 +160,7 @@ async def open_sources(
 ) -> AsyncIterator[ConfiguredRegistry]:
     """Open every source of a configuration, and close them at the end."""
     registry = ConfiguredRegistry(msgspec.structs.replace(config, sources=()))
-    registry.take(config)
+    registry.apply(config)
     try:
         await registry.first_tries(patience, patience if waits_for_optional else min(patience, SHORT_PATIENCE))
         yield registry
@@ -183,19 +184,19 @@ async def _first_tries(keepers: list[_Keeper], patience: float) -> None:
 
 
 class _Keeper:
-    """Keeps one source open: tries until it is, registers what it gives, and connects again when it was lost."""
+    """Keeps one source open: retries until it is, registers its operations, and reconnects when it was lost."""
 
     def __init__(
         self, source: SourceEntry, config: Config, registry: ConfiguredRegistry, before: _Keeper | None = None
     ) -> None:
         """`before` keeps what the source was until now; it serves until this one can."""
-        self._source = source
+        self.source = source
         self._config = config
         self._registry = registry
         self._before = before
         self._opened: _Opened | None = None
-        self._leave: Callable[[], None] = _nothing  # ends the following of a source that does not register itself
-        self._why = ""
+        self._stop_following: Callable[[], None] = lambda: None  # the state of a source that does not register itself
+        self._failure = ""  # why the source is down
         self._retired = asyncio.Event()
         self._is_closing = False
         self._task: asyncio.Task[None] | None = None
@@ -206,20 +207,16 @@ class _Keeper:
 
     @property
     def name(self) -> str:
-        return self._source.name
-
-    @property
-    def source(self) -> SourceEntry:
-        return self._source
+        return self.source.name
 
     @property
     def is_required(self) -> bool:
         """Whether the server is not ready without it."""
-        return bool(self._source.entry.get("required", self._source.kind in REQUIRED))
+        return bool(self.source.entry.get("required", self.source.kind in REQUIRED))
 
-    def keeps(self, source: SourceEntry, config: Config) -> bool:
+    def is_for(self, source: SourceEntry, config: Config) -> bool:
         """Whether another configuration describes this source in the same way; the line it stands on does not count."""
-        same = msgspec.structs.replace(source, line=self._source.line) == self._source
+        same = msgspec.structs.replace(source, line=self.source.line) == self.source
         return same and config.folder == self._config.folder
 
     # --- its life
@@ -227,8 +224,8 @@ class _Keeper:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
-    def make_room(self) -> _Keeper | None:
-        """Stop for a successor; the answer is who serves until it is open: this one, or the one before if this never opened."""
+    def hand_over(self) -> _Keeper | None:
+        """Make way for a successor; the answer serves until that is open: this one, or the one before if this never opened."""
         if self._opened is not None:
             return self
         before, self._before = self._before, None
@@ -243,12 +240,12 @@ class _Keeper:
             yield from self._before.with_predecessor()
 
     async def retire(self) -> None:
-        """Offer nothing any more, and close when no call runs; a call that takes too long is cut."""
+        """Unregister its operations, and close when no call runs; a call that takes too long is cut."""
         self._retired.set()
-        self._withdraw()
+        self._unregister()
         try:
             if self._task is not None:
-                await asyncio.wait({self._task}, timeout=RETIREMENT)
+                await asyncio.wait({self._task}, timeout=DRAIN_TIMEOUT)
         finally:
             await self.close()
 
@@ -262,111 +259,108 @@ class _Keeper:
             task.cancel()
 
     async def _keep(self) -> None:
-        wait = FIRST_WAIT
+        backoff = FIRST_BACKOFF
         while True:
             try:
-                async with _open(self._source, self._config) as opened:
-                    self._offer(opened)
-                    wait = FIRST_WAIT
+                async with _open(self.source, self._config) as opened:
+                    self._register(opened)
+                    backoff = FIRST_BACKOFF
                     self._log_misses(opened.operations)
                     self.tried.set()
                     self._log_return(opened.operations)
-                    await self._watch(opened.source)
-                    await _end_of_calls(opened)
+                    await self._reconnect_until_retired(opened.source)
+                    while opened.is_busy():  # noqa: ASYNC110  # calls need not tell anybody of their end for this
+                        await asyncio.sleep(DRAIN_INTERVAL)
                     self._is_closing = True
                     return
             except Exception as error:  # noqa: BLE001  # whatever is wrong with one source, the others go on
                 if self._retired.is_set():
                     return
                 self._log_down(error)
-                self._give_up_predecessor()
-                self._enter("down", why=self._why)
-                wait = max(wait, LOGIN_WAIT if _is_login(error) else 0.0)
+                self._retire_predecessor()
+                self._enter("down", why=self._failure)
+                backoff = max(backoff, LOGIN_BACKOFF if _is_login(error) else 0.0)
             finally:
-                self._withdraw()
+                self._unregister()
                 self._opened = None
                 self.tried.set()
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_WAIT)
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, LONGEST_BACKOFF)
 
-    def _offer(self, opened: _Opened) -> None:
+    def _register(self, opened: _Opened) -> None:
         """Register the operations, in one step with the end of those that they replace."""
-        gone = [] if self._before is None else self._before.stop_offering()
+        gone = [] if self._before is None else self._before.stop_changes()
         self._enter("starting")
         self._registry.register_all(opened.operations, instead_of=gone)
         self._registry.sources.away.pop(self.name, None)
         self._opened = opened
-        self._show(opened)
-        self._give_up_predecessor()
-
-    def _show(self, opened: _Opened) -> None:
-        """Enter how the source is; one that registers itself has done so."""
         if opened.source is None:
             self._enter("up", operations=len(opened.operations))
-        elif opened.source is not opened.operations:
-            self._leave = self._registry.sources.follow(self.name, self._source.kind, opened.source)
+        elif opened.source is not opened.operations:  # which would have entered its state itself
+            self._stop_following = self._registry.sources.follow(self.name, self.source.kind, opened.source)
+        self._retire_predecessor()
 
-    def _give_up_predecessor(self) -> None:
+    def _retire_predecessor(self) -> None:
         before, self._before = self._before, None
         if before is not None:
             self._registry.retire(before)
 
-    def stop_offering(self) -> list[Operation]:
-        """Follow the changes of its server no more; the answer is the operations, which the caller unregisters."""
+    def stop_changes(self) -> list[Operation]:
+        """Let its server change nothing any more; the answer is its operations, which the caller unregisters."""
         if self._opened is None:
             return []
         leave = getattr(self._opened.operations, "leave", None)
-        if leave is not None:  # what its server changes from now on is nothing to us
+        if leave is not None:
             leave(self._registry)
-        self._leave()
+        self._stop_following()
         return list(self._opened.operations)
 
-    def _withdraw(self) -> None:
-        gone = self.stop_offering()
+    def _unregister(self) -> None:
+        gone = self.stop_changes()
         if gone and not self._retired.is_set():  # it comes back
             self._registry.sources.away[self.name] = frozenset(operation.spec.name for operation in gone)
         self._registry.unregister_all(gone)
 
     def _enter(self, state: Any, **more: Any) -> None:
-        source = self._source
-        self._registry.sources.enter(source.name, source.kind, state, required=self.is_required, **more)
+        kind, is_required = self.source.kind, self.is_required
+        self._registry.sources.enter(self.name, kind, state, required=is_required, **more)
 
-    async def _watch(self, source: Any) -> None:
-        """Connect again to a server that was lost, before somebody calls it; until the source is no longer wanted."""
-        wait = LOOK
+    async def _reconnect_until_retired(self, source: Any) -> None:
+        """Reconnect to a server that was lost, before somebody calls it; until the source is no longer wanted."""
+        wait = POLL_INTERVAL
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._retired.wait(), wait)
                 return
             if source is None or source.is_up:
-                wait = LOOK
+                wait = POLL_INTERVAL
                 continue
             try:
                 await source.wake()
             except CallError:  # which the table of sources tells
-                wait = min(wait * 2, LONGEST_WAIT)
+                wait = min(wait * 2, LONGEST_BACKOFF)
 
     def _log_down(self, error: Exception) -> None:
-        text = _sentence(error, self._source.kind)
-        if text != self._why:
-            log.warning("%s is down: %s", self.name, text)
-        self._why = text
+        failure = _sentence(error, self.source.kind)
+        if failure != self._failure:
+            log.warning("%s is down: %s", self.name, failure)
+        self._failure = failure
 
     def _log_return(self, operations: Any) -> None:
-        if self._why or self.is_late:
+        if self._failure or self.is_late:
             log.warning("%s is up: %s", self.name, counted(len(operations), "operation"))
-        self._why, self.is_late = "", False
+        self._failure, self.is_late = "", False
 
     def _log_misses(self, operations: Iterable[Operation]) -> None:
         """Log patterns that take nothing and new names for what is not there: most are mistakes."""
         from enfold.sources.choosing import choosing
 
         specs = [operation.spec for operation in operations]
-        for pattern in patterns(self._source.entry.get("include")):
+        for pattern in _patterns(self.source.entry.get("include")):
             if not any(map(choosing(pattern, None).takes, specs)):
                 log.warning('%s: include "%s" takes nothing', self.name, pattern)
         names = {spec.name for spec in specs}
-        for old, new in self._source.entry.get("rename", {}).items():
+        for old, new in self.source.entry.get("rename", {}).items():
             if new not in names:
                 log.warning('%s: rename finds no "%s"', self.name, old)
 
@@ -385,21 +379,12 @@ def _is_login(error: Exception) -> bool:
 # --- sources ------------------------------------------------------------------------------------------------------
 
 
-def _nothing() -> None:
-    """There is nothing to leave."""
-
-
 class _Opened(msgspec.Struct, frozen=True):
-    """A source that is open: its operations, whether calls run, and what can be lost and found again, if anything."""
+    """A source that is open: its operations, whether calls run, and what has a connection to lose, if anything."""
 
     operations: Any
     is_busy: Callable[[], bool]
     source: Any = None
-
-
-async def _end_of_calls(opened: _Opened) -> None:
-    while opened.is_busy():  # noqa: ASYNC110  # calls need not tell anybody of their end for this
-        await asyncio.sleep(BUSY_LOOK)
 
 
 def _open(source: SourceEntry, config: Config) -> AbstractAsyncContextManager[_Opened]:
@@ -407,18 +392,15 @@ def _open(source: SourceEntry, config: Config) -> AbstractAsyncContextManager[_O
 
 
 # The keys that are options of the same name.
-_CHOICES: Final = ("include", "exclude", "rename", "timeout")
-_MCP_OPTIONS: Final = (
-    *_CHOICES,
-    "kinds",
-    "durable",
-    "on_crash",
-    "reads",
-    "advertise_output",
-    "log_level",
-    "protocol",
-)
-_OPENAPI_OPTIONS: Final = (*_CHOICES, "base_url", "credentials", "headers", "normalize", "server_variables")
+_SHAPE: Final = ("fix", "describe", "select")
+_OPTIONS: Final = ("include", "exclude", "rename", "timeout", *_SHAPE)
+_MCP_OPTIONS: Final = ("kinds", "durable", "on_crash", "reads", "advertise_output", "log_level", "protocol")
+_OPENAPI_OPTIONS: Final = ("base_url", "credentials", "headers", "normalize", "server_variables")
+
+
+def _named(entry: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """What an entry says under these names."""
+    return {name: entry[name] for name in names if name in entry}
 
 
 @asynccontextmanager
@@ -427,7 +409,6 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
     from enfold.sources.mcp.mcp_settings import Command, server_from_entry
 
     entry = source.entry
-    options = {name: entry[name] for name in _MCP_OPTIONS if name in entry}
     server = server_from_entry(entry)
     if isinstance(server, Command) and server.cwd is None:
         server = msgspec.structs.replace(server, cwd=config.folder)
@@ -441,13 +422,12 @@ async def _open_mcp(source: SourceEntry, config: Config) -> AsyncIterator[_Opene
         server,
         namespace=source.namespace,
         name=source.name,
-        policy=policy_of(entry),
-        access=access_of(entry),
+        policy=_policy(entry),
+        access=read_access(entry.get("access")),
         limits=MCPLimits(**{name: value for name, value in sizes.items() if value is not None}),
         credentials=tuple(credentials) if isinstance(credentials, list) else credentials,
         auth=auth_of(entry.get("auth"), config.logins, config.folder),
-        **options,
-        **_shape(entry),
+        **_named(entry, (*_OPTIONS, *_MCP_OPTIONS)),
     ) as operations:
         yield _Opened(operations, lambda: operations.is_busy, operations)
 
@@ -458,19 +438,17 @@ async def _open_openapi(source: SourceEntry, config: Config) -> AsyncIterator[_O
     from enfold.sources.openapi.service_client import OpenAPILimits
 
     entry = source.entry
-    options = {name: entry[name] for name in _OPENAPI_OPTIONS if name in entry}
     limits = OpenAPILimits(response_bytes=int(entry["max_bytes"])) if "max_bytes" in entry else None
     # Reading a document may mean fetching it: not on the loop.
     imported = await asyncio.to_thread(
         from_openapi,
         _located(entry["openapi"], config),
         namespace=source.namespace,
-        allow_hosts=tuple(patterns(entry.get("allow_hosts"))),
-        allow_files=[_located(each, config) for each in patterns(entry.get("allow_files"))],
-        private_headers=tuple(patterns(entry.get("private_headers"))),
+        allow_hosts=tuple(_patterns(entry.get("allow_hosts"))),
+        allow_files=[_located(each, config) for each in _patterns(entry.get("allow_files"))],
+        private_headers=tuple(_patterns(entry.get("private_headers"))),
         limits=limits,
-        **options,
-        **_shape(entry),
+        **_named(entry, (*_OPTIONS, *_OPENAPI_OPTIONS)),
     )
     async with imported:
         running = RunningCalls()
@@ -522,27 +500,33 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
     """The operation with the policies and the access rules of the file."""
     spec, entry = operation.spec, source.entry
     if "access" in entry:
-        spec = spec.replace(access_control=access_of(entry))
+        spec = spec.replace(access_control=read_access(entry.get("access")))
     if "timeout" in entry:
         spec = spec.replace(timeout=entry["timeout"])
     if "durable" in entry or "on_crash" in entry:
         from enfold.sources.durability import durability  # loaded where a source is durable
 
         spec = durability(entry.get("durable"), entry.get("on_crash")).apply(spec)
-    policy, origin = policy_of(entry).over(operation.policy), Origin(source.kind, source.name)
+    policy, origin = _policy(entry).over(operation.policy), Origin(source.kind, source.name)
     governed = operation.replace(spec=spec, policy=policy, origin=origin)
-    if source.kind != "functions" or not _shape(entry):
+    shape = _named(entry, _SHAPE)
+    if source.kind != "functions" or not shape:
         return governed
     from enfold.sources.shaping import shaping
 
-    return shaping(**_shape(entry)).of(governed)
-
-
-def _shape(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("fix", "describe", "select") if name in entry}
+    return shaping(**shape).of(governed)
 
 
 def _located(target: str, config: Config) -> str:
     """A path below the file's folder; addresses and modules stay as they are."""
     place = Path(config.folder) / target.rpartition(":")[0] if ".py:" in target else Path(config.folder) / target
     return str(Path(config.folder) / target) if place.exists() else target
+
+
+def _policy(entry: dict[str, Any]) -> Policy:
+    return Policy(**_named(entry, POLICIES))
+
+
+def _patterns(value: Any) -> list[str]:
+    """The patterns a file gives, one or several."""
+    return [value] if isinstance(value, str) else value or []

@@ -98,11 +98,12 @@ class Rereading:
         except CallError as error:
             log.warning("%s. The configuration before it stays in force", error.message)
             return
-        difference = self._registry.take(msgspec.structs.replace(found, logins=before.logins))
+        difference = self._registry.apply(msgspec.structs.replace(found, logins=before.logins))
         log.warning("%s was read again: %s", self._path, difference)
         self._keep(found)
-        if difference.untaken:
-            log.warning("Start the program anew: a change of %s is only taken up then", ", ".join(difference.untaken))
+        if difference.needs_restart:
+            tables = ", ".join(difference.needs_restart)
+            log.warning("Start the program anew: a change of %s is only taken up then", tables)
 
     def _keep(self, config: Config) -> None:
         if self._in_force is None:
