@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from enfold import CallError, Identity
-from enfold.commands.callers import LOCAL, known_now
+from enfold.commands.callers import LOCAL, current_rights
 from enfold.identities.token_file import add_token
 from enfold.identities.tokens import AnyOf, Tokens
 
@@ -255,11 +255,11 @@ def test_stdio_records_unasked(app: str) -> None:
 
 
 def test_a_task_of_the_shell_needs_no_token_and_nobody_else_is_taken_for_the_shell() -> None:
-    known = known_now(AnyOf([Tokens({"secret": Identity("ann", frozenset({"read"}))})]))
+    known = current_rights(AnyOf([Tokens({"secret": Identity("ann", frozenset({"read"}))})]))
     assert known is not None
     assert known(LOCAL) is None  # it keeps what it had
     assert known(Identity("ann", frozenset({"*"}))) == Identity("ann", frozenset({"read"}))
     for stranger in (Identity("local"), Identity("bob", frozenset({"*"}))):
         with pytest.raises(CallError, match="has no token any more"):
             known(stranger)
-    assert known_now(None) is None
+    assert current_rights(None) is None

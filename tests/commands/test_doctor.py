@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.calls.networks import Server, nats_server_program
 
-from enfold.commands.checkup import broker
+from enfold.commands.doctor import broker
 from enfold.commands.main import main
 
 APP = """

@@ -37,7 +37,7 @@ def add_caller_options(parser: ArgumentParser) -> None:
     parser.add_argument("--audience", action="append", default=[], metavar="NAME", help="whom its tokens are meant for")
 
 
-def who_may_come_in(options: Namespace) -> AnyOf | None:
+def token_verifier(options: Namespace) -> AnyOf | None:
     """The tokens of the file or the variable, the owner's, and those of issuers; None where everybody may come in."""
     from enfold.identities.tokens import AnyOf
 
@@ -45,15 +45,15 @@ def who_may_come_in(options: Namespace) -> AnyOf | None:
     return AnyOf(found) if found else None
 
 
-def known_now(tokens: AnyOf | None) -> Callable[[Identity], Identity | None] | None:
-    """What says what an identity may do now, for tasks; who ordered one in the shell never needed a token."""
+def current_rights(tokens: AnyOf | None) -> Callable[[Identity], Identity | None] | None:
+    """A function that gives an identity with the rights it has now, for tasks; one of the shell never needed a token."""
     if tokens is None:
         return None
     return lambda identity: None if identity == LOCAL else tokens.current(identity)
 
 
 def find_verifiers(options: Namespace) -> Iterator[Verifier]:
-    """Everybody who can say who is behind a token; a file, a list or an issuer that is wrong is one sentence."""
+    """What knows tokens: files, lists, issuers; what is wrong with one of them is one sentence."""
     try:
         yield from _verifiers(options)
     except ValueError as error:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from platform import python_version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from enfold.commands.callers import add_caller_options, find_verifiers
+import msgspec
+
+from enfold.commands.callers import LOCAL, add_caller_options, find_verifiers
 from enfold.commands.command_options import parse
 from enfold.commands.printing import painter, print_json
+from enfold.commands.targets import TOKEN, Target, opened
 from enfold.commands.token import resource_words
 from enfold.errors import CallError, code_row
 from enfold.log import counted, printable
+from enfold.mcp.tool_names import tool_names
+from enfold.operation import legal_name
 from enfold.registry import Registry
+from enfold.schema.check import compile_schema
 from enfold.version import installed_version
 
 if TYPE_CHECKING:
@@ -35,6 +42,8 @@ EXTRAS: Final = {
     "metrics": "prometheus_client",
     "(models)": "pydantic",
 }
+OLDEST_NATS: Final = (2, 10)
+BUDGET: Final = 10_000  # tokens that the list of tools may cost before it is worth a word
 MAX_SHOWN: Final = 200  # characters of a claim
 _LEVEL_COLOURS: Final = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -66,16 +75,23 @@ def _add_options(parser: ArgumentParser) -> None:
 # --- a target -----------------------------------------------------------------------------------------------------
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is worth knowing about a target: where, what, and how bad it is."""
+
+    level: Literal["error", "warning", "note"]
+    where: str
+    what: str
+
+
 def _check_up(options: Namespace) -> int:
     """Print what there is to say about a target; the exit code is 1 where something is broken."""
-    from enfold.commands.checkup import Finding, check_up
     from enfold.commands.signals import run_in_loop
 
     found: list[Finding] = []
     paint = painter(sys.stdout)
 
     async def look() -> None:
-        async for each in check_up(options.target):
+        async for each in _findings(options.target):
             found.append(each)
             if not options.json:
                 level = paint(f"{each.level:<7}", _LEVEL_COLOURS[each.level])
@@ -89,6 +105,84 @@ def _check_up(options: Namespace) -> int:
         warnings = sum(each.level == "warning" for each in found)
         print(f"{counted(errors, 'error')}, {counted(warnings, 'warning')}")
     return code_row("EXECUTION_ERROR").exit_code if errors else 0
+
+
+async def _findings(target: Target) -> AsyncIterator[Finding]:
+    """Open a target and check all of it; each finding comes as soon as it is made."""
+    async with opened(target) as registry:
+        for check in (_sources, _schemas, _tool_names, _costs):
+            for finding in check(registry):
+                yield finding
+    if target.kind == "peers":
+        async for finding in broker(target.text):
+            yield finding
+
+
+def _sources(registry: Registry) -> Iterator[Finding]:
+    """Whether each source is up, what it left out, and which credentials it lacks."""
+    for source in registry.sources:
+        if source.state != "up":
+            yield Finding("error", source.name, f"{source.state}: {source.why}" if source.why else source.state)
+        else:
+            yield Finding("note", source.name, f"{source.kind}, up, {counted(source.operations, 'operation')}")
+        for need in source.needs:
+            yield Finding("warning", source.name, need)
+        for problem in source.skipped:
+            yield Finding("warning", source.name, f"{problem.where} was left out: {problem.why}")
+    if not registry.list():
+        yield Finding("error", "operations", "there are none")
+
+
+def _schemas(registry: Registry) -> Iterator[Finding]:
+    """Which schemas cannot be used, and so rule out nothing."""
+    for spec in registry.list():
+        for name, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
+            problem = compile_schema(schema).problem
+            if problem is not None:
+                yield Finding("warning", spec.id, f"its {name} schema cannot be used, and is passed over: {problem}")
+
+
+def _tool_names(registry: Registry) -> Iterator[Finding]:
+    """Which operations have, as MCP tools, a name that had to be changed because another has it."""
+    for operation_id, tool in tool_names(registry).items():
+        if tool != legal_name(operation_id):
+            yield Finding("note", operation_id, f"is listed as the MCP tool {tool}: another would have the same name")
+
+
+def _costs(registry: Registry) -> Iterator[Finding]:
+    """What the list of tools costs a model, and which tools cost the most."""
+    from enfold.surfaces.mcp.tool_costs import tool_costs
+
+    found = tool_costs(registry, LOCAL)
+    total = sum(found.values())
+    dear = ", ".join(f"{name} {tokens:,}" for name, tokens in sorted(found.items(), key=lambda each: -each[1])[:3])
+    if total > BUDGET:
+        yield Finding("warning", "tools", f"about {total:,} tokens (most: {dear}): serve them with --expose search")
+    elif total:
+        yield Finding("note", "tools", f"about {total:,} tokens")
+
+
+async def broker(address: str) -> AsyncIterator[Finding]:
+    """Whether the server that keeps tasks is one we know, and what it does not do unless it is told; nothing of a hub."""
+    from enfold.calls.protocol.outage import address_name
+    from enfold.calls.protocol.transport import keeps_state
+    from enfold.calls.transports.addresses import reached
+
+    name = address_name(address)
+    async with reached(address, token=os.environ.get(TOKEN)) as transport:
+        if not keeps_state(transport):
+            return
+        client = transport.client
+        version = client.connected_server_version
+        has_jetstream = bool(client._server_info.get("jetstream"))
+    if (version.major, version.minor) < OLDEST_NATS:
+        wanted = ".".join(map(str, OLDEST_NATS))
+        yield Finding("warning", name, f"NATS {version.major}.{version.minor} is old: use {wanted} or later")
+    if has_jetstream:
+        words = "JetStream writes to disk every two minutes unless its configuration says `sync_interval: always`"
+        yield Finding(
+            "note", name, f"{words}: after a power failure accepted tasks may be lost. This cannot be seen from here"
+        )
 
 
 # --- a token ------------------------------------------------------------------------------------------------------

@@ -1,23 +1,20 @@
-"""Peers that are joined beside serving: whoever is started while their server is away serves the rest until it is back."""
+"""Peers that are joined while a server runs already: one that is started while they are away serves the rest until they are back."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 from enfold.calls.protocol.outage import address_name
-from enfold.calls.transports.addresses import reached
-from enfold.commands.targets import TOKEN
+from enfold.commands.targets import with_peers
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.registry import OperationRegistry
-from enfold.sources.calls import from_calls
 
 PATIENCE: Final = 0.5  # seconds that serving waits for peers which are there
-PAUSE: Final = 0.5  # seconds between two tries
+RETRY_INTERVAL: Final = 0.5  # seconds
 
 _log: Final = Log("enfold.calls")
 
@@ -31,7 +28,7 @@ async def joining_peers(
     joining = _Joining(registry, address, insecure=insecure)
     task = asyncio.get_running_loop().create_task(joining.run())
     try:
-        await joining.wait(PATIENCE)
+        await joining.wait()
         yield registry
     finally:
         task.cancel()
@@ -39,7 +36,7 @@ async def joining_peers(
 
 
 class _Joining:
-    """Tries until the peers are there; a connection that is lost later is made again by its transport."""
+    """Retries until the peers are there; a connection that is lost later is made again by its transport."""
 
     def __init__(self, registry: OperationRegistry, address: str, *, insecure: bool) -> None:
         self._registry = registry
@@ -47,38 +44,30 @@ class _Joining:
         self._insecure = insecure
         self._name = address_name(address)
         self._joined = asyncio.Event()
-        self._told = ""
+        self._logged = ""
 
-    async def wait(self, patience: float) -> None:
-        """Wait for the peers for so long; then say that they are away."""
+    async def wait(self) -> None:
+        """Wait a moment for the peers; then log that they are away."""
         try:
-            await asyncio.wait_for(self._joined.wait(), patience)
+            await asyncio.wait_for(self._joined.wait(), PATIENCE)
         except TimeoutError:
-            self._tell_loss(f"{self._name} is not there: it is tried until it is", "it has not answered yet")
+            self._log_loss(f"{self._name} is not there: it is tried until it is", "it has not answered yet")
 
     async def run(self) -> None:
         while True:
             try:
-                await self._join()
+                async with with_peers(self._registry, self._address, insecure=self._insecure):
+                    self._joined.set()
+                    if self._logged:
+                        _log.warning("%s is back", self._name)
+                    await asyncio.get_running_loop().create_future()  # until we are cancelled
             except CallError as error:
                 if error.code == "ACCESS_DENIED":  # it is there, and something else is wrong
-                    self._tell_loss(error.message, error.message)
-            await asyncio.sleep(PAUSE)
+                    self._log_loss(error.message, error.message)
+            await asyncio.sleep(RETRY_INTERVAL)
 
-    async def _join(self) -> None:
-        token = os.environ.get(TOKEN)
-        async with (
-            reached(self._address, token=token, insecure=self._insecure) as transport,
-            from_calls(transport, name=self._name) as found,
-        ):
-            found.keep(self._registry)
-            self._joined.set()
-            if self._told:
-                _log.warning("%s is back", self._name)
-            await asyncio.get_running_loop().create_future()  # until we are cancelled
-
-    def _tell_loss(self, line: str, why: str) -> None:
-        if line != self._told and not self._joined.is_set():
-            self._told = line
+    def _log_loss(self, line: str, why: str) -> None:
+        if line != self._logged and not self._joined.is_set():
+            self._logged = line
             _log.warning("%s", line)
             self._registry.sources.enter(self._name, "calls", "down", why=why)

@@ -79,7 +79,7 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
         return 0
     if words[0] not in COMMANDS:
         raise _unknown(words[0])
-    command = _loaded(words[0], owns_process=owns_process)
+    command = _load(words[0], owns_process=owns_process)
     from enfold.log import before_the_first_line  # which every command has loaded
 
     is_started_by_others = words[0] in ("mcp", "cgi")  # whose log is kept, and read later
@@ -94,7 +94,7 @@ def _set_up_log(*, is_dated: bool) -> None:
     set_up_log("warning", is_dated=is_dated)
 
 
-def _loaded(command: str, *, owns_process: bool) -> ModuleType:
+def _load(command: str, *, owns_process: bool) -> ModuleType:
     """Import the module of a command without garbage collection: all that is loaded stays to the end of the process."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -140,18 +140,21 @@ class CommandEndedError(Exception):
 
 def exit_code_of(command: Callable[[], int]) -> int:
     """Say what went wrong in one sentence, with the exit code of the table, and never with a traceback."""
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # Python has None for what is closed
+    sys.stdout, sys.stderr = (
+        sys.stdout or _null_stream(),
+        sys.stderr or _null_stream(),
+    )  # Python has None for what is closed
     try:
-        return _with_all_written(command)
+        return _flushed(command)
     except CommandEndedError as ended:
         return ended.exit_code
     except KeyboardInterrupt:
         return _exit_code("ABORTED")
     except BrokenPipeError:
-        _forget_output()  # Whoever read it has had enough.
+        _discard_output()  # Whoever read it has had enough.
         return 0
     except OSError as error:
-        _forget_output()
+        _discard_output()
         print(f"EXECUTION_ERROR: {error.strerror or error}", file=sys.stderr)
         return _exit_code("EXECUTION_ERROR")
     except Exception as error:
@@ -163,16 +166,16 @@ def exit_code_of(command: Callable[[], int]) -> int:
         return error.row.exit_code
 
 
-def _nowhere() -> Any:
+def _null_stream() -> Any:
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123  # open as long as the program, without `pathlib`
 
 
-def _with_all_written(command: Callable[[], int]) -> int:
+def _flushed(command: Callable[[], int]) -> int:
     code = command()
     sys.stdout.flush()  # At the end of the program it would be too late to say what went wrong.
     return code
 
 
-def _forget_output() -> None:
+def _discard_output() -> None:
     """Drop output that nobody reads any more: Python would try to write it at its end, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.callers import add_caller_options, known_now, who_may_come_in
+from enfold.commands.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.command_options import parse
 from enfold.commands.listening import Certificate, bind, check_certificate, start_listening
 from enfold.commands.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
 from enfold.commands.recorder_options import add_recording_options, recorder_of
 from enfold.commands.serve_banner import say_where
 from enfold.commands.server_settings import add_agent_options, agent_settings, bounds_of
-from enfold.commands.signals import end_in_peace, ended_by_signals, ignore_hangups, run_server
+from enfold.commands.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
 from enfold.commands.targets import opened, with_peers
 from enfold.commands.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
@@ -86,7 +86,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         if options.workers == 1:
             return _run(terms, listening)
         check_divisible(terms.bounds, options.workers)
-        end_in_peace()
+        ignore_signals_at_exit()
         shared = msgspec.structs.replace(terms, secret=os.urandom(32))
         return run_workers(options.workers, lambda worker: _run_worker(shared, worker, listening))
 
@@ -135,7 +135,7 @@ def _peers(options: Namespace) -> str | None:
 
 
 def _terms(options: Namespace) -> Terms:
-    tokens = who_may_come_in(options)
+    tokens = token_verifier(options)
     is_local = is_loopback(options.host)
     if not is_local and not tokens and not options.insecure:  # not even a list of none
         raise CallError(
@@ -252,7 +252,7 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
         write_calls(own, terms.options)
         async with _with_peers(own, terms) as registry:
             settings = task_settings(target, terms.options.tasks)
-            how = {"recorder": terms.recorder, "current": known_now(terms.tokens)}
+            how = {"recorder": terms.recorder, "current": current_rights(terms.tokens)}
             async with opened_tasks(_hiding_errors(registry, terms), settings, terms.options.grace, **how) as tasks:
                 if registry.lifetime.once is None:  # the store of tasks has none
                     shared = None if terms.worker is None else terms.worker.folder

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 # Asks to read what can be read again; not every system has it.
 HANGUP: Final = tuple(number for number in Signals if number.name == "SIGHUP")
-LAST: Final = 3.0  # seconds that calls have to end which were cancelled, when all else is closed
+EXIT_TIMEOUT: Final = 3.0  # seconds that cancelled calls have to end, when all else is closed
 
 
 def ignore_hangups() -> None:
@@ -27,28 +27,28 @@ def ignore_hangups() -> None:
         signal.signal(number, _ignore)
 
 
-def end_in_peace() -> None:
-    """Let no signal interrupt the very end of this process, which would be told as a death by it."""
+def ignore_signals_at_exit() -> None:
+    """Let no signal interrupt the very end of this process: it would count as killed by it."""
     for number in (SIGTERM, SIGINT):
         atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
 def run_server(work: Coroutine[Any, Any, None], loop_factory: Callable[[], Any] | None = None) -> None:
-    """Run a server until a signal ends it; one more, when all is closed, ends what is left of the process, as it should."""
-    leaving = threading.Timer(LAST, _leave)
-    leaving.daemon = True
+    """Run a server until a signal ends it; one more signal, when all is closed, ends the process at once."""
+    exit_timer = threading.Timer(EXIT_TIMEOUT, _exit)
+    exit_timer.daemon = True
 
     async def until_closed() -> None:
         await work
-        leaving.start()  # a call may not let itself be cancelled, and the loop would wait for it
+        exit_timer.start()  # a call may not let itself be cancelled, and the loop would wait for it
 
     try:
         _run(until_closed(), loop_factory)
     finally:
-        leaving.cancel()
+        exit_timer.cancel()
     for number in (SIGTERM, SIGINT):
-        signal.signal(number, _leave)
-    end_in_peace()
+        signal.signal(number, _exit)
+    ignore_signals_at_exit()
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T | None:
@@ -81,10 +81,10 @@ def _run(
 
 
 def _ignore(*_: object) -> None:
-    """It is not for us, or comes too late."""
+    """A handler for a signal that is not for us, or comes too late."""
 
 
-def _leave(*_: object) -> None:
+def _exit(*_: object) -> None:
     os._exit(0)
 
 

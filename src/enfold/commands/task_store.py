@@ -100,22 +100,18 @@ async def opened_tasks(
     registry: Registry, settings: TaskSettings, grace: float = 0.0, **how: Any
 ) -> AsyncIterator[Tasks | None]:
     """`open_tasks` on any store, for as long as a command runs; what was ordered before is taken up at once."""
-    async with _on_peers(registry, settings, how) as far:
-        tasks = far or open_tasks(registry, settings, **how)
+    async with _tasks_at_address(registry, settings, how) as remote:
+        tasks = remote or open_tasks(registry, settings, **how)
         if tasks is None:
             yield None
             return
-        if how.get("at_once") != 0 and _has_file(tasks.store, settings.path):
+        if how.get("at_once") != 0 and hasattr(tasks.store, "path") and settings.path.exists():
             await _check_file(tasks.store, settings.path)
         tasks.begin()
         try:
             yield tasks
         finally:
             await tasks.close(grace)
-
-
-def _has_file(store: TaskStore, path: Path) -> bool:
-    return hasattr(store, "path") and path.exists()
 
 
 async def _check_file(store: TaskStore, path: Path) -> None:
@@ -130,7 +126,9 @@ async def _check_file(store: TaskStore, path: Path) -> None:
 
 
 @asynccontextmanager
-async def _on_peers(registry: Registry, settings: TaskSettings, how: Mapping[str, Any]) -> AsyncIterator[Tasks | None]:
+async def _tasks_at_address(
+    registry: Registry, settings: TaskSettings, how: Mapping[str, Any]
+) -> AsyncIterator[Tasks | None]:
     """The tasks that a NATS server keeps, where one is named."""
     if settings.store is None or not settings.is_remote:
         yield None
@@ -162,19 +160,19 @@ def first_results(settings: TaskSettings, *, in_file: bool, shared: str | None =
     """
     if settings.is_remote:
         return None
-    terms = _result_terms(settings)
-    is_beside_tasks = in_file and settings.store != MEMORY
-    if not is_beside_tasks and shared is None:
+    terms, path = _result_terms(settings), settings.path
+    if in_file and settings.store != MEMORY:
+        _make_folder(path.parent, str(path.parent))
+        file = path.with_name(f"{path.stem}-first-results.db")
+    elif shared is not None:
+        file = Path(shared, "first-results.db")
+    else:
         from enfold.idempotency.first_results import MemoryOnceStore
 
         return MemoryOnceStore(**terms)
     from enfold.idempotency.sqlite_results import SQLiteOnceStore
 
-    if not is_beside_tasks and shared is not None:
-        return SQLiteOnceStore(Path(shared, "first-results.db"), **terms)
-    path = settings.path
-    _make_folder(path.parent, str(path.parent))
-    return SQLiteOnceStore(path.with_name(f"{path.stem}-first-results.db"), **terms)
+    return SQLiteOnceStore(file, **terms)
 
 
 def _result_terms(settings: TaskSettings) -> dict[str, Any]:
@@ -214,31 +212,31 @@ def _kept_secret(store: Path) -> bytes:
 
 def open_store(settings: TaskSettings) -> TaskStore:
     """The store that was named, or the default one; where that cannot be written, memory, which is told."""
+    from enfold.tasks.memory import MemoryTasks
     from enfold.tasks.sqlite import SQLiteTasks
 
-    fsync = settings.terms.get("fsync", "full")
+    path = settings.path
+    if settings.store == MEMORY:
+        return MemoryTasks()
     if settings.store is not None:
-        if settings.store == MEMORY:
-            from enfold.tasks.memory import MemoryTasks
-
-            return MemoryTasks()
-        path = settings.folder / settings.store
         _make_folder(path.parent, settings.store)
         if path.is_dir():
             raise CallError("VALIDATION_ERROR", f"Tasks cannot be kept in {path}, a folder: name {path / 'tasks.db'}")
-        return SQLiteTasks(path, fsync=fsync)
-    path = settings.folder / DEFAULT_STORE
-    try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        if not os.access(path.parent, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-    except OSError as error:
-        from enfold.tasks.memory import MemoryTasks
-
-        told = f"{path} cannot be written ({error.strerror}): tasks are kept in memory, and end with this program"
-        print(told, file=sys.stderr)
+    elif (fault := _write_fault(path.parent)) is not None:
+        print(
+            f"{path} cannot be written ({fault}): tasks are kept in memory, and end with this program", file=sys.stderr
+        )
         return MemoryTasks()
-    return SQLiteTasks(path, fsync=fsync)
+    return SQLiteTasks(path, fsync=settings.terms.get("fsync", "full"))
+
+
+def _write_fault(folder: Path) -> str | None:
+    """Why nothing can be written in a folder, which is made where it is missing; None where all is well."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        return error.strerror
+    return None if os.access(folder, os.W_OK) else "Permission denied"
 
 
 def _make_folder(folder: Path, named: str) -> None:

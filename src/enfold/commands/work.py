@@ -13,7 +13,7 @@ from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport, keeps_state
 from enfold.calls.transports.addresses import reached
-from enfold.commands.callers import known_now, token_file
+from enfold.commands.callers import current_rights, token_file
 from enfold.commands.command_options import parse
 from enfold.commands.log_setup import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.nats import users_in
@@ -72,7 +72,7 @@ async def _work(options: Namespace) -> None:
         async with own as found:
             write_calls(found, options)
             await _run_tasks(
-                found, settings, {"recorder": recorder_of(options), "current": known_now(_tokens(options.tokens))}
+                found, settings, {"recorder": recorder_of(options), "current": current_rights(_tokens(options.tokens))}
             )
         return
     place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)

@@ -186,18 +186,11 @@ class HTTPClient(SurfaceClient):
 
     async def _call(self, asked: Asked) -> Reply:
         chosen = find_format(asked.format or WRITTEN)
-        headers = {"enfold-format": chosen.name, "accept": "application/json"}
-        answer = self.request(
-            "POST", f"/functions/{asked.operation}", asked.input, identity=asked.identity, headers=headers
-        )
-        return await _reply(answer, chosen)
+        return await _reply(self._post(asked, chosen, "application/json"), chosen)
 
     async def _subscribe(self, asked: Asked) -> Envelopes:
         chosen = find_format(asked.format or WRITTEN)
-        headers = {"enfold-format": chosen.name, "accept": "text/event-stream"}
-        answer = self.request(
-            "POST", f"/functions/{asked.operation}", asked.input, identity=asked.identity, headers=headers
-        )
+        answer = self._post(asked, chosen, "text/event-stream")
         try:
             if (await answer.began()).headers.get("content-type") == "application/json":
                 _ = (await _reply(answer, chosen)).data  # raises: only a failure comes as JSON
@@ -209,6 +202,10 @@ class HTTPClient(SurfaceClient):
         finally:
             answer.leave()
             await answer.task
+
+    def _post(self, asked: Asked, format: Format, accept: str) -> Conversation:
+        headers, path = {"enfold-format": format.name, "accept": accept}, f"/functions/{asked.operation}"
+        return self.request("POST", path, asked.input, identity=asked.identity, headers=headers)
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         return ids_in(await self.request("GET", "/openapi.json", identity=identity).json())
