@@ -134,7 +134,10 @@ def test_the_environment_is_read_by_commands_and_sources_alone(name: str) -> Non
 
 
 def test_there_is_one_way_to_log() -> None:
-    assert names_used("", "logging") == ["commands/log_setup.py", "log.py"]  # the first says how lines are written
+    assert names_used("", "logging") == [
+        "commands/shared/log_setup.py",
+        "log.py",
+    ]  # the first says how lines are written
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -142,3 +145,8 @@ def test_a_command_is_the_module_of_its_name(name: str) -> None:
     tree = ast.parse((SOURCE / "commands" / f"{name}.py").read_text(encoding="utf-8"))
     (run,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
     assert [argument.arg for argument in run.args.args] == ["words", "registry"]
+
+
+def test_what_is_no_command_stands_apart_from_them() -> None:
+    modules = {path.stem for path in (SOURCE / "commands").glob("*.py")}
+    assert modules - {"__init__"} == {*COMMANDS, "main"}

@@ -78,13 +78,13 @@ COMMAND_ON_PROGRAM = (
     | PROGRAM
     | _modules(
         """
-    commands.targets introspection log sources sources.functions
+    commands.shared commands.shared.targets introspection log sources sources.functions
     """
     )
 )
 LISTED = COMMAND_ON_PROGRAM | _modules(
     """
-    commands.callers commands.command_options commands.list commands.printing
+    commands.shared.callers commands.shared.command_options commands.list commands.shared.printing
     """
 )
 # What runs a call, checks what it gives and writes that.
@@ -109,14 +109,14 @@ CALLED = (
     | READ_FROM_TEXT
     | _modules(
         """
-    commands.call commands.callers commands.recorder_options observing.watching surfaces.command_line
+    commands.call commands.shared.callers commands.shared.recorder_options observing.watching surfaces.command_line
     surfaces.command_line.call_words surfaces.command_line.shell
     """
     )
 )
 ANSWERED = RUN | _modules(
     """
-    commands.cgi commands.recorder_options identities identities.challenges observing.conventions source_states
+    commands.cgi commands.shared.recorder_options identities identities.challenges observing.conventions source_states
     surfaces.asgi surfaces.asgi.hosts surfaces.asgi.messages surfaces.cgi surfaces.failures surfaces.functions
     surfaces.functions.request surfaces.functions.routes surfaces.functions.service surfaces.query_string
     surfaces.reading
@@ -124,7 +124,7 @@ ANSWERED = RUN | _modules(
 )
 INITIALIZED_OVER_MCP = COMMAND_ON_PROGRAM | _modules(
     """
-    commands.callers commands.mcp content formats formats.result json_pointer mcp mcp.json_rpc mcp.levels
+    commands.shared.callers commands.mcp content formats formats.result json_pointer mcp mcp.json_rpc mcp.levels
     mcp.offers mcp.revisions mcp.task_extension mcp.tool_names mcp.uri_template observing.call_record
     observing.watching operation.asking operation.handing_over schema.checks schema.checks.python_text
     schema.keywords schema.nodes schema.nodes.graph schema.nodes.node schema.nodes.reference schema.nodes.traits

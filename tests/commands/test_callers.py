@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from enfold import CallError, Identity
-from enfold.commands.callers import LOCAL, current_rights
+from enfold.commands.shared.callers import LOCAL, current_rights
 from enfold.identities.token_file import add_token
 from enfold.identities.tokens import AnyOf, Tokens
 

@@ -5,7 +5,7 @@ import io
 import pytest
 
 from enfold import OperationSpec
-from enfold.commands.printing import painter, table
+from enfold.commands.shared.printing import painter, table
 from enfold.operation import OperationType
 
 

@@ -18,8 +18,8 @@ from tests.calls.networks import Server
 from tests.tasks import conftest
 
 from enfold.commands.main import main
-from enfold.commands.targets import Target
-from enfold.commands.task_store import open_tasks, task_settings
+from enfold.commands.shared.targets import Target
+from enfold.commands.shared.task_store import open_tasks, task_settings
 from enfold.config import read_config
 from enfold.envelope import ResponseEnvelope, local_envelope
 from enfold.errors import CallError

@@ -18,8 +18,8 @@ from tests.sources.mcp.task_server import TaskServer, asking, completed, text, w
 
 from enfold import Context, Identity, OperationRegistry
 from enfold.commands.main import main
-from enfold.commands.targets import Target
-from enfold.commands.task_store import open_tasks, task_settings
+from enfold.commands.shared.targets import Target
+from enfold.commands.shared.task_store import open_tasks, task_settings
 from enfold.identities.tokens import Tokens
 from enfold.mcp.kept_by_clients import StateSigner
 from enfold.sources.mcp import from_mcp

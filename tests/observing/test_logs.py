@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import Said
 
-from enfold.commands.log_setup import JSONLines, PlainLines
+from enfold.commands.shared.log_setup import JSONLines, PlainLines
 from enfold.observing import CallRecord
 from enfold.observing.call_lines import call_fields, call_line
 from enfold.operation import Origin

@@ -12,7 +12,7 @@ from tests.observing.test_records import ANN, shop
 
 from enfold import CallError, Identity, OperationRegistry, testing
 from enfold.calls.memory import MemoryTransport
-from enfold.commands.targets import served_program
+from enfold.commands.shared.targets import served_program
 from enfold.identities.tokens import Tokens
 from enfold.observing import CallRecord
 from enfold.observing.counting import CallCounts, combined

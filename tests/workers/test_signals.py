@@ -27,7 +27,7 @@ from tests.commands.test_serve import (
 from tests.waiting import wait_for
 
 from enfold import CallError
-from enfold.commands import signals
+from enfold.commands.shared import signals
 from enfold.surfaces.bounds import Bounds, divided
 
 WAITS = """\
@@ -42,7 +42,7 @@ import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.execv(sys.executable, [sys.executable, {str(LITTLE)!r}, "--stays"])
 """
-HURRIED = "import enfold.commands.reload as reload; reload.PATIENCE = 0\nfrom enfold.commands.main import main; main()"
+HURRIED = "import enfold.commands.serving.reload as reload; reload.PATIENCE = 0\nfrom enfold.commands.main import main; main()"
 
 
 def children_of(process: int) -> set[int]:

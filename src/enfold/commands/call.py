@@ -9,9 +9,16 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.callers import local_caller
-from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import Target, first_target, in_loop, load_program, output_for_results, split_command
+from enfold.commands.shared.callers import local_caller
+from enfold.commands.shared.recorder_options import make_recorder
+from enfold.commands.shared.targets import (
+    Target,
+    first_target,
+    in_loop,
+    load_program,
+    output_for_results,
+    split_command,
+)
 from enfold.errors import CallError
 from enfold.log import silence
 from enfold.registry import Registry
@@ -48,7 +55,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _keeping(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
     """The registry with a place for first results, where the words have a key for one."""
     if "--idempotency-key" in asked:
-        from enfold.commands.task_store import first_results, task_settings
+        from enfold.commands.shared.task_store import first_results, task_settings
 
         registry.lifetime.once = first_results(task_settings(target, asked.get("--tasks")), in_file=True)
     return registry
@@ -56,7 +63,7 @@ def _keeping(registry: Registry, target: Target, asked: Mapping[str, str]) -> Re
 
 def _open_tasks(target: Target, registry: Registry, store: str | None) -> AbstractAsyncContextManager[Tasks | None]:
     """The tasks of a target, which are ordered here; only what is waited for here is also run here."""
-    from enfold.commands.task_store import opened_tasks, task_settings
+    from enfold.commands.shared.task_store import opened_tasks, task_settings
 
     return opened_tasks(registry, task_settings(target, store), at_once=0, runs_own=True)
 

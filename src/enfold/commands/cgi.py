@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.recorder_options import make_recorder
-from enfold.commands.targets import Target, first_target, load_program
+from enfold.commands.shared.recorder_options import make_recorder
+from enfold.commands.shared.targets import Target, first_target, load_program
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.registry import Registry
@@ -67,7 +67,7 @@ def _answer(words: list[str], registry: Registry | None) -> int:
 @asynccontextmanager
 async def _open_tasks(registry: Registry, target: Target) -> AsyncIterator[Tasks | None]:
     """The tasks of a program; only what is waited for here is also run here."""
-    from enfold.commands.task_store import opened_tasks, task_settings  # few operations must be tasks
+    from enfold.commands.shared.task_store import opened_tasks, task_settings  # few operations must be tasks
 
     async with opened_tasks(registry, task_settings(target), at_once=0, runs_own=True) as tasks:
         yield tasks

@@ -106,8 +106,8 @@ def _specs(target: str) -> list[OperationSpec]:
     """The operations of a target, as far as they are there in time; a command is never started for this."""
     import asyncio
 
-    from enfold.commands.callers import LOCAL
-    from enfold.commands.targets import opened, read_target
+    from enfold.commands.shared.callers import LOCAL
+    from enfold.commands.shared.targets import opened, read_target
 
     async def look() -> list[OperationSpec]:
         async with asyncio.timeout(PATIENCE), opened(read_target(target)) as registry:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.command_options import parse
-from enfold.commands.targets import Target
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.targets import Target
 from enfold.errors import CallError
 from enfold.registry import Registry
 from enfold.version import installed_version

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from enfold.commands.command_options import parsed
+from enfold.commands.shared.command_options import parsed
 from enfold.envelope import local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS, Verbs

@@ -11,9 +11,9 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.commands.command_options import TARGETS, TargetParser, parsed
-from enfold.commands.printing import print_json
-from enfold.commands.targets import Target, on_target, read_target, script_target
+from enfold.commands.shared.command_options import TARGETS, TargetParser, parsed
+from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.targets import Target, on_target, read_target, script_target
 from enfold.errors import CallError
 from enfold.operation import AccessControl, OperationSpec
 from enfold.registry import Registry

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from enfold.commands.callers import LOCAL, add_caller_options, find_verifiers
-from enfold.commands.command_options import parse
-from enfold.commands.printing import painter, print_json
-from enfold.commands.targets import TOKEN, Target, opened
+from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.printing import painter, print_json
+from enfold.commands.shared.targets import TOKEN, Target, opened
 from enfold.commands.token import resource_words
 from enfold.errors import CallError, code_row
 from enfold.log import counted, printable
@@ -85,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 def _check_up(options: Namespace) -> int:
     """Print what there is to say about a target; the exit code is 1 where something is broken."""
-    from enfold.commands.signals import run_in_loop
+    from enfold.commands.shared.signals import run_in_loop
 
     found: list[Finding] = []
     paint = painter(sys.stdout)

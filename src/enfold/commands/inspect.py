@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.callers import LOCAL
-from enfold.commands.command_options import parse
-from enfold.commands.printing import print_json, print_operations
-from enfold.commands.targets import imported, on_target
+from enfold.commands.shared.callers import LOCAL
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.printing import print_json, print_operations
+from enfold.commands.shared.targets import imported, on_target
 from enfold.introspection import introduce
 from enfold.registry import OperationRegistry, Registry
 

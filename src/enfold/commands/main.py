@@ -89,7 +89,7 @@ def _dispatch(words: list[str], registry: Registry | None, *, owns_process: bool
 
 
 def _set_up_log(*, is_dated: bool) -> None:
-    from enfold.commands.log_setup import set_up_log  # few commands write to the log
+    from enfold.commands.shared.log_setup import set_up_log  # few commands write to the log
 
     set_up_log("warning", is_dated=is_dated)
 

@@ -6,8 +6,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from enfold.commands.callers import LOCAL, local_caller
-from enfold.commands.targets import Target, first_target, load_program, opened
+from enfold.commands.shared.callers import LOCAL, local_caller
+from enfold.commands.shared.targets import Target, first_target, load_program, opened
 from enfold.errors import CallError
 from enfold.formats import FORMATS, find_format
 from enfold.registry import Registry
@@ -57,7 +57,7 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
     """The tasks of a program that has durable operations; with its first call there is a loop that they can run on."""
     if all(spec.durable == "never" for spec in registry.list()):
         return None
-    from enfold.commands.task_store import open_tasks, task_settings
+    from enfold.commands.shared.task_store import open_tasks, task_settings
 
     tasks = open_tasks(registry, task_settings(target), recorder=settings.get("recorder"))
     if tasks is not None:
@@ -66,10 +66,10 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
 
 
 def _by_options(words: list[str], registry: Registry | None) -> int:
-    from enfold.commands.command_options import parse  # an editor's server is quicker without all of these
-    from enfold.commands.printing import print_json  # likewise
-    from enfold.commands.recorder_options import add_recording_options, recorder_of  # likewise
-    from enfold.commands.server_settings import add_agent_options, agent_settings  # likewise
+    from enfold.commands.shared.command_options import parse  # an editor's server is quicker without all of these
+    from enfold.commands.shared.printing import print_json  # likewise
+    from enfold.commands.shared.recorder_options import add_recording_options, recorder_of  # likewise
+    from enfold.commands.shared.server_settings import add_agent_options, agent_settings  # likewise
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")
@@ -101,9 +101,9 @@ def _chosen(options: Namespace) -> dict[str, Any]:
 
 
 def _serve_sources(target: Target, settings: dict[str, Any]) -> int:
-    from enfold.commands.server_settings import bounds_of  # a program has none
-    from enfold.commands.signals import ignore_hangups, run_in_loop
-    from enfold.commands.task_store import opened_tasks, task_settings
+    from enfold.commands.shared.server_settings import bounds_of  # a program has none
+    from enfold.commands.shared.signals import ignore_hangups, run_in_loop
+    from enfold.commands.shared.task_store import opened_tasks, task_settings
 
     ignore_hangups()
 

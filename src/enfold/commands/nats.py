@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves_any
-from enfold.commands.command_options import parse
-from enfold.commands.targets import on_target
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
 from enfold.registry import Registry

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.command_options import parse
-from enfold.commands.printing import print_json
-from enfold.commands.targets import on_target
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.targets import on_target
 from enfold.formats import DEFAULT_FORMAT
 from enfold.introspection import introduce
 from enfold.registry import Registry

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from enfold.calls.caller.peer_stats import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.command_options import parsed
-from enfold.commands.printing import print_json
-from enfold.commands.targets import TOKEN
+from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.targets import TOKEN
 from enfold.errors import CallError
 from enfold.registry import Registry
 

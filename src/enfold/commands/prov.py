@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enfold.commands.command_options import parsed
-from enfold.commands.printing import in_lines
+from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.printing import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
 from enfold.provenance.canonical import read_json

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from enfold.commands.command_options import parsed
-from enfold.commands.printing import in_lines
+from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.printing import in_lines
 from enfold.config.config_keys import schema
 from enfold.registry import Registry
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.callers import local_caller
-from enfold.commands.command_options import parse
-from enfold.commands.printing import print_json
-from enfold.commands.targets import on_target
+from enfold.commands.shared.callers import local_caller
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
 from enfold.registry import Registry
 

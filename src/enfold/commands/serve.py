@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.callers import add_caller_options, current_rights, token_verifier
-from enfold.commands.command_options import parse
-from enfold.commands.listening import Certificate, bind, check_certificate, start_listening
-from enfold.commands.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
-from enfold.commands.recorder_options import add_recording_options, recorder_of
-from enfold.commands.serve_banner import say_where
-from enfold.commands.server_settings import add_agent_options, agent_settings, bounds_of
-from enfold.commands.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
-from enfold.commands.targets import opened, with_peers
-from enfold.commands.task_store import first_results, opened_tasks, task_settings
+from enfold.commands.serving.banner import say_where
+from enfold.commands.serving.listening import Certificate, bind, check_certificate, start_listening
+from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
+from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
+from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
+from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, ignore_signals_at_exit, run_server
+from enfold.commands.shared.targets import opened, with_peers
+from enfold.commands.shared.task_store import first_results, opened_tasks, task_settings
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.loopback import is_loopback
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from socket import socket
 
-    from enfold.commands.http_server import HTTPServer
+    from enfold.commands.serving.http_server import HTTPServer
     from enfold.introspection.payloads import Payloads
     from enfold.source_states import SourceState
     from enfold.surfaces.http import HTTPApp
@@ -77,7 +77,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     ignore_hangups()
     options = parse("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
     if options.reload:
-        from enfold.commands.reload import run_reloading
+        from enfold.commands.serving.reload import run_reloading
 
         return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
     set_up_log(options.log_level, options.log_format)
@@ -94,7 +94,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 def _run(terms: Terms, listening: socket) -> int:
     """Serve in this process."""
     try:
-        from enfold.commands.http_server import loop_factory  # which needs packages that not everybody has
+        from enfold.commands.serving.http_server import loop_factory  # which needs packages that not everybody has
     except ImportError as error:
         raise CallError("UNAVAILABLE", f"serve needs {error.name}: pip install 'enfold[http]'") from None
     # Each process opens the store of records for itself: a connection to a database does not survive a fork.
@@ -115,7 +115,7 @@ def _opened(terms: Terms) -> AbstractAsyncContextManager[Registry]:
     """The operations of the target; none where only those of peers are served."""
     target, worker = terms.options.target, terms.worker
     if target is None and _peers(terms.options) is None:
-        from enfold.commands.missing_target import missing_target
+        from enfold.commands.shared.missing_target import missing_target
 
         raise missing_target("serve", besides="; peers alone are served with --nats URL or --hub URL")
     if target is None:
@@ -289,7 +289,7 @@ async def _with_peers(own: Registry, terms: Terms) -> AsyncIterator[Registry]:
     if terms.is_loud:  # somebody looks on, who is told what is wrong; a worker that is started again goes on without
         peers = with_peers(registry, address, insecure=options.insecure, required=True)
     else:
-        from enfold.commands.joining import joining_peers  # which a first start can do without
+        from enfold.commands.serving.joining import joining_peers  # which a first start can do without
 
         peers = joining_peers(registry, address, insecure=options.insecure)
     async with peers:
@@ -308,7 +308,7 @@ class _Serving:
         self._server = self._make_server(self._app())
 
     def _make_server(self, app: HTTPApp) -> HTTPServer:
-        from enfold.commands.http_server import HTTPServer, WorkerServer  # which `_run` has loaded
+        from enfold.commands.serving.http_server import HTTPServer, WorkerServer  # which `_run` has loaded
 
         terms, worker = self._terms, self._terms.worker
         settings = {

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
-from enfold.commands.callers import LOCAL
-from enfold.commands.command_options import parsed
-from enfold.commands.printing import print_json
-from enfold.commands.targets import opened, read_target
-from enfold.commands.task_store import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
+from enfold.commands.shared.callers import LOCAL
+from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.printing import print_json
+from enfold.commands.shared.targets import opened, read_target
+from enfold.commands.shared.task_store import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
 from enfold.envelope import error_of
 from enfold.errors import CallError
 from enfold.formats import DEFAULT_FORMAT, find_format

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from enfold.commands.command_options import parsed
+from enfold.commands.shared.command_options import parsed
 from enfold.errors import CallError
 from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
 from enfold.registry import Registry

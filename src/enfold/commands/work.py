@@ -13,15 +13,15 @@ from enfold.calls.protocol.call_settings import WorkerLimits
 from enfold.calls.protocol.subjects import peer_name
 from enfold.calls.protocol.transport import Transport, keeps_state
 from enfold.calls.transports.addresses import reached
-from enfold.commands.callers import current_rights, token_file
-from enfold.commands.command_options import parse
-from enfold.commands.log_setup import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
-from enfold.commands.recorder_options import add_recording_options, recorder_of
-from enfold.commands.signals import ended_by_signals, ignore_hangups, run_server
-from enfold.commands.targets import TOKEN, opened
-from enfold.commands.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_servers
+from enfold.commands.shared.callers import current_rights, token_file
+from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.log_setup import add_log_options, announce, set_up_log, write_calls
+from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
+from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, run_server
+from enfold.commands.shared.targets import TOKEN, opened
+from enfold.commands.shared.task_store import TaskSettings, opened_tasks, task_settings, tasks_on_servers
 from enfold.identities.tokens import AnyOf
 from enfold.introspection import introduce
 from enfold.log import counted

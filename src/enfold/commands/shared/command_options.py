@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from enfold.commands.main import CommandEndedError
-from enfold.commands.targets import read_target, script_target, split_command
+from enfold.commands.shared.targets import read_target, script_target, split_command
 from enfold.errors import CallError
 from enfold.registry import Registry
 
@@ -72,7 +72,7 @@ class TargetParser(ArgumentParser):
         """Tell of a target that is missing; all else that is wrong is told as argparse does."""
         said, _, missing = message.rpartition(": ")
         if said.endswith("required") and not set(self._targets).isdisjoint(missing.split(", ")):
-            from enfold.commands.missing_target import missing_target
+            from enfold.commands.shared.missing_target import missing_target
 
             raise missing_target(self._command, rest=self._rest)
         super().error(message)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from enfold.commands.signals import HANGUP
+from enfold.commands.shared.signals import HANGUP
 from enfold.files import FileVersion, file_version
 
 INTERVAL: Final = 0.5

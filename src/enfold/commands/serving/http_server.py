@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools  # noqa: F401  # which uvicorn alone does not bring
 import uvicorn
 
-from enfold.commands.listening import BACKLOG, Certificate
+from enfold.commands.serving.listening import BACKLOG, Certificate
 from enfold.errors import CallError
 from enfold.surfaces.asgi.uvicorn_protocol import bounded_protocol
 from enfold.surfaces.bounds import Bounds

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.log_setup import announce
+from enfold.commands.shared.log_setup import announce
 from enfold.log import counted
 from enfold.operation import OperationSpec
 from enfold.registry import Registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from enfold.commands.targets import config_of
+from enfold.commands.shared.targets import config_of
 from enfold.errors import CallError
 
 if TYPE_CHECKING:

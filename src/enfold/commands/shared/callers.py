@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from enfold.access import EVERYTHING
-from enfold.commands.targets import TOKEN, config_of
+from enfold.commands.shared.targets import TOKEN, config_of
 from enfold.errors import CallError
 from enfold.operation import Identity
 

@@ -129,7 +129,7 @@ def first_target(words: list[str], registry: Registry | None, command: str, rest
     if registry is not None:
         return script_target(registry), words
     if not words or words[0].startswith("-"):
-        from enfold.commands.missing_target import ANY, PROGRAM, missing_target
+        from enfold.commands.shared.missing_target import ANY, PROGRAM, missing_target
 
         raise missing_target(command, PROGRAM if command == "cgi" else ANY, rest=rest)
     return read_target(words[0]), words[1:]
@@ -168,7 +168,7 @@ def _where(error: BaseException) -> str:
         return f"{error.msg} ({error.filename}, line {error.lineno})"
     from pathlib import Path
 
-    own = str(Path(__file__).parent.parent)
+    own = str(Path(__file__).parents[2])
     text = f"{type(error).__name__}: {error}"
     trace, place = error.__traceback__, ""
     while trace is not None:
@@ -219,8 +219,8 @@ def in_loop(
     target: Target, command: Callable[[Registry], Coroutine[Any, Any, int]], operation: str | None = None
 ) -> int:
     """Run a command in the loop that the sources of its target live in; where all are down, there is nothing to run."""
-    from enfold.commands.browser_login import LOGIN_PATIENCE
-    from enfold.commands.signals import run_in_loop
+    from enfold.commands.shared.browser_login import LOGIN_PATIENCE
+    from enfold.commands.shared.signals import run_in_loop
 
     async def run() -> int:
         async with AsyncExitStack() as stack:
@@ -265,7 +265,7 @@ def opened(
     if target.kind == "program":
         return nullcontext(served_program(load_program(target), target.text))
     if (config := target.config) is not None:
-        from enfold.commands.browser_login import logins
+        from enfold.commands.shared.browser_login import logins
         from enfold.config import open_config
 
         if in_force is not None:
@@ -294,7 +294,7 @@ async def _opened_quietly(opening: AbstractAsyncContextManager[Registry]) -> Asy
 async def _reread(
     opening: AbstractAsyncContextManager[ConfiguredRegistry], in_force: InForce | None
 ) -> AsyncIterator[Registry]:
-    from enfold.commands.signals import HANGUP, handling
+    from enfold.commands.shared.signals import HANGUP, handling
     from enfold.config import reread
 
     async with opening as registry, reread(registry, os.environ, in_force) as rereading:
@@ -330,7 +330,7 @@ async def _server(target: Target) -> AsyncIterator[Registry]:
 
 
 def _from_mcp(target: Target) -> AbstractAsyncContextManager[Any]:
-    from enfold.commands.browser_login import logins
+    from enfold.commands.shared.browser_login import logins
     from enfold.config.logins import auth_of
     from enfold.sources.mcp import from_mcp
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from enfold.commands.targets import Target, config_of
+from enfold.commands.shared.targets import Target, config_of
 from enfold.errors import CallError, invalid_argument
 from enfold.surfaces.bounds import Bounds, read_bounds
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from enfold.calls.protocol.outage import address_name
-from enfold.commands.targets import with_peers
+from enfold.commands.shared.targets import with_peers
 from enfold.errors import CallError
 from enfold.log import Log
 from enfold.registry import OperationRegistry

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.targets import TOKEN, Target, config_of
+from enfold.commands.shared.targets import TOKEN, Target, config_of
 from enfold.errors import CallError
 
 if TYPE_CHECKING:
