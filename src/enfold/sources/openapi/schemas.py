@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import is_
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from enfold.schema.keywords import LISTS, SCHEMAS
 from enfold.sources.openapi.document import BrokenReferenceError, DocumentPlace, DocumentResource, Library
@@ -252,10 +253,9 @@ class Schemas:
             result["items"] = self._convert(value, base, at, uses)
 
     def _plain(self, key: str, value: Any, result: Schema, at: DocumentPlace) -> None:
-        fits = _ASSERTIONS.get(key)
-        if fits is None:
+        if key not in _VALUES:
             return  # extensions, and what only OpenAPI knows (xml, discriminator, nullable, example …)
-        if fits(value):
+        if _fits(value, _VALUES[key]):
             result[key] = value
         elif key not in ("required", "exclusiveMinimum", "exclusiveMaximum", "readOnly", "writeOnly", "type"):
             self._report(at, f"{key} has a value that means nothing there")
@@ -388,39 +388,11 @@ def _definition_name(target: DocumentPlace) -> str:
 # --- keywords -----------------------------------------------------------------------------------------------------
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and value >= 0 and value == int(value)
-
-
-def _is_full_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-def _is_names_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_names, value.values()))
-
-
-def _is_anything(_value: Any) -> bool:
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
     return True
 
 
@@ -431,34 +403,19 @@ _SCHEMAS: Final = SCHEMAS - {"items", "additionalItems"}  # which have two forms
 _CONDITIONS: Final = frozenset({"not", "if"})
 _SCHEMA_LISTS: Final = LISTS - {"items"}
 _SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
-_ASSERTIONS: Final[dict[str, Callable[[Any], bool]]] = {
-    "type": _is_anything,  # read with care elsewhere
-    "enum": _is_full_list,
-    "const": _is_anything,
-    "title": _is_text,
-    "description": _is_text,
-    "default": _is_anything,
-    "deprecated": _is_bool,
-    "format": _is_text,
-    "pattern": _is_text,
-    "contentEncoding": _is_text,
-    "contentMediaType": _is_text,
-    "multipleOf": _is_positive,
-    "uniqueItems": _is_bool,
-    "required": _is_names,
-    "dependentRequired": _is_names_by_name,
-    **dict.fromkeys(("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _is_number),
-    **dict.fromkeys(
-        (
-            "maxContains",
-            "maxItems",
-            "maxLength",
-            "maxProperties",
-            "minContains",
-            "minItems",
-            "minLength",
-            "minProperties",
-        ),
-        _is_count,
-    ),
+_Number: TypeAlias = int | float
+_Positive: TypeAlias = Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0, multiple_of=1)]
+# What the value of each keyword is that takes no schemas; the others are extensions, or known to OpenAPI alone.
+_VALUES: Final[dict[str, Any]] = {
+    **dict.fromkeys(("type", "const", "default"), Any),  # a type is read with more care later
+    **dict.fromkeys(("title", "description", "format", "pattern", "contentEncoding", "contentMediaType"), str),
+    **dict.fromkeys(("deprecated", "uniqueItems"), bool),
+    **dict.fromkeys(("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _Number),
+    **dict.fromkeys(("maxContains", "maxItems", "maxLength", "maxProperties"), _Count),
+    **dict.fromkeys(("minContains", "minItems", "minLength", "minProperties"), _Count),
+    "enum": Annotated[list[Any], Meta(min_length=1)],
+    "multipleOf": _Positive,
+    "required": list[str],
+    "dependentRequired": dict[str, list[str]],
 }
