@@ -98,6 +98,31 @@ async def test_a_list_of_version_2_is_written_by_its_collection_format(
     assert on_the_wire(server.received[0], location) == expected
 
 
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("query", "color=1,2%7C3%7C"),
+        ("path", "1,2%7C3%7C"),
+        ("header", "1,2|3|"),
+        ("formData", "color=1%2C2%7C3%7C"),
+    ],
+)
+async def test_lists_in_a_list_of_version_2_are_written_by_their_own_collection_format(
+    serve: Serve, connect: Connect, http: Words, location: str, expected: str
+) -> None:
+    server = await serve(lambda _: http.reply({}))
+    inner = {"type": "array", "collectionFormat": "csv", "items": {"type": "integer"}}
+    rows = {"type": "array", "collectionFormat": "pipes", "items": inner}
+    parameter = {"name": "color", "in": location, "required": True, **rows}
+    path, method = ("/x/{color}" if location == "path" else "/x"), ("post" if location == "formData" else "get")
+    document = http.document({"parameters": [parameter]}, path=path, method=method, version="2.0")
+    await connect(document, base_url=server.url).execute("x", {"color": [[1, 2], [3], []]})
+    [received] = server.received
+    written = received.body.decode() if location == "formData" else on_the_wire(received, location)
+    assert written is not None
+    assert written.replace("%2C", ",") == expected.replace("%2C", ",")
+
+
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
 async def test_the_published_vectors_hold_on_the_wire(
     serve: Serve, connect: Connect, http: Words, vector: dict[str, Any]

@@ -14,7 +14,12 @@ from enfold.errors import CallError, invalid_argument
 from enfold.sources.openapi import media, styles
 from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation, declared_content, listed_types
-from enfold.sources.openapi.parameters import MalformedOperationError, collection_style, declared_parameters
+from enfold.sources.openapi.parameters import (
+    MalformedOperationError,
+    collection_style,
+    declared_parameters,
+    with_inner_lists_joined,
+)
 
 # A file is base64 text, or an object that also names it. In this process it may as well be bytes or a path, which no
 # JSON type describes: hence the last branch, and the check when the file is read.
@@ -67,7 +72,7 @@ def read_body(library: Library, found: FoundOperation) -> Body | None:
         return _read_old(library, found)
     place = library.follow_described(declared)
     if not isinstance(place.node, dict):
-        raise MalformedOperationError(declared, "a request body is an object")
+        raise MalformedOperationError("a request body is an object")
     kinds = tuple(_media(library, name, each) for name, each in declared_content(library, place).items())
     return Body(place, place.node.get("required") is True, kinds)
 
@@ -144,7 +149,7 @@ def _form_body(library: Library, found: FoundOperation, fields: dict[str, Docume
 
 def _old_encoding(node: dict[str, Any]) -> dict[str, Any]:
     style, explode = collection_style(node.get("collectionFormat"))
-    return {"style": style, "explode": explode}
+    return {"style": style, "explode": explode, "items": node.get("items")}
 
 
 # --- on the wire --------------------------------------------------------------------------------------------------
@@ -286,7 +291,8 @@ def _decoded(text: str, argument: str) -> bytes:
 def _form(kind: Media, value: dict[str, Any]) -> str:
     pairs: list[tuple[str, str]] = []
     for name, each in value.items():
-        pairs.extend(_form_pairs(name, each, kind.encoding.child(name).fields))
+        encoding = kind.encoding.child(name).fields
+        pairs.extend(_form_pairs(name, with_inner_lists_joined(each, encoding.get("items")), encoding))
     return styles.join_pairs(pairs)
 
 
@@ -312,7 +318,8 @@ def _named_parts(kind: Media, value: dict[str, Any], is_file: frozenset[str]) ->
         encoding = kind.encoding.child(name).fields
         if each is None:
             continue
-        for item in each if isinstance(each, list) and not _is_one_part(encoding) else [each]:
+        given = with_inner_lists_joined(each, encoding.get("items"))
+        for item in given if isinstance(given, list) and not _is_one_part(encoding) else [given]:
             for key, part in _field(name, item, encoding, name in is_file):
                 yield key, _with_headers(part, kind.headers.get(name, {}))
 

@@ -39,11 +39,6 @@ _COLLECTION_STYLES: Final = {"ssv": "spaceDelimited", "pipes": "pipeDelimited", 
 class MalformedOperationError(ValueError):
     """An operation whose request cannot be built; it is left out of the import."""
 
-    def __init__(self, place: DocumentPlace, why: str) -> None:
-        super().__init__(why)
-        self.where = place.where
-        self.why = why
-
 
 class Parameter(msgspec.Struct, frozen=True):
     """One parameter: what it is called on the wire, and how its value is written there."""
@@ -58,6 +53,7 @@ class Parameter(msgspec.Struct, frozen=True):
     allow_reserved: bool = False
     allow_empty: bool = False
     content_type: str | None = None
+    items: Any = None  # of a list of 2.0: its lists may have a collectionFormat of their own
 
     @property
     def key(self) -> tuple[str, str]:
@@ -92,7 +88,7 @@ def declared_parameters(found: FoundOperation) -> Iterator[DocumentPlace]:
     for owner in (found.item, found.place):
         listed = owner.child("parameters")
         if listed.node is not None and not isinstance(listed.node, list):
-            raise MalformedOperationError(listed, "parameters is a list")
+            raise MalformedOperationError("parameters is a list")
         yield from listed.elements()
 
 
@@ -100,31 +96,32 @@ def _read(place: DocumentPlace, version: str) -> Parameter | None:
     """The parameter at a place; None for one that is part of a body, or that no caller may set."""
     node = place.node
     if not isinstance(node, dict):
-        raise MalformedOperationError(place, "a parameter is an object")
+        raise MalformedOperationError("a parameter is an object")
     name, location = node.get("name"), node.get("in")
     if not isinstance(name, str) or not isinstance(location, str):
-        raise MalformedOperationError(place, "a parameter needs a name and a location (`in`)")
+        raise MalformedOperationError("a parameter needs a name and a location (`in`)")
     if location in ("body", "formData"):
         return None
     if location not in LOCATIONS:
-        raise MalformedOperationError(place, f"there is no parameter location {location!r}")
+        raise MalformedOperationError(f"there is no parameter location {location!r}")
     reserved = RESERVED_HEADERS if version == "2.0" else RESERVED_HEADERS | _DESCRIBED_ELSEWHERE
     if location == "header" and name.lower() in reserved:
         return None
-    return _read_old(place, name, location) if version == "2.0" and "schema" not in node else _read_new(place)
-
-
-def _read_old(place: DocumentPlace, name: str, location: str) -> Parameter:
-    style, explode = collection_style(place.node.get("collectionFormat"))
+    is_old = version == "2.0" and "schema" not in node
+    style, explode = collection_style(node.get("collectionFormat")) if is_old else _style(node)
+    content_type, schema = (None, place) if is_old else _content(place)
     return Parameter(
         name,
         location,
         place,
-        place,
-        required=_is_required(place.node),
+        schema,
+        required=node.get("required") is True or location == "path",
         style=style,
         explode=explode,
-        allow_empty=place.node.get("allowEmptyValue") is True,
+        allow_reserved=node.get("allowReserved") is True,
+        allow_empty=node.get("allowEmptyValue") is True,
+        content_type=content_type,
+        items=node.get("items") if is_old else None,
     )
 
 
@@ -135,30 +132,21 @@ def collection_style(collection_format: Any) -> tuple[str, bool]:
     return _COLLECTION_STYLES.get(str(collection_format), "form"), False
 
 
-def _read_new(place: DocumentPlace) -> Parameter:
-    node = place.node
-    location = node["in"]
-    style = node.get("style")
+def with_inner_lists_joined(value: Any, items: Any) -> Any:
+    """A list of 2.0 with each list in it as one text, by the collectionFormat that its own level declares."""
+    if not isinstance(value, list) or not isinstance(items, dict) or items.get("type") != "array":
+        return value
+    delimiter = styles.DELIMITERS.get(collection_style(items.get("collectionFormat"))[0], ",")
+    rows = [with_inner_lists_joined(each, items.get("items")) for each in value]
+    return [delimiter.join(map(styles.scalar_text, each)) if isinstance(each, list) else each for each in rows]
+
+
+def _style(node: dict[str, Any]) -> tuple[str, bool]:
+    """The style and explode of a parameter since 3.0, or their defaults."""
+    style, explode = node.get("style"), node.get("explode")
     if not isinstance(style, str):
-        style = "form" if location in ("query", "cookie") else "simple"
-    explode = node.get("explode")
-    content_type, schema = _content(place)
-    return Parameter(
-        node["name"],
-        location,
-        place,
-        schema,
-        required=_is_required(node),
-        style=style,
-        explode=explode if isinstance(explode, bool) else style in ("form", "cookie"),
-        allow_reserved=node.get("allowReserved") is True,
-        allow_empty=node.get("allowEmptyValue") is True,
-        content_type=content_type,
-    )
-
-
-def _is_required(node: dict[str, Any]) -> bool:
-    return node.get("required") is True or node.get("in") == "path"
+        style = "form" if node["in"] in ("query", "cookie") else "simple"
+    return style, explode if isinstance(explode, bool) else style in ("form", "cookie")
 
 
 def _content(place: DocumentPlace) -> tuple[str | None, DocumentPlace]:

@@ -68,15 +68,16 @@ class RequestBuilder:
         path, _, query = path.partition("#")[0].partition("?")
         self._path = _template(f"{parts.path.rstrip('/')}{path}")
         self._query = _template(query)
-        self._in_path = _by_name(inputs, "path")
+        given = [(name, each.parameter) for name, each in inputs.arguments.items() if each.parameter is not None]
+        self._placeholders = {each.name: (name, each) for name, each in given if each.location == "path"}
         # A query parameter may stand in the path's own query, and is then not added again.
-        self._in_template = {name for name, _ in self._query if name and name not in self._in_path}
-        self._others = [
-            (name, each.parameter)
-            for name, each in inputs.arguments.items()
-            if each.parameter is not None and each.location != "path"
-        ]
-        self._has_body = bool(inputs.kinds)
+        in_query = {name for name, _ in self._query} - self._placeholders.keys()
+        in_template = [(name, each) for name, each in given if each.location == "query" and each.name in in_query]
+        self._placeholders |= {each.name: (name, each) for name, each in in_template}
+        placed = {name for name, _ in self._placeholders.values()}
+        self._others = [(name, each) for name, each in given if name not in placed]
+        self._whole = next((name for name, each in inputs.arguments.items() if each.location == "whole"), None)
+        self._type = next((name for name, each in inputs.arguments.items() if each.location == "type"), None)
 
     def build(self, arguments: Mapping[str, Any]) -> Outgoing:
         """The request for these arguments; a CallError says what cannot be sent."""
@@ -85,10 +86,10 @@ class RequestBuilder:
         self._check_path(path, arguments)
         request = Outgoing(self._method, self._origin, "".join(path), [query] if query else [], [], [])
         for name, parameter in self._others:
-            value = arguments.get(name)
+            value = parameters.with_inner_lists_joined(arguments.get(name), parameter.items)
             if value is not None:
                 self._place(request, name, parameter, value)
-        if self._has_body:
+        if self._inputs.kinds:
             self._write_body(request, arguments)
         return request
 
@@ -97,7 +98,7 @@ class RequestBuilder:
 
     def _check_path(self, pieces: list[str], arguments: Mapping[str, Any]) -> None:
         """Refuse an argument by which the request would leave its place in the path."""
-        named = [self._in_path[name][0] if name else None for name, _ in self._path]
+        named = [self._placeholders[name][0] if name else None for name, _ in self._path]
         for argument in arguments_leaving(pieces, named, arguments):
             raise invalid_argument(argument, "constraint", _NO_DOTS)
         for place, name in enumerate(named):
@@ -107,23 +108,19 @@ class RequestBuilder:
     def _piece(self, name: str, text: str, arguments: Mapping[str, Any]) -> str:
         if not name:
             return text
-        found = self._in_path.get(name)
-        if found is None:  # a query parameter that stands in the path's own query
-            return _joined_values(self._query_parameter(name), arguments)
-        argument, parameter = found
+        argument, parameter = self._placeholders[name]
+        if parameter.location == "query":  # whose name the template has written already
+            return ",".join(value for _, value in parameters.query_pairs(parameter, arguments.get(argument)))
         if arguments.get(argument) is None:
             raise _missing(argument)
-        return parameters.path_text(parameter, arguments[argument], keeps_slashes=text.startswith("{+"))
-
-    def _query_parameter(self, name: str) -> tuple[str, Parameter]:
-        return next((argument, each) for argument, each in self._others if each.name == name)
+        value = parameters.with_inner_lists_joined(arguments[argument], parameter.items)
+        return parameters.path_text(parameter, value, keeps_slashes=text.startswith("{+"))
 
     def _place(self, request: Outgoing, argument: str, parameter: Parameter, value: Any) -> None:
         if parameter.location == "query":
-            if parameter.name not in self._in_template:
-                pairs = parameters.query_pairs(parameter, value)
-                if pairs:
-                    request.query.append(join_pairs(pairs))
+            pairs = parameters.query_pairs(parameter, value)
+            if pairs:
+                request.query.append(join_pairs(pairs))
         elif parameter.location == "querystring":
             request.query.append(parameters.querystring_text(parameter, value))
         elif parameter.location == "header":
@@ -137,13 +134,12 @@ class RequestBuilder:
     # --- body
 
     def _write_body(self, request: Outgoing, arguments: Mapping[str, Any]) -> None:
-        given = self._body_fields(arguments)
-        whole, chosen = self._argument_at("whole"), self._argument_at("type")
-        wanted = arguments.get(chosen) if chosen else request.header("content-type")
+        given, whole = self._body_fields(arguments), self._whole
+        wanted = arguments.get(self._type) if self._type else request.header("content-type")
         if whole is not None and whole in arguments and not given:
             kind = _kind_for_value(self._inputs.kinds, arguments[whole], wanted)
             self._set(request, kind, arguments[whole], wanted)
-        elif given or (self._inputs.needs_body and self._is_spread()):
+        elif given or (self._inputs.needs_body and self._inputs.kinds[0].fields is not None):
             kind = _kind_for_fields(self._inputs.kinds, given, wanted)
             _check_required(kind, given, self._inputs)
             self._set(request, kind, given, wanted)
@@ -157,12 +153,6 @@ class RequestBuilder:
             request.set_header("Content-Type", content_type)
         else:
             request.add_header("Content-Type", content_type)
-
-    def _is_spread(self) -> bool:
-        return self._inputs.kinds[0].fields is not None
-
-    def _argument_at(self, location: str) -> str | None:
-        return next((name for name, each in self._inputs.arguments.items() if each.location == location), None)
 
     def _body_fields(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that are fields of the body; those nobody declared belong to a body that takes any."""
@@ -183,20 +173,6 @@ def _template(path: str) -> list[tuple[str, str]]:
         elif text:
             pieces.append(("", quote(text, safe=_PATH_SAFE)))
     return pieces
-
-
-def _by_name(inputs: Inputs, location: str) -> dict[str, tuple[str, Parameter]]:
-    return {
-        each.name: (name, each.parameter)
-        for name, each in inputs.arguments.items()
-        if each.location == location and each.parameter is not None
-    }
-
-
-def _joined_values(found: tuple[str, Parameter], arguments: Mapping[str, Any]) -> str:
-    """The values of a query parameter whose name the template has written already."""
-    argument, parameter = found
-    return ",".join(value for _, value in parameters.query_pairs(parameter, arguments.get(argument)))
 
 
 def _sendable(argument: str, text: str, unsendable: re.Pattern[str]) -> str:

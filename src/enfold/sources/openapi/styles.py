@@ -20,7 +20,7 @@ _TRIPLE: Final = re.compile(r"(%[0-9A-Fa-f]{2})")
 _RESERVED_IN_QUERY: Final = ":/?[]@!$&'()*+,;="
 _RESERVED_IN_PATH: Final = _RESERVED_IN_QUERY.replace("?", "").replace("/", "")
 
-_DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
+DELIMITERS: Final = {"spaceDelimited": " ", "pipeDelimited": "|", "tabDelimited": "\t"}
 
 
 def encode(text: str) -> str:
@@ -93,8 +93,8 @@ def expand_path(name: str, value: Any, style: str, explode: bool, put: Encode) -
         return _matrix(name, value, explode, put)
     if style == "label":
         return "." + _joined(value, explode, put, separator="." if explode else ",")
-    if style in _DELIMITERS:  # only 2.0 has these in a path
-        return encode(_DELIMITERS[style]).join(put(scalar_text(each)) for each in _flat(value))
+    if style in DELIMITERS:  # only 2.0 has these in a path
+        return encode(DELIMITERS[style]).join(put(scalar_text(each)) for each in _flat(value))
     return _joined(value, explode, put, separator=",")
 
 
@@ -142,7 +142,7 @@ def expand_query(
         return [(key, put(scalar_text(each))) for each in _elements(value)]
     if isinstance(value, dict) and explode:
         return [pair for member, each in _members(value) for pair in _member_pairs(member, each, put)]
-    delimiter = encode(_DELIMITERS[style]) if style in _DELIMITERS else ","
+    delimiter = encode(DELIMITERS[style]) if style in DELIMITERS else ","
     return [(key, delimiter.join(put(scalar_text(each)) for each in _flat(value)))]
 
 
@@ -177,7 +177,7 @@ def expand_header(value: Any, style: str, explode: bool) -> str | None:
     """A header's value: never percent-encoded."""
     if _is_undefined(value):
         return None
-    separator = _DELIMITERS.get(style, ",")
+    separator = DELIMITERS.get(style, ",")
     return _joined(value, explode, as_it_is, separator)
 
 
