@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Self
-
-import msgspec
 
 from enfold.calls.caller.lookout import Lookout, LookoutLimits, PeerListing
 from enfold.calls.caller.pending import PendingRequestMap
@@ -47,28 +46,9 @@ def from_calls(
     much one peer may make us keep.
     """
     pending = PendingRequestMap(transport, settings=settings, retry=retry, sign=sign)
-    names = _Naming(namespace, choosing(include, exclude, rename), timeout)
-    return CallOperations(transport, pending, names, refresh, patience, timeout, limits, name)
-
-
-class _Naming(msgspec.Struct, frozen=True):
-    """Which operations are taken, and what they are called here."""
-
-    namespace: str
-    choice: Choice
-    timeout: float | None
-
-    def shown(self, spec: OperationSpec) -> OperationSpec | None:
-        """The spec as it stands in our registry; None where it is not wanted."""
-        wanted = self.choice.name(spec.id)
-        if not self.choice.takes(spec, wanted):
-            return None
-        namespace, _, name = (f"{self.namespace}.{wanted}" if self.namespace else wanted).rpartition(".")
-        is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
-        timeout = spec.timeout if self.timeout is None or is_stream else self.timeout
-        if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
-            return spec
-        return spec.replace(namespace=namespace, name=name, timeout=timeout)
+    lookout = partial(Lookout, transport, refresh=refresh, patience=patience, limits=limits)
+    choice = choosing(include, exclude, rename)
+    return CallOperations(transport, pending, lookout, name, namespace, choice, timeout)
 
 
 class CallOperations:
@@ -78,22 +58,20 @@ class CallOperations:
         self,
         transport: Transport,
         pending: PendingRequestMap,
-        names: _Naming,
-        refresh: float,
-        patience: float,
-        idle: float | None,
-        limits: LookoutLimits | None,
+        lookout: Callable[..., Lookout],
         name: str,
+        namespace: str,
+        choice: Choice,
+        timeout: float | None,
     ) -> None:
         self.name = name
         self.pending = pending
-        self._idle = idle
         self._transport = transport
-        self._names = names
+        self._namespace = namespace
+        self._choice = choice
+        self._timeout = timeout
         self._registries = KeptRegistries(self, "calls")
-        self._lookout = Lookout(
-            transport, self._changed, self._registries.tell, refresh=refresh, patience=patience, limits=limits
-        )
+        self._lookout = lookout(self._changed, self._registries.tell)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
         self._is_closed = False
@@ -169,12 +147,24 @@ class CallOperations:
             self.pending.remember(spec.id)
             if is_reserved(spec.namespace):
                 continue  # the verbs of a peer's tasks: called by who knows them, and no operations of ours
-            shown = self._names.shown(spec)
+            shown = self._shown(spec)
             if shown is not None and shown.id in self._operations:
                 self._skipped.append(Problem(spec.id, f"another operation is called {shown.id}: rename one of them"))
             elif shown is not None:
                 same = old.get(shown.id)
                 kept = same if same is not None and same.spec == shown else None
                 self._operations[shown.id] = kept or remote_operation(
-                    spec, shown, self.pending, self._transport, source=self.name, idle=self._idle
+                    spec, shown, self.pending, self._transport, source=self.name, idle=self._timeout
                 )
+
+    def _shown(self, spec: OperationSpec) -> OperationSpec | None:
+        """The spec as it stands in our registry; None where it is not wanted."""
+        wanted = self._choice.name(spec.id)
+        if not self._choice.takes(spec, wanted):
+            return None
+        namespace, _, name = (f"{self._namespace}.{wanted}" if self._namespace else wanted).rpartition(".")
+        is_stream = spec.type is OperationType.SUBSCRIPTION  # which may last: its limit is on being idle
+        timeout = spec.timeout if self._timeout is None or is_stream else self._timeout
+        if (namespace, name, timeout) == (spec.namespace, spec.name, spec.timeout):
+            return spec
+        return spec.replace(namespace=namespace, name=name, timeout=timeout)

@@ -154,7 +154,7 @@ async def test_a_connection_that_is_never_made_ends_in_time() -> None:
         deaf.listen()
         endpoint = read_endpoint(f"https://127.0.0.1:{deaf.getsockname()[1]}")
         with pytest.raises(WebError, match=r"within 0\.2 seconds"):
-            await dial(endpoint, None, lambda: Connection(Pool(), None), None, 0.2)
+            await dial(endpoint, None, lambda: Connection(Pool(), (endpoint, None)), None, 0.2)
 
 
 # --- encryption

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
 from enfold.sources.web.web_error import WebError
+
+if TYPE_CHECKING:
+    from enfold.sources.web.pool import Key, Pool
 
 MAX_HEAD: Final = 64 * 1024  # bytes without any content: a head, early hints, trailers, extensions of chunks
 MAX_HEADERS: Final = 256
@@ -17,24 +20,14 @@ MAX_BUFFERED: Final = 256 * 1024  # bytes that wait for their reader before the 
 _BODILESS: Final = frozenset({204, 304})
 
 
-class Owner(Protocol):
-    """Who keeps connections."""
-
-    def free(self, connection: Connection, idle_limit: float) -> None:
-        """Take back a connection whose exchange is over; its server ends it after so many idle seconds."""
-
-    def lose(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
-
-
 class Connection(asyncio.Protocol):
-    """A connection that its owner gets back when another exchange may begin."""
+    """A connection that its pool gets back when another exchange may begin."""
 
-    def __init__(self, owner: Owner, key: Any) -> None:
-        self._owner = owner
-        self.key = key  # of the owner's own
+    def __init__(self, pool: Pool, key: Key) -> None:
+        self._pool = pool
+        self.key = key
         self._exchange: ResponseReader | None = None
-        self._transport: Any = None
+        self.transport: Any = None
         self.peer = ""  # the address that is connected to
         self.descriptor = -1  # of its socket
         self.is_open = False
@@ -42,26 +35,17 @@ class Connection(asyncio.Protocol):
         self.good_until = 0.0  # when the pool gives it up
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         self.is_open = True
         self.descriptor = int(transport.get_extra_info("socket").fileno())
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if isinstance(peer, tuple) else ""
 
-    @property
-    def transport(self) -> Any:
-        return self._transport
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether everything has been written, so that the next request would not wait for the rest of this one."""
-        return bool(self._transport.get_write_buffer_size() == 0)
-
     def send(self, exchange: ResponseReader, data: bytes) -> None:
         """Begin an exchange: write the request, and read its answer as it comes."""
         exchange.connection = self
         self._exchange = exchange
-        self._transport.write(data)
+        self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
@@ -75,8 +59,10 @@ class Connection(asyncio.Protocol):
             exchange.let_flow()  # what waits in it is in memory; the connection is for others now
             if exchange.opens_tunnel:
                 return
-            if exchange.is_reusable and self.is_open and self.is_quiet:
-                self._owner.free(self, exchange.idle_limit)
+            # The next request must not wait for the rest of this one.
+            is_written = self.transport.get_write_buffer_size() == 0
+            if exchange.is_reusable and self.is_open and is_written:
+                self._pool.free(self, exchange.idle_limit)
             else:
                 self.close()
 
@@ -86,22 +72,17 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
         exchange, self._exchange = self._exchange, None
-        self._owner.lose(self)
+        self._pool.lose(self)
         if exchange is not None:
             exchange.lose(error)
 
     def pause(self) -> None:
         if self.is_open:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def resume(self) -> None:
         if self.is_open:
-            self._transport.resume_reading()
-
-    def adopt(self, transport: Any) -> None:
-        """Go on over another transport, which is an encrypted one through a tunnel to an address nobody here knows."""
-        self._transport = transport
-        self.peer = ""
+            self.transport.resume_reading()
 
     def close(self) -> None:
         """End the connection at once, whatever is under way on it."""
@@ -109,8 +90,8 @@ class Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.lose(ConnectionError("the connection was closed here"))
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class ResponseReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from enfold.sources.web.web_error import WebError
 
@@ -12,93 +12,55 @@ ACCEPTED: Final = "gzip, deflate"
 PIECE: Final = 64 * 1024
 MOST: Final = 2  # codings on top of each other
 
-_GZIP: Final = 16 + zlib.MAX_WBITS
-_KNOWN: Final = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
-
-
-class Decoder(Protocol):
-    """Unpacks the chunks of one body."""
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The content of a chunk, in pieces of bounded size."""
-
-    def end(self) -> None:
-        """Raises where the body has broken off in the middle."""
+_KNOWN: Final = ("gzip", "x-gzip", "deflate")
 
 
 def decoder_for(encoding: str) -> Decoder | None:
     """The decoder of a `Content-Encoding`; None where nothing is packed. A coding nobody asked for is refused."""
     names = [name for each in encoding.split(",") if (name := each.strip().lower()) not in ("", "identity")]
-    if not names:
-        return None
     unknown = next((name for name in names if name not in _KNOWN), None)
     if unknown is not None or len(names) > MOST:
         named = unknown if unknown is not None else ", ".join(names)
         raise _unreadable(f"its encoding {named[:40]!r} was not asked for")
-    found: Decoder | None = None
+    decoder: Decoder | None = None
     for name in names:
-        inner: Decoder = _Gzip() if _KNOWN[name] == "gzip" else _Deflate()
-        found = inner if found is None else _Both(inner, found)
-    return found
+        decoder = Decoder(decoder, is_gzip=name != "deflate")
+    return decoder
 
 
-class _Gzip:
-    """One gzip member after another; zeros behind the last one are padding."""
+class Decoder:
+    """Unpacks the chunks of a body: gzip members one after another, or deflate, in a zlib stream or, as some send it, without."""
 
-    def __init__(self) -> None:
-        self._unpacker = zlib.decompressobj(_GZIP)
-        self._is_begun = False
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        while chunk:
-            if self._unpacker.eof:
-                chunk = chunk.lstrip(b"\0")
-                if not chunk:
-                    return
-                self._unpacker = zlib.decompressobj(_GZIP)
-            self._is_begun = True
-            yield from _unpacked(self._unpacker, chunk)
-            chunk = self._unpacker.unused_data
-
-    def end(self) -> None:
-        if self._is_begun and not self._unpacker.eof:
-            raise _unreadable("it breaks off in the middle")
-
-
-class _Deflate:
-    """Deflate as the standard has it, in a zlib stream, and as some servers send it, without one."""
-
-    def __init__(self) -> None:
-        self._start = b""
+    def __init__(self, inner: Decoder | None, *, is_gzip: bool) -> None:
+        """`inner` unpacks what comes out of this one, where two codings were applied."""
+        self._inner = inner
+        self._is_gzip = is_gzip
         self._unpacker: Any = None
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        if self._unpacker is None:
-            chunk = self._start = self._start + chunk
-            if len(chunk) < 2:
-                return
-            has_header = chunk[0] & 0x0F == 8 and (chunk[0] << 8 | chunk[1]) % 31 == 0
-            self._unpacker = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
-        yield from _unpacked(self._unpacker, chunk)
+        """The content of a chunk, in pieces of bounded size."""
+        while chunk:
+            if self._unpacker is not None and self._unpacker.eof:
+                chunk = chunk.lstrip(b"\0") if self._is_gzip else b""  # zeros behind a member are padding
+                self._unpacker = None if chunk else self._unpacker
+            else:
+                self._unpacker = self._unpacker or zlib.decompressobj(self._window(chunk[0]))
+                for piece in _unpacked(self._unpacker, chunk):
+                    yield from [piece] if self._inner is None else self._inner.feed(piece)
+                chunk = self._unpacker.unused_data
 
     def end(self) -> None:
-        if self._start and (self._unpacker is None or not self._unpacker.eof):
+        """Raises where the body has broken off in the middle."""
+        if self._unpacker is not None and not self._unpacker.eof:
             raise _unreadable("it breaks off in the middle")
+        if self._inner is not None:
+            self._inner.end()
 
-
-class _Both:
-    """Two codings: `outer` was applied last."""
-
-    def __init__(self, outer: Decoder, inner: Decoder) -> None:
-        self._outer, self._inner = outer, inner
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        for piece in self._outer.feed(chunk):
-            yield from self._inner.feed(piece)
-
-    def end(self) -> None:
-        self._outer.end()
-        self._inner.end()
+    def _window(self, first: int) -> int:
+        """What zlib is told of the stream; the first byte says whether deflate has the header of a zlib stream."""
+        if self._is_gzip:
+            return 16 + zlib.MAX_WBITS
+        return zlib.MAX_WBITS if first & 0x0F == 8 else -zlib.MAX_WBITS
 
 
 def _unpacked(unpacker: Any, chunk: bytes) -> Iterator[bytes]:

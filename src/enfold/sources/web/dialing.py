@@ -115,7 +115,7 @@ def _check_written(endpoint: Endpoint, allows: Allows | None) -> None:
 async def _through(proxy: Endpoint, endpoint: Endpoint, make: MakeConnection) -> Connection:
     """A connection to the proxy; for an encrypted endpoint, a tunnel through it."""
     connection = await _connect(proxy, make, None)
-    connection.peer = ""
+    connection.peer = ""  # nobody here knows the address behind the proxy
     if endpoint.scheme == "http":
         return connection
     try:
@@ -129,7 +129,7 @@ async def _through(proxy: Endpoint, endpoint: Endpoint, make: MakeConnection) ->
         raise
     if transport is None:
         raise OSError("the tunnel was closed")
-    connection.adopt(transport)
+    connection.transport = transport
     return connection
 
 

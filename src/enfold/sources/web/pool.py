@@ -46,6 +46,7 @@ class Pool:
         return connection
 
     def free(self, connection: Connection, idle_limit: float) -> None:
+        """Take back a connection whose exchange is over; its server ends it after so many idle seconds."""
         if connection not in self._open or self._count >= MAX_IDLE:
             connection.close()
             return
@@ -54,6 +55,7 @@ class Pool:
         self._count += 1
 
     def lose(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
         self._open.discard(connection)
         idle = self._idle.get(connection.key, [])
         if connection in idle:
