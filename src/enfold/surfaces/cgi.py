@@ -64,7 +64,7 @@ def to_cgi(
     guarded = registry.guarded(has_identities=bool(user), is_observed=False)
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
-    observers, began = functions.observers, time.perf_counter()
+    observers, began = functions.registry.observers, time.perf_counter()
     trace = None if observers.tracer is None else _begun_trace(observers.tracer, request)
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None, tasks)
@@ -187,7 +187,7 @@ def _answer(
 ) -> FunctionAnswer:
     """The answer to a request; whatever goes wrong on the way becomes one too."""
     try:
-        functions.read_wishes(request)
+        functions.read_options(request)
         # A page of another site is refused; which hosts there are is the web server's affair.
         Hosts(["*"]).check({}, request.headers)
         request.identity = identify()
@@ -211,7 +211,7 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
             raise not_allowed(request.method, ("GET", "HEAD"))
         return functions.document(request, place)
     if request.path == "/call":
-        answer = drive(functions.lifetime.during(_with_tasks(tasks, functions.call_request(request))), True)
+        answer = drive(functions.registry.lifetime.during(_with_tasks(tasks, functions.call_request(request))), True)
         return answer
     route = functions.find(request)
     if route is None:  # which no path of ours is
@@ -222,8 +222,8 @@ def _run(functions: Functions, request: FunctionRequest, place: str, tasks: Open
     work = functions.collect(route, request) if route.prepared.is_stream else functions.call(route, request)
     if route.spec.durable == "required":
         work = _with_tasks(tasks, work)
-    needs_loop = route.prepared.needs_loop or functions.lifetime.needs_loop
-    answer = drive(functions.lifetime.during(work), needs_loop)
+    needs_loop = route.prepared.needs_loop or functions.registry.lifetime.needs_loop
+    answer = drive(functions.registry.lifetime.during(work), needs_loop)
     return answer
 
 

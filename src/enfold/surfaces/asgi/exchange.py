@@ -1,4 +1,4 @@
-"""One exchange over ASGI: the body that may be late, the client that may go, and the answer."""
+"""One exchange over ASGI: the body, which may be late, the client, who may disconnect, and the answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SILENCE: Final = 10.0
 
 
 class Presence(msgspec.Struct, eq=False):
-    """From `begin` to `end`, the running task is cancelled when the body is late, the client goes, or `stop` is called.
+    """From `begin` to `end`, the running task is cancelled when the body is late, the client disconnects, or `stop` is called.
 
     Nearly all requests are over before any of that is looked for: the timekeeper says which are slow. `break_silence`
-    is called when nothing has been sent for ten seconds; with `outlives_client` a client may go and come back.
+    is called when nothing has been sent for ten seconds; with `outlives_client` the client may disconnect and come back.
     """
 
     receive: Receive
-    _patience: float = BODY_TIMEOUT
+    _body_timeout: float = BODY_TIMEOUT
     has_body: bool = True  # until it has been read, nobody else may listen to the client
     _keeper: Timekeeper | None = None
     _task: asyncio.Task[Any] | None = None
@@ -49,7 +49,7 @@ class Presence(msgspec.Struct, eq=False):
         return self
 
     def end(self) -> Ended | None:
-        """Stop looking after the request; the answer tells how it was ended from here, if it was.
+        """Stop watching the request; the answer tells why we have cancelled it, if we have.
 
         A cancellation of ours ends here; one that somebody else has asked for, too, goes on.
         """
@@ -90,7 +90,7 @@ class Presence(msgspec.Struct, eq=False):
         """The whole body; never more is in memory than the limit and one piece."""
         self._is_reading, receive = True, self.receive
         if self._is_slow:
-            self._expect_body()
+            self._start_body_timer()
         message = await receive()
         body: bytes | bytearray = message.get("body", b"")
         if not body or message.get("more_body"):
@@ -99,7 +99,7 @@ class Presence(msgspec.Struct, eq=False):
             raise body_too_large(limit)
         self.has_body = False
         if self._is_slow:
-            self._look_for_end()
+            self._watch_client()
         return body
 
     async def _rest_of_body(self, message: dict[str, Any], limit: int) -> bytearray:
@@ -117,22 +117,22 @@ class Presence(msgspec.Struct, eq=False):
         del loop
         self._is_slow = True
         if not self.has_body:
-            self._look_for_end()
+            self._watch_client()
         elif self._is_reading:
-            self._expect_body()
+            self._start_body_timer()
 
-    def _expect_body(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._patience, self._end, "late")
+    def _start_body_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._body_timeout, self._end, "late")
 
-    def _look_for_end(self) -> None:
+    def _watch_client(self) -> None:
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
         if self.break_silence is not None:
             self._timer = loop.call_later(SILENCE, self.break_silence)
-        self._listener = loop.create_task(self._until_gone())
+        self._listener = loop.create_task(self._wait_for_disconnect())
 
-    async def _until_gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
         if not self.outlives_client:

@@ -25,10 +25,10 @@ _BODY: Final = b'{"error":"%b"}'
 _RETRY: Final = b"retry-after: 1\r\n"
 _NOT_HTTP: Final = (400, b"Bad Request", "", b"VALIDATION_ERROR", b"This is not HTTP")
 
-# Every request comes by these three: called by name they cost less than by `super()`.
-_found_head: Final = HttpToolsProtocol.on_headers_complete
-_found_end: Final = HttpToolsProtocol.on_message_complete
-_answered: Final = HttpToolsProtocol.on_response_complete
+# Every request calls these three: by name they cost less than by `super()`.
+_on_headers_complete: Final = HttpToolsProtocol.on_headers_complete
+_on_message_complete: Final = HttpToolsProtocol.on_message_complete
+_on_response_complete: Final = HttpToolsProtocol.on_response_complete
 
 _log: Final = Log("enfold.connections")
 
@@ -36,11 +36,13 @@ _log: Final = Log("enfold.connections")
 def bounded_protocol(bounds: Bounds) -> type[HttpToolsProtocol]:
     """A protocol class for one server: its connections are counted together."""
     return type(
-        "BoundedProtocol", (_BoundedProtocol,), {"__slots__": (), "bounds": bounds, "doorway": _Doorway(bounds)}
+        "BoundedProtocol",
+        (_BoundedProtocol,),
+        {"__slots__": (), "bounds": bounds, "connection_limits": _ConnectionLimits(bounds)},
     )
 
 
-class _Doorway:
+class _ConnectionLimits:
     """The connections of a server, by the address they come from."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -48,10 +50,10 @@ class _Doorway:
         self._most_of_one = bounds.connections_per_address
         self._all: dict[_BoundedProtocol, None] = {}
         self._by_address: dict[str, dict[_BoundedProtocol, None]] = {}
-        self._written: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
-    def enter(self, connection: _BoundedProtocol, address: str) -> str | None:
-        """Count a connection; where there are too many, one that waits makes room, or the new one is refused."""
+    def add(self, connection: _BoundedProtocol, address: str) -> str | None:
+        """Count a connection; where there are too many, an idle one is closed for it, or the bound that refuses it is given."""
         own = self._by_address.get(address, {})
         if len(own) >= self._most_of_one and not _close_idle(own):
             return "connections_per_address"
@@ -61,7 +63,7 @@ class _Doorway:
         self._by_address.setdefault(address, own)[connection] = None
         return None
 
-    def leave(self, connection: _BoundedProtocol, address: str) -> None:
+    def remove(self, connection: _BoundedProtocol, address: str) -> None:
         self._all.pop(connection, None)
         own = self._by_address.get(address)
         if own is not None:
@@ -69,11 +71,11 @@ class _Doorway:
             if not own:
                 del self._by_address[address]
 
-    def note(self, bound: str, address: str) -> None:
-        """Write to the log that a bound was reached: once a second, so that the log is within bounds, too."""
+    def log_reached(self, bound: str, address: str) -> None:
+        """Write to the log that a bound was reached, at most once a second for each bound."""
         now = time.monotonic()
-        if now - self._written.get(bound, -1.0) >= 1.0:
-            self._written[bound] = now
+        if now - self._logged.get(bound, -1.0) >= 1.0:
+            self._logged[bound] = now
             _log.warning("The bound %s was reached by a connection from %s", bound, address or "an unknown address")
 
 
@@ -83,17 +85,17 @@ def _close_idle(connections: dict[_BoundedProtocol, None]) -> bool:
     if found is None:
         found = next((each for each in connections if each.is_idle), None)
     if found is not None:
-        found.give_way()
+        found.close_for_another()
     return found is not None
 
 
-class _HeldFlow(FlowControl):
-    """Flow control that does not read on while requests wait."""
+class _HoldableFlow(FlowControl):
+    """Flow control that cannot be resumed while too many pipelined requests wait."""
 
-    is_held = False
+    is_paused = False
 
     def resume_reading(self) -> None:
-        if not self.is_held:
+        if not self.is_paused:
             super().resume_reading()
 
 
@@ -105,17 +107,17 @@ class _BoundedProtocol(HttpToolsProtocol):
         "_address",
         "_flow",
         "_head_bytes",
+        "_head_timer",
         "_held",
+        "_is_closing",
         "_is_in_head",
-        "_is_over",
         "_piece_bytes",
-        "_stalled",
-        "_waiting_timer",
+        "_stall_timer",
         "has_asked",
     )
 
     bounds: ClassVar[Bounds]
-    doorway: ClassVar[_Doorway]
+    connection_limits: ClassVar[_ConnectionLimits]
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -126,9 +128,9 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of pieces that ended inside of a head, or that held nothing of the body they came in
         self._piece_bytes = 0
         self._held: bytes | bytearray = b""
-        self._is_over = False
-        self._waiting_timer: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
+        self._is_closing = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -139,37 +141,37 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        self.flow = self._flow = _HeldFlow(transport)
+        self.flow = self._flow = _HoldableFlow(transport)
         self._address = self.client[0] if self.client else ""
-        bound = self.doorway.enter(self, self._address)
+        bound = self.connection_limits.add(self, self._address)
         if bound is None:
-            self._start_waiting()
+            self._start_head_timer()
         else:
             self._refuse(503, b"Service Unavailable", bound, b"RESOURCE_EXHAUSTED", b"There are too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.doorway.leave(self, self._address)
-        self._is_over, self._held = True, b""
-        self._stop_waiting()
-        self._stop_watching()
+        self.connection_limits.remove(self, self._address)
+        self._is_closing, self._held = True, b""
+        self._stop_head_timer()
+        self._stop_stall_timer()
         super().connection_lost(exc)
 
-    def give_way(self) -> None:
-        """Close the connection, which has no request, for another one."""
-        self.doorway.leave(self, self._address)
-        self._end()
+    def close_for_another(self) -> None:
+        """Close this idle connection, so that another can be accepted."""
+        self.connection_limits.remove(self, self._address)
+        self._close()
 
     # reading
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if self._is_closing:
             return
         if self._held or len(self.pipeline) >= self.bounds.pipelined:
             self._hold(data)
         elif len(data) > _SLICE and (
             data.count(b"HTTP/1.") > self.bounds.pipelined or data.count(b"\n") > self.bounds.headers
         ):
-            self._feed_slowly(data)
+            self._feed_in_slices(data)
         else:
             self._feed(data)
 
@@ -185,61 +187,61 @@ class _BoundedProtocol(HttpToolsProtocol):
                 self._feed(rest)
                 return
         except httptools.HttpParserError:
-            if not self._is_over:
-                self._refuse_nonsense()
+            if not self._is_closing:
+                self._refuse_malformed()
             return
         if self._is_in_head:
             self._head_bytes += size
         elif cycle is self.cycle and not cycle.response_complete:  # a trailer, or what stands around a chunk
             self._head_bytes = self._head_bytes + size if len(cycle.body) == body else 0
         if self._head_bytes > 0 or not self._is_in_head:
-            self._wait_for_rest()
-        elif self._waiting_timer is not None:
-            self._stop_waiting()
+            self._check_progress()
+        elif self._head_timer is not None:
+            self._stop_head_timer()
 
-    def _wait_for_rest(self) -> None:
-        """A head that is not complete has to be, in time; so has the body of a request that has been answered."""
+    def _check_progress(self) -> None:
+        """Start the timer for an incomplete head, or for the rest of a body whose request has been answered; check the bounds."""
         if self._head_bytes > self.bounds.header_bytes:
             self._refuse_head("header_bytes")
         elif len(self.headers) > self.bounds.headers:
             self._refuse_head("headers")
         elif not self._is_in_head and not self.is_idle:
-            self._stop_waiting()  # whoever answers it waits for the body
-        elif self._waiting_timer is None:
-            self._start_waiting()
+            self._stop_head_timer()  # whoever answers it waits for the body
+        elif self._head_timer is None:
+            self._start_head_timer()
 
-    def _feed_slowly(self, data: bytes | bytearray) -> None:
+    def _feed_in_slices(self, data: bytes | bytearray) -> None:
         """Parse piece by piece, so that a bound is met early; of requests only as many as may wait, the rest is kept."""
         for start in range(0, len(data), _SLICE):
             if len(self.pipeline) >= self.bounds.pipelined:
                 self._hold(data[start:])
                 return
             self._feed(data[start : start + _SLICE])
-            if self._is_over:
+            if self._is_closing:
                 return
 
     def _hold(self, data: bytes | bytearray) -> None:
         """Keep what came, and read no more, until the requests that wait are answered."""
         if not self._held:
-            self.doorway.note("pipelined", self._address)
+            self.connection_limits.log_reached("pipelined", self._address)
             self._held = bytearray()
         self._held += data
         self._flow.pause_reading()
-        self._flow.is_held = True
+        self._flow.is_paused = True
 
     def on_response_complete(self) -> None:
-        _answered(self)
-        if (self._held or not self._is_in_head) and not self._is_over and not self.transport.is_closing():
-            self._read_on()
+        _on_response_complete(self)
+        if (self._held or not self._is_in_head) and not self._is_closing and not self.transport.is_closing():
+            self._resume()
 
-    def _read_on(self) -> None:
+    def _resume(self) -> None:
         if self._held and not self.pipeline:
             held, self._held = self._held, b""
-            self._flow.is_held = False
+            self._flow.is_paused = False
             self._flow.resume_reading()
-            self._feed_slowly(held)
+            self._feed_in_slices(held)
         elif self.is_idle:  # the rest of a body that nobody reads must come in time, too
-            self._start_waiting()
+            self._start_head_timer()
 
     # what the parser has found
 
@@ -250,7 +252,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             self._refuse_head("header_bytes")
         else:
             self._head_bytes = 0
-            _found_head(self)
+            _on_headers_complete(self)
             self.has_asked = True
             self._is_in_head = False
             self.headers = []  # for trailers, which are no headers
@@ -264,7 +266,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         # What follows in the same piece is not counted again with the next one.
         self._head_bytes = -self._piece_bytes
-        _found_end(self)
+        _on_message_complete(self)
 
     def _is_head_too_large(self) -> bool:
         lines = sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -272,56 +274,56 @@ class _BoundedProtocol(HttpToolsProtocol):
 
     # time
 
-    def _start_waiting(self) -> None:
-        self._stop_waiting()
-        self._waiting_timer = self.loop.call_later(self.bounds.header_seconds, self._give_up_waiting)
+    def _start_head_timer(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(self.bounds.header_seconds, self._give_up_on_head)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting_timer is not None:
-            self._waiting_timer.cancel()
-            self._waiting_timer = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _give_up_waiting(self) -> None:
-        self._waiting_timer = None
+    def _give_up_on_head(self) -> None:
+        self._head_timer = None
         if self._head_bytes > 0 and self.is_idle and self._is_in_head:
             self._refuse(408, b"Request Timeout", "header_seconds", b"TIMEOUT", b"The head did not arrive in time")
         elif self.is_idle:
-            self._end()
+            self._close()
 
     # writing
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_reader()
+        self._start_stall_timer()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_watching()
+        self._stop_stall_timer()
 
-    def _watch_reader(self) -> None:
+    def _start_stall_timer(self) -> None:
         waiting = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(self.bounds.stalled_seconds, self._check_reader, waiting)
+        self._stall_timer = self.loop.call_later(self.bounds.stalled_seconds, self._check_stalled, waiting)
 
-    def _check_reader(self, before: int) -> None:
+    def _check_stalled(self, before: int) -> None:
         """Give up on a client that has read nothing for a while, though an answer waits for it."""
         if self.transport.get_write_buffer_size() < before:
-            self._watch_reader()
+            self._start_stall_timer()
             return
-        self.doorway.note("stalled_seconds", self._address)
-        self._is_over = True
+        self.connection_limits.log_reached("stalled_seconds", self._address)
+        self._is_closing = True
         self.transport.abort()
 
-    def _stop_watching(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     # refusing
 
     def _refuse_head(self, bound: str) -> None:
         if not self._is_in_head:
-            self.doorway.note(bound, self._address)
-            self._refuse_nonsense()
+            self.connection_limits.log_reached(bound, self._address)
+            self._refuse_malformed()
             return
         message = b"The head of a request is at most %d bytes in %d headers" % (
             self.bounds.header_bytes,
@@ -329,15 +331,15 @@ class _BoundedProtocol(HttpToolsProtocol):
         )
         self._refuse(431, b"Request Header Fields Too Large", bound, b"PAYLOAD_TOO_LARGE", message)
 
-    def _refuse_nonsense(self) -> None:
-        """Refuse what cannot be parsed: in a body it is that request's fault, in a head the requests before it had none."""
+    def _refuse_malformed(self) -> None:
+        """Refuse what cannot be parsed: in a body it is that request's fault, in a head the requests before it are answered first."""
         if self._is_in_head:
             self._refuse(*_NOT_HTTP)
         elif self.pipeline:
             self.pipeline[0] = (self.cycle, _refuse_body)
-            self._end_after_answers()
+            self._close_after_answers()
         elif self.cycle.response_started:
-            self._end()
+            self._close()
         else:
             # To its app the client has gone, and so nothing else is answered.
             self.cycle.disconnected = self.cycle.response_complete = True
@@ -347,24 +349,24 @@ class _BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, phrase: bytes, bound: str, code: bytes, message: bytes) -> None:
         """Answer in place of the app, unless earlier answers are on their way, and close the connection."""
         if bound:
-            self.doorway.note(bound, self._address)
+            self.connection_limits.log_reached(bound, self._address)
         if not self.is_idle:
-            self._end_after_answers()
+            self._close_after_answers()
             return
         body = _BODY % message
         extra = b"enfold-code: %b\r\n%b" % (code, _RETRY if status == 503 else b"")
         self.transport.write(_ANSWER % (status, phrase, len(body), extra, body))
-        self._end()
+        self._close()
 
-    def _end_after_answers(self) -> None:
+    def _close_after_answers(self) -> None:
         """Read no more, and close the connection with the answer to the last request."""
-        self._is_over, self._held = True, b""
-        self._stop_waiting()
+        self._is_closing, self._held = True, b""
+        self._stop_head_timer()
         self.cycle.keep_alive = False
 
-    def _end(self) -> None:
-        self._is_over = True
-        self._stop_waiting()
+    def _close(self) -> None:
+        self._is_closing = True
+        self._stop_head_timer()
         self.transport.close()
 
 

@@ -42,7 +42,7 @@ class FunctionRequest(msgspec.Struct, eq=False):
     headers: dict[bytes, bytes]
     source: RequestBody
     format: Format
-    asks: bool = True  # False where no header of it is one of `ASKING`
+    has_options: bool = True  # False where no header of it is one of `OPTION_HEADERS`
     identity: Identity | None = None
     operation: Operation | None = None
     recording: RecordedRun | None = None  # of this call, where it is recorded
@@ -61,8 +61,9 @@ class FunctionRequest(msgspec.Struct, eq=False):
 
     def run_header(self) -> list[tuple[bytes, bytes]]:
         """The header that tells the caller under which run id the call was recorded."""
-        kept = self.recording is not None and self.recording.is_kept
-        return [(b"enfold-run-id", self.recording.run_id.encode())] if self.recording and kept else []
+        if self.recording is None or not self.recording.is_kept:
+            return []
+        return [(b"enfold-run-id", self.recording.run_id.encode())]
 
     def known_id(self) -> str:
         """The id of this request, for its context, its log and its answer."""

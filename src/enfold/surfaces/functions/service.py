@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from enfold.operation.ports import RecordedRun
     from enfold.provenance import Recorder
 
-# Headers by which a request asks for more than its answer, or says more than what it is. Nearly all have none of them.
-ASKING: Final = frozenset(
+# Headers by which a caller says who they are, or how they want to be answered. Nearly all requests have none of them.
+OPTION_HEADERS: Final = frozenset(
     {
         b"authorization",
         b"content-encoding",
@@ -50,9 +50,8 @@ ASKING: Final = frozenset(
         reading.SELECT_HEADER,
     }
 )
-asks_nothing: Final = ASKING.isdisjoint  # whether headers have none of them
+has_no_options: Final = OPTION_HEADERS.isdisjoint  # with the headers of a request
 _TAKES_JSON: Final = (None, b"*/*", b"application/json")
-
 
 _IN_REQUEST_IDS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 _LONGEST_REQUEST_ID: Final = 128
@@ -86,10 +85,7 @@ class Functions:
 
     def __init__(self, registry: Registry, settings: FunctionSettings, dialect: Dialect) -> None:
         """`registry` is a guarded view: every call is checked."""
-        self._registry = registry
-        self.lifetime = registry.lifetime
-        self.sources = registry.sources
-        self.observers = registry.observers
+        self.registry = registry
         self._settings = settings
         self._dialect = dialect
         self._body_types = dialect.body_types
@@ -103,20 +99,17 @@ class Functions:
 
     # before the call
 
-    def read_wishes(self, request: FunctionRequest) -> None:
-        """Take the id that the caller gave to the request, and the format that they want their answer in."""
+    def read_options(self, request: FunctionRequest) -> None:
+        """Set the id that the caller gave to the request, and the format that they want their answer in."""
         headers = request.headers
         given = headers.get(b"x-request-id")
         # What is made of these characters alone can go into every log and header.
         if given and len(given) <= _LONGEST_REQUEST_ID and not given.translate(None, _IN_REQUEST_IDS):
             request.request_id = given.decode()
         if request.query or b"enfold-format" in headers:
-            self._choose_format(request)
-
-    def _choose_format(self, request: FunctionRequest) -> None:
-        name = reading.format_name(request.headers, request.method, request.query)
-        if name is not None:
-            request.format = find_format(name)
+            name = reading.format_name(headers, request.method, request.query)
+            if name is not None:
+                request.format = find_format(name)
 
     def find(self, request: FunctionRequest) -> Route | None:
         """The route of a request's path, for one of its methods; None where it is not the path of an operation."""
@@ -131,15 +124,6 @@ class Functions:
             if request.method not in route.methods:
                 raise not_allowed(request.method, route.methods)
         return route
-
-    @property
-    def has_operations(self) -> bool:
-        return len(self._registry) > 0
-
-    @property
-    def surfaces(self) -> Mapping[str, str]:
-        """The surfaces of the program, each with its address below that of the program."""
-        return self._registry.reserved.surfaces
 
     def admit(self, route: Route, request: FunctionRequest) -> None:
         """Refuse who may not call this operation with any input, before a body is read for nothing."""
@@ -160,7 +144,7 @@ class Functions:
         if request.method == "POST":
             if (
                 headers.get(b"content-type") not in self._body_types
-                or (request.asks and b"content-encoding" in headers)
+                or (request.has_options and b"content-encoding" in headers)
                 or len(headers.get(b"content-length", b"")) >= self._most_digits
             ):
                 self._check_body(request)
@@ -172,12 +156,12 @@ class Functions:
                 raise reading.invalid_body(body) from None
             if route.known is not self.routes.known:
                 # The registry has changed while we waited: what required nothing of its caller may do so now.
-                route = self.routes.route_to(self._registry.get_spec(route.spec.id))
+                route = self.routes.route_to(self.registry.get_spec(route.spec.id))
                 prepared = route.prepared
         else:
             given = route.read_query(request.query)
         context = None
-        if request.asks or route.needs_context or self._needs_context:
+        if request.has_options or route.needs_context or self._needs_context:
             context = self.context(route, request)
         if request.format is self.format:
             prepared = route.for_writing
@@ -188,11 +172,11 @@ class Functions:
             raise unwritable(envelope.data, error) from error
         if not envelope.warnings and type(envelope.meta) is LocalResponseMeta and request.recording is None:
             return FunctionAnswer(text)
-        return _answer_with_notes(text, envelope, request)
+        return _answer_with_headers(text, envelope, request)
 
-    def written(self, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
+    def answer_with_result(self, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
         """The answer that holds the result of a task, as a call would have it."""
-        answer = _answer_with_notes(encode_result(request.format.write, envelope, request.spec), envelope, request)
+        answer = _answer_with_headers(encode_result(request.format.write, envelope, request.spec), envelope, request)
         if envelope.provenance is None or request.run_header():
             return answer
         run_id = (b"enfold-run-id", str(envelope.provenance.get("run_id")).encode())
@@ -202,7 +186,7 @@ class Functions:
         """The arguments in the body, or in the query string."""
         if request.method != "POST":
             return route.read_query(request.query)
-        return await self.object_in(request)
+        return await self.body_object(request)
 
     def context(self, route: Route, request: FunctionRequest) -> Context:
         """The context of a call, of what the headers ask for."""
@@ -234,7 +218,7 @@ class Functions:
 
         return checked_key(key, request.identity, vouched=self._settings.knows_callers)
 
-    async def object_in(self, request: FunctionRequest) -> dict[str, Any]:
+    async def body_object(self, request: FunctionRequest) -> dict[str, Any]:
         """The JSON object in the body."""
         self._check_body(request)
         body = await request.source.body(self._settings.max_body)
@@ -272,9 +256,9 @@ class Functions:
         from enfold.surfaces.collecting import collect
 
         given, context = await self.arguments(route, request), self.context(route, request)
-        collected = await collect(self._registry, route.spec.id, given, context)
+        collected = await collect(self.registry, route.spec.id, given, context)
         text = encode_result(request.format.write, collected.envelope, route.spec)
-        answer = _answer_with_notes(text, collected.envelope, request)
+        answer = _answer_with_headers(text, collected.envelope, request)
         return msgspec.structs.replace(answer, headers=[*answer.headers, _TRUNCATED]) if collected.truncated else answer
 
     async def call_request(self, request: FunctionRequest) -> FunctionAnswer:
@@ -285,9 +269,9 @@ class Functions:
         if request.method != "POST":
             raise not_allowed(request.method, ("POST", "OPTIONS"))
         request.format = find_format(ANSWER_FORMAT)
-        wire = await self.object_in(request)
+        wire = await self.body_object(request)
         asked = RequestCall(
-            self._registry,
+            self.registry,
             wire,
             adapter=self._dialect.adapter,
             identity=request.identity,
@@ -296,10 +280,10 @@ class Functions:
             inline=self._dialect.runs_in_place,
             recorder=self._settings.recorder,
         )
-        request.operation, request.recording = self._registry.get(asked.spec.id), asked.context.recording
+        request.operation, request.recording = self.registry.get(asked.spec.id), asked.context.recording
         asked.context.unused_key = self._key(request)
         try:
-            envelope = await self._registry.execute(asked.spec.id, asked.input, asked.context)
+            envelope = await self.registry.execute(asked.spec.id, asked.input, asked.context)
             request.code, request.warnings = code_of(envelope), envelope.warnings
             return FunctionAnswer(encode_result(asked.write, envelope), headers=request.run_header())
         except CallError as error:
@@ -315,7 +299,7 @@ class Functions:
     def _search(self) -> Route:
         from enfold.surfaces.functions.searching import search_registry  # which a server nobody searches can do without
 
-        registry = search_registry(self._registry)
+        registry = search_registry(self.registry)
         return Routes(registry, takes_structs=self.format.takes_structs).route_to(registry.get_spec("operations"))
 
     def document(self, request: FunctionRequest, place: str) -> FunctionAnswer:
@@ -323,7 +307,7 @@ class Functions:
         from enfold.surfaces.openapi import to_openapi
 
         document = to_openapi(
-            self._registry,
+            self.registry,
             format=request.format.name,
             identity=request.identity,
             namespace=reading.query_value(request.query, "namespace"),
@@ -348,19 +332,15 @@ class Functions:
     def failure_text(self, request: FunctionRequest, error: CallError) -> bytes:
         request.code = safe_code(error.code)
         shown = with_prefix(error, self._dialect.prefix) if request.format.has_prefixes else error
-        return encode_failure(request.format.write_error(shown, _id_of(request.spec)))
+        return encode_failure(request.format.write_error(shown, "" if request.spec is None else request.spec.id))
 
 
 NO_STORE: Final = (b"cache-control", b"no-store")
 _TRUNCATED: Final = (b"enfold-truncated", b"true")
 
 
-def _id_of(operation: OperationSpec | None) -> str:
-    return "" if operation is None else operation.id
-
-
-def _answer_with_notes(text: bytes, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
-    """An answer whose headers tell of warnings; where the format cannot tell of an error result, the status does."""
+def _answer_with_headers(text: bytes, envelope: ResponseEnvelope[Any], request: FunctionRequest) -> FunctionAnswer:
+    """An answer whose headers tell of its run and of warnings; where the format cannot tell of an error result, the status does."""
     request.code, request.warnings = code_of(envelope), envelope.warnings
     headers = request.run_header()
     if envelope.warnings:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from asyncio import CancelledError
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -40,7 +40,7 @@ from enfold.surfaces.console import Console, Page
 from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
 from enfold.surfaces.functions.routes import PREFIX, Route
-from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, asks_nothing
+from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, has_no_options
 from enfold.surfaces.http.mounts import PAGES, Mount, below, in_order, mount_of, own_path, with_headers
 from enfold.surfaces.http.readiness import may_read_reasons, readiness
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
@@ -100,9 +100,16 @@ def to_http(
     functions = Functions(served.guarded(has_identities=tokens is not None, is_observed=False), settings, _DIALECT)
     entrance = Entrance(registry, tokens, Hosts(allowed_hosts, allowed_origins), allow_anonymous=allow_anonymous)
     public = Functions(served.public().guarded(is_observed=False), settings, _DIALECT) if entrance.is_closed else None
-    page = Console() if console else None
-    carrying = Carrying(in_order(mounts or {}), body_timeout, heartbeat, page, tasks)
-    return HTTPApp(functions, public, carrying, entrance)
+    return HTTPApp(
+        functions,
+        public,
+        entrance,
+        mounts=in_order(mounts or {}),
+        body_timeout=body_timeout,
+        heartbeat=heartbeat,
+        console=Console() if console else None,
+        tasks=None if tasks is None else _task_pages(tasks),
+    )
 
 
 def _surfaces(mounts: Mapping[str, ASGIApp]) -> dict[str, str]:
@@ -111,42 +118,46 @@ def _surfaces(mounts: Mapping[str, ASGIApp]) -> dict[str, str]:
     return {"http": "functions/{id}", "document": "openapi.json", **{path: path for path in paths}}
 
 
-class Carrying(msgspec.Struct, frozen=True):
-    """What the operator chose about how requests come and answers go."""
-
-    mounts: tuple[Mount, ...]
-    body_timeout: float
-    heartbeat: float
-    console: Console | None
-    tasks: Any = None  # a Tasks
-
-
 class HTTPApp:
     """A registry over HTTP. It lives as long as its server; `stop` ends the streams, so that the server can end."""
 
-    def __init__(self, functions: Functions, public: Functions | None, carrying: Carrying, entrance: Entrance) -> None:
+    def __init__(
+        self,
+        functions: Functions,
+        public: Functions | None,
+        entrance: Entrance,
+        *,
+        mounts: Sequence[Mount],
+        body_timeout: float,
+        heartbeat: float,
+        console: Console | None,
+        tasks: TaskPages | None,
+    ) -> None:
+        """`public` is what callers without a token get, where one is needed."""
         self._functions = functions
-        self._carrying = carrying
+        self._public = public
         self._entrance = entrance
+        self._mounts = mounts
+        self._body_timeout = body_timeout
+        self._heartbeat = heartbeat
+        self._console = console
+        self._tasks = tasks
         self._hosts = entrance.hosts
-        self._body_timeout = carrying.body_timeout
-        self._format = functions.format
         self._door = entrance.door
-        self._public = public  # what callers without a token get, where one is needed
-        self._streams: set[SubscriptionStream] = set()
+        self._format = functions.format
+        self._observers = functions.registry.observers
+        self._streams: set[Exchange] = set()
         self._is_stopping = False
-        self._observers = functions.observers
-        self._tasks = None if carrying.tasks is None else _task_pages(carrying.tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every call of an operation comes this way."""
         path = scope.get("path", "")
         if path not in self._functions.routes.known or scope["type"] != "http":
             if scope["type"] == "lifespan":
-                apps = [app for _, app in self._carrying.mounts]
-                await run_lifespan(scope, receive, send, self._functions.lifetime, self.stop, apps)
+                apps = [app for _, app in self._mounts]
+                await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
                 return
-            mount = mount_of(self._carrying.mounts, scope)
+            mount = mount_of(self._mounts, scope)
             if mount is not None:
                 await self._pass_on(mount, scope, receive, send)
                 return
@@ -159,7 +170,7 @@ class HTTPApp:
         if len(headers) != len(lines):
             headers = header_table(scope)
         method, query = scope["method"], scope["query_string"]
-        asks = not asks_nothing(headers)
+        has_options = not has_no_options(headers)
         observers, began = self._observers, 0.0
         trace: Trace | None = None
         if observers.is_on:
@@ -169,16 +180,16 @@ class HTTPApp:
                 trace = observers.tracer.begin(http_span(scope, headers))
         keeper, task = present_task()
         exchange = Exchange(receive, self._body_timeout, method == "POST", keeper, task, scope=scope, send=send)
-        request = FunctionRequest(method, path, query, headers, exchange, self._format, asks)
+        request = FunctionRequest(method, path, query, headers, exchange, self._format, has_options)
         answer: FunctionAnswer | None = None
         failed: BaseException | None = None
         keeper.running.add(exchange)
         try:
             hosts = self._hosts
-            if headers.get(b"host") not in hosts.passed or (asks and b"origin" in headers):
+            if headers.get(b"host") not in hosts.passed or (has_options and b"origin" in headers):
                 exchange.extra_headers = hosts.admit(scope, headers)
-            if asks or query:
-                self._functions.read_wishes(request)
+            if has_options or query:
+                self._functions.read_options(request)
                 if self._door is not None and b"authorization" in headers:
                     given = headers[b"authorization"].decode("latin-1")
                     request.identity = await self._door.enter(given, scope.get("client"))
@@ -216,8 +227,8 @@ class HTTPApp:
     def stop(self) -> None:
         """End every stream with an error that says why; calls go on to their end."""
         self._is_stopping = True
-        for stream in list(self._streams):
-            stream.stop()
+        for exchange in list(self._streams):
+            exchange.stop()
 
     # one request
 
@@ -253,7 +264,7 @@ class HTTPApp:
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
             return None
-        if request.path in ("/openapi.json", "/call", "/operations") and not public.has_operations:
+        if request.path in ("/openapi.json", "/call", "/operations") and not len(public.registry):
             raise no_identity()
         try:
             return await self._answer(public, exchange, request)
@@ -305,15 +316,15 @@ class HTTPApp:
     async def _stream(
         self, exchange: Exchange, request: FunctionRequest, context: Context, media_type: str, items: Envelopes
     ) -> None:
-        stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._carrying.heartbeat)
-        self._streams.add(stream)
+        stream = SubscriptionStream(exchange, request, self._functions, media_type, context, self._heartbeat)
+        self._streams.add(exchange)
         self._observers.streams += 1
         try:
             with self._entrance.while_admitted(request.headers, request.identity, exchange.refuse):
                 await stream.run(items)
         finally:
             self._observers.streams -= 1
-            self._streams.discard(stream)
+            self._streams.discard(exchange)
             request.sent, request.items = stream.sent, stream.items
 
     # pages
@@ -326,8 +337,8 @@ class HTTPApp:
             resource = request.path.removeprefix(WELL_KNOWN) or "/"
             document = self._entrance.metadata(exchange.scope, request.headers, resource)
             return FunctionAnswer(document, 200, [NO_STORE])
-        if tasks is None and self._carrying.console is not None and request.method in ("GET", "HEAD"):
-            page = self._carrying.console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
+        if tasks is None and self._console is not None and request.method in ("GET", "HEAD"):
+            page = self._console.page(request.path, exchange.scope.get("root_path", ""), request.headers)
             if page is not None:
                 return await self._console_page(page, exchange, request)
         methods = PAGES.get(request.path) if tasks is None else tasks.methods(request.path)
@@ -344,7 +355,7 @@ class HTTPApp:
             return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
             tells_why = may_read_reasons(request.identity, has_identities=self._door is not None)
-            return readiness(self._functions.sources, is_stopping=self._is_stopping, tells_why=tells_why)
+            return readiness(self._functions.registry.sources, is_stopping=self._is_stopping, tells_why=tells_why)
         if request.path == "/call":
             return await functions.call_request(request)
         if request.path == "/operations":
@@ -375,7 +386,7 @@ class HTTPApp:
         """Where everything is; a stranger at a closed door is told only what is the same at every server."""
         base = f"{origin_of(exchange.scope, request.headers)}{exchange.scope.get('root_path', '')}/"
         is_stranger = self._public is not None and request.identity is None
-        named = _surfaces({}) if is_stranger else self._functions.surfaces
+        named = _surfaces({}) if is_stranger else self._functions.registry.reserved.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
     async def _options(self, exchange: Exchange, request: FunctionRequest, methods: tuple[str, ...]) -> None:

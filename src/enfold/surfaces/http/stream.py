@@ -118,9 +118,6 @@ class SubscriptionStream:
             ticking.cancel()
             await items.aclose()
 
-    def stop(self) -> None:
-        self._exchange.stop()
-
     async def _fail(self, error: CallError, ticking: asyncio.Task[None]) -> None:
         async with self._writing:  # so that the clock is not cut off in the middle of a message
             ticking.cancel()

@@ -46,7 +46,7 @@ class TaskPages:
         else:  # the server behind it may make a task of the call
             self._tasks.offer_to_take(route.spec.id, context)
             try:
-                return functions.written(await route.prepared.execute(given, context), request)
+                return functions.answer_with_result(await route.prepared.execute(given, context), request)
             except HandedOver as handed:
                 handle = await self._tasks.get(handed.task.id, identity=request.identity)
         task = handle.last or await handle.state()
@@ -118,7 +118,7 @@ class TaskPages:
         registry = self._tasks.registry
         if task.operation in registry:
             request.operation = registry.get(task.operation)
-        return functions.written(self._tasks.outcome(task), request)
+        return functions.answer_with_result(self._tasks.outcome(task), request)
 
 
 async def _waited(handle: TaskHandle, seconds: float) -> Task:
@@ -142,7 +142,7 @@ def _wait(request: FunctionRequest) -> float:
 
 
 async def _answers(functions: Functions, request: FunctionRequest) -> dict[str, Any]:
-    given = (await functions.object_in(request)).get("inputResponses")
+    given = (await functions.body_object(request)).get("inputResponses")
     if not isinstance(given, dict):
         message = 'The body needs "inputResponses": an answer for each key'
         raise invalid_argument("inputResponses", "type", "object", message)
