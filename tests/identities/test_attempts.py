@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from enfold.identities.attempts import FORGOTTEN, FREE, LONGEST, Attempts
+from enfold.identities.attempts import FORGOTTEN, FREE, MAX_DELAY, Attempts
 
 
 class Clock:
@@ -28,7 +28,7 @@ def test_a_few_mistakes_cost_nothing_and_more_cost_more(clock: Clock) -> None:
         clock.now += waits[-1]
     assert waits[:FREE] == [0.0] * FREE
     assert waits[FREE:] == sorted(waits[FREE:])
-    assert (waits[FREE] > 0, waits[-1]) == (True, LONGEST)
+    assert (waits[FREE] > 0, waits[-1]) == (True, MAX_DELAY)
 
 
 def test_guesses_at_the_same_time_are_answered_one_after_the_other(clock: Clock) -> None:

@@ -14,7 +14,7 @@ def test_a_challenge_names_the_error_the_scopes_and_where_to_read_more() -> None
 
 
 def test_nothing_breaks_out_of_its_quotes() -> None:
-    told = challenge("invalid_token", scope=['a", error="none'], description='x"\r\nSet-Cookie: y\\')
+    told = challenge("invalid_token", scope=['a", error="none'], resource_metadata='x"\r\nSet-Cookie: y\\')
     assert told.count('"') == 8
     assert "\r" not in told
     assert "\n" not in told

@@ -54,7 +54,7 @@ gate: list[asyncio.Event] = []
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(revocation, "RECHECK_INTERVAL", 0.02)
 
 
 class Server:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 from enfold.operation import OperationSpec
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 
-Reason: TypeAlias = Literal["invalid_token", "insufficient_scope", "invalid_request"]
-
 
 def challenge(
-    error: Reason | None = None, *, scope: Iterable[str] = (), resource_metadata: str = "", description: str = ""
+    error: Literal["invalid_token"] | None = None, *, scope: Iterable[str] = (), resource_metadata: str = ""
 ) -> str:
     """The value of `WWW-Authenticate`: which error, which scopes would do, and where to read who gives tokens."""
-    scopes = " ".join(sorted(set(scope)))
     fields = {
         "realm": "enfold",
         "error": error,
-        "error_description": description,
-        "scope": scopes,
+        "scope": " ".join(sorted(set(scope))),
         "resource_metadata": resource_metadata,
     }
     return "Bearer " + ", ".join(f'{name}="{_quoted(value)}"' for name, value in fields.items() if value)

@@ -14,7 +14,7 @@ from enfold.access import grants_all_of
 from enfold.identities.tokens import Verifier, verified
 from enfold.operation import Identity
 
-LOOK_EVERY: Final = 5.0  # seconds between two looks at the token of an open stream
+RECHECK_INTERVAL: Final = 5.0  # seconds between two checks of the token of an open stream
 
 Refuse: TypeAlias = Callable[[], Awaitable[object] | None]
 
@@ -31,14 +31,14 @@ def while_admitted(
     if verifier is None or token is None or identity is None:
         yield
         return
-    looking = asyncio.ensure_future(_look(verifier, token, identity, refuse, every or LOOK_EVERY))
+    checking = asyncio.ensure_future(_recheck(verifier, token, identity, refuse, every or RECHECK_INTERVAL))
     try:
         yield
     finally:
-        looking.cancel()
+        checking.cancel()
 
 
-async def _look(verifier: Verifier, token: str, identity: Identity, refuse: Refuse, every: float) -> None:
+async def _recheck(verifier: Verifier, token: str, identity: Identity, refuse: Refuse, every: float) -> None:
     while True:
         await asyncio.sleep(every)
         now = await verified(verifier, token)

@@ -21,7 +21,7 @@ from enfold.log import Log
 from enfold.operation import Identity
 
 SHOWN: Final = 8  # digits of its hash by which a token is named
-PAUSE: Final = 0.01  # seconds between two looks at a file that another program changes
+LOCK_PAUSE: Final = 0.01  # seconds between two attempts to lock a file that another program changes
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 _log: Final = Log("enfold.identities.tokens")
@@ -63,13 +63,13 @@ def add_token(
     if not id or not id.isprintable():
         raise ValueError("A token needs the id of its owner, in letters that can be printed")
     token = new_token()
-    entry = TokenEntry(id, hash_token(token), sorted(set(scopes)), resources, _end(seconds, now))
-    with _changing(path) as entries:
+    entry = TokenEntry(id, hash_token(token), sorted(set(scopes)), resources, _expiry(seconds, now))
+    with _rewriting(path) as entries:
         entries.append(entry)
     return token
 
 
-def _end(seconds: float | None, now: float | None) -> str | None:
+def _expiry(seconds: float | None, now: float | None) -> str | None:
     if seconds is None:
         return None
     start = datetime.fromtimestamp(time.time() if now is None else now, UTC)
@@ -77,13 +77,13 @@ def _end(seconds: float | None, now: float | None) -> str | None:
 
 
 def list_tokens(path: Path) -> list[TokenEntry]:
-    """The tokens of a file, as far as it knows them."""
+    """The tokens of a file: their hashes, owners and rights."""
     return read_entries(path.read_bytes(), str(path))
 
 
 def revoke_tokens(path: Path, which: str) -> list[TokenEntry]:
-    """Take out the tokens of an id, or the one whose hash begins so; the answer is what was taken out."""
-    with _changing(path) as entries:
+    """Remove the tokens of an id, or the one whose hash begins so; the answer is what was removed."""
+    with _rewriting(path) as entries:
         gone = [entry for entry in entries if which in (entry.id, entry.token, entry.short)]
         entries[:] = [entry for entry in entries if entry not in gone]
     return gone
@@ -134,8 +134,8 @@ def _check(entry: TokenEntry) -> None:
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[list[TokenEntry]]:
-    """The entries of a file to be changed; the new file takes its place at once, and one change waits for another."""
+def _rewriting(path: Path) -> Iterator[list[TokenEntry]]:
+    """The entries of a file to be changed; the file is replaced at the end, and one change waits for another."""
     with _locked(path):
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
         yield entries
@@ -147,35 +147,35 @@ def _changing(path: Path) -> Iterator[list[TokenEntry]]:
 def _locked(path: Path) -> Iterator[None]:
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         while try_lock(lock.fileno()) is False:
-            time.sleep(PAUSE)
+            time.sleep(LOCK_PAUSE)
         yield
 
 
 class TokenFile:
-    """A verifier of the tokens in a file, as it is now: who is added may come in at once, who is revoked may not."""
+    """A verifier of the tokens in a file, which is read again when it changes: tokens are added and revoked at once."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
-        """A file that is wrong is told here; one that becomes wrong later leaves what it said before in force."""
+        """ValueError for a file that is wrong; one that becomes wrong later leaves what it said before in force."""
         self._path = Path(path)
         self._clock = clock
         self._version = file_version(path)  # before the text: what changes in between is seen as a change
         self._entries = list_tokens(self._path)
-        self._sort_out()
+        self._drop_expired()
 
     def identify(self, token: str) -> Identity | None:
         """The identity a token stands for now."""
-        return self._now().identify(token)
+        return self._current().identify(token)
 
     def known(self, identity_id: str) -> Identity | None:
         """What all tokens of an identity allow now; None where it has none any more."""
-        return self._now().known(identity_id)
+        return self._current().known(identity_id)
 
-    def _now(self) -> Tokens:
+    def _current(self) -> Tokens:
         version = file_version(self._path)
         if version != self._version:
             self._read(version)
         if self._clock() >= self._until:
-            self._sort_out()
+            self._drop_expired()
         return self._tokens
 
     def examine(self, token: str) -> tuple[Identity | None, str]:
@@ -193,9 +193,9 @@ class TokenFile:
         except (OSError, ValueError) as error:
             _log.error("The tokens stay as they were: %s", error)
             return
-        self._sort_out()
+        self._drop_expired()
 
-    def _sort_out(self) -> None:
+    def _drop_expired(self) -> None:
         now = self._clock()
         good = [entry for entry in self._entries if entry.ends > now]
         self._until = min((entry.ends for entry in good), default=float("inf"))

@@ -29,7 +29,7 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class _Listing(Protocol):
+class _KnowsIdentities(Protocol):
     """A verifier that knows its identities by name."""
 
     def known(self, identity_id: str) -> Identity | None: ...
@@ -47,8 +47,8 @@ async def verified(tokens: Verifier, token: str) -> Identity | None:
         return None
 
 
-class Door:
-    """Who may come in by which token; `issuers` are the URLs of those who give them."""
+class Authenticator:
+    """Verifies the `Authorization` headers of callers, and delays its refusals to whoever guesses."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
@@ -56,10 +56,11 @@ class Door:
 
     @property
     def issuers(self) -> list[str]:
+        """The URLs of those who give tokens."""
         return [each.issuer for each in getattr(self.verifier, "issuers", ())]
 
-    async def enter(self, authorization: str, client: Client) -> Identity:
-        """The identity behind an `Authorization` header; one behind which there is none is refused, after a while."""
+    async def authenticate(self, authorization: str, client: Client) -> Identity:
+        """The identity behind an `Authorization` header; without one it is refused, after a delay that grows."""
         token = bearer_token(authorization)
         identity = None if token is None else await verified(self.verifier, token)
         if identity is None:
@@ -91,10 +92,10 @@ class AnyOf:
 
         ACCESS_DENIED where it has no token any more.
         """
-        lists = [each for each in self._verifiers if isinstance(each, _Listing)]
+        lists = [each for each in self._verifiers if isinstance(each, _KnowsIdentities)]
         known = [found for each in lists if (found := each.known(identity.id)) is not None]
         if known:
-            return _together(known)
+            return _merged(known)
         if len(lists) == len(self._verifiers):
             raise CallError("ACCESS_DENIED", f"{identity.id} has no token any more", {"reason": "invalid_token"})
         return None
@@ -139,7 +140,7 @@ class Tokens:
     def known(self, identity_id: str) -> Identity | None:
         """What all tokens of an identity allow together; None where it has none."""
         found = [identity for identity in self._identities.values() if identity.id == identity_id]
-        return _together(found) if found else None
+        return _merged(found) if found else None
 
     def __len__(self) -> int:
         return len(self._identities)
@@ -148,7 +149,7 @@ class Tokens:
         return f"<Tokens of {len(self)} identities>"
 
 
-def _together(identities: list[Identity]) -> Identity:
+def _merged(identities: list[Identity]) -> Identity:
     """One identity with what several of the same id may do."""
     resources: dict[str, list[str]] = {}
     for each in identities:

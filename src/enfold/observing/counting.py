@@ -52,19 +52,19 @@ class BoundedRows:
         self._operations: set[str] = set()
         self._sources: set[str] = set()
         self._foreign: set[str] = set()
-        self._room, self._foreign_room = MAX_TEXT, MAX_FOREIGN_TEXT
+        self._bytes_left = {True: MAX_TEXT, False: MAX_FOREIGN_TEXT}  # by whether the code is ours
         self.declared: set[str] = set()
         self.rows: dict[tuple[str, str, str], Row] = {}
 
     def declare(self, code: str) -> None:
-        """Keep a place for a code, beside our own."""
-        _known(code, self.declared, MAX_DECLARED)
+        """Count a code as ours: strangers' codes cannot take its row."""
+        _word_or_other(code, self.declared, MAX_DECLARED)
 
     def find(self, operation: str, source: str, code: str) -> Row:
-        """The row of these three, or of as many of them as there is room for."""
-        operation = _known(operation, self._operations, MAX_OPERATIONS)
-        source = _known(source, self._sources, MAX_SOURCES)
-        code = code if self._is_ours(code) else _known(code, self._foreign, MAX_FOREIGN)
+        """The row of these three; where there is no room for it, the row of `other` with as many of them as possible."""
+        operation = _word_or_other(operation, self._operations, MAX_OPERATIONS)
+        source = _word_or_other(source, self._sources, MAX_SOURCES)
+        code = code if self._is_ours(code) else _word_or_other(code, self._foreign, MAX_FOREIGN)
         return (
             self._labelled((operation, source, code))
             or self._labelled((OTHER, source, code))
@@ -74,15 +74,12 @@ class BoundedRows:
     def _labelled(self, labels: tuple[str, str, str]) -> Row | None:
         """The row with these labels; None where there is no room for another one."""
         row = self.rows.get(labels)
-        cost = 0 if row is not None else LINES * (_LINE + sum(map(_length, labels)))
-        is_ours = self._is_ours(labels[2])
-        if cost > (self._room if is_ours else self._foreign_room):
-            return None
-        if is_ours:
-            self._room -= cost
-        else:
-            self._foreign_room -= cost
-        return self.rows.setdefault(labels, row or _new_row())
+        if row is None:
+            cost, is_ours = LINES * (_LINE + sum(map(_length, labels))), self._is_ours(labels[2])
+            if cost <= self._bytes_left[is_ours]:
+                self._bytes_left[is_ours] -= cost
+                row = self.rows[labels] = _new_row()
+        return row
 
     def _is_ours(self, code: str) -> bool:
         return code in CODES or code == OK or code in self.declared
@@ -147,8 +144,8 @@ def _label(source: str) -> str:
     return source[:100]
 
 
-def _known(word: str, known: set[str], most: int) -> str:
-    """The word itself as long as there are not too many of its kind."""
+def _word_or_other(word: str, known: set[str], most: int) -> str:
+    """The word itself, or `other` where there are too many of its kind already."""
     if word not in known:
         if len(known) >= most:
             return OTHER

@@ -16,7 +16,7 @@ from enfold.calls.transports.spoke import BOOT_HEADER
 from enfold.errors import CallError
 from enfold.identities.loopback import is_loopback
 from enfold.identities.revocation import while_admitted
-from enfold.identities.tokens import Client, Door, Verifier, bearer_token, verified
+from enfold.identities.tokens import Authenticator, Client, Verifier, bearer_token, verified
 from enfold.operation import Identity
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class WebSocketHub:
         self.transport = self.hub.transport
         self.port = 0
         self._tokens = tokens
-        self._door = None if tokens is None else Door(tokens)
+        self._authenticator = None if tokens is None else Authenticator(tokens)
         self._origins = frozenset(allowed_origins)
         self._recheck = recheck
         self._connections = connections
@@ -129,9 +129,9 @@ class WebSocketHub:
 
     async def _enter(self, authorization: str | None, client: Client) -> Identity | None:
         """Who connects; None without a token, and after a while for one that is refused."""
-        if self._door is not None and authorization is not None:
+        if self._authenticator is not None and authorization is not None:
             with suppress(CallError):
-                return await self._door.enter(authorization, client)
+                return await self._authenticator.authenticate(authorization, client)
         return None
 
     async def _identity(self, token: str | None) -> Identity | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from enfold.identities.challenges import challenge, metadata_url, protected_resource, scopes_of
 from enfold.identities.revocation import while_admitted
-from enfold.identities.tokens import Door, Verifier, bearer_token
+from enfold.identities.tokens import Authenticator, Verifier, bearer_token
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.asgi.hosts import Hosts
@@ -33,7 +33,7 @@ class Entrance:
         authorization_servers: Iterable[str] = (),
     ) -> None:
         self.hosts = hosts
-        self.door = None if tokens is None else Door(tokens)
+        self.authenticator = None if tokens is None else Authenticator(tokens)
         self.is_closed = tokens is not None and not allow_anonymous  # but for what is public
         self._registry = registry
         self._servers = tuple(authorization_servers)
@@ -49,7 +49,7 @@ class Entrance:
 
         `verifier` is that of an app above this one, where that one has let them in.
         """
-        own = None if self.door is None else self.door.verifier
+        own = None if self.authenticator is None else self.authenticator.verifier
         token = bearer_token(headers.get(b"authorization", b"").decode("latin-1"))
         return while_admitted(verifier or own, token, identity, refuse)
 
@@ -67,7 +67,7 @@ class Entrance:
 
     def metadata(self, scope: Scope, headers: Headers, path: str, **named: Any) -> bytes:
         """The document that tells a client who gives tokens for what is at a path."""
-        issuers = [*self._servers, *([] if self.door is None else self.door.issuers)]
+        issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
         scopes = scopes_of(self._registry.list())
         resource = "".join(self._place(scope, headers, path))
         return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, **named))

@@ -183,11 +183,11 @@ class Shell:
     def _context(self, words: Words) -> Context:
         """Who calls, within which time; at a terminal there is somebody to be asked, and to be shown how far it is."""
         key = words.options.get("--idempotency-key")
-        context = Context(
-            identity=self._identity,
-            timeout=words.timeout,
-            idempotency_key=None if key is None else self._checked_key(key),
-        )
+        if key is not None:
+            from enfold.operation.repeats import check_key
+
+            check_key(key)
+        context = Context(identity=self._identity, timeout=words.timeout, idempotency_key=key)
         if self._messages.isatty():
             from enfold.operation.asking import META
             from enfold.surfaces.command_line.terminal import ProgressLine, TerminalPeer
@@ -197,11 +197,6 @@ class Shell:
             if self._stdin.isatty():
                 context.meta = {META: TerminalPeer(self._stdin, self._messages)}
         return context
-
-    def _checked_key(self, key: str) -> str:
-        from enfold.operation.repeats import checked_key
-
-        return checked_key(key, self._identity, vouched=False)
 
     def _recording(self, words: Words, recorder: Recorder) -> RecordedRun | None:
         from enfold.provenance import options_from_mode
@@ -261,7 +256,7 @@ class Shell:
             if call.spec.type is OperationType.SUBSCRIPTION:
                 return await self._follow(call, watch)
             with nullcontext() if self._line is None else self._line.waiting(call.spec.id):
-                envelope = await self._executed(call)
+                envelope = await self._execute(call)
             if watch is not None:
                 watch.take(envelope)
             return self._write(call, envelope)
@@ -289,7 +284,7 @@ class Shell:
         print(f"{who}. Follow it: enfold tasks wait {handle.id}", file=self._messages)
         return 0
 
-    async def _executed(self, call: PreparedCall) -> ResponseEnvelope[Any]:
+    async def _execute(self, call: PreparedCall) -> ResponseEnvelope[Any]:
         """The result of the call; where it is a task's, by its author's wish or under a key, the task is run here."""
         if call.context.unused_key is None and call.spec.durable != "required":
             return await self._registry.execute(call.spec.id, call.input, call.context)
@@ -298,10 +293,6 @@ class Shell:
 
     def _tasks_of(self, call: PreparedCall) -> AbstractAsyncContextManager[Tasks | None]:
         return nullcontext() if self._open_tasks is None else self._open_tasks(self._registry, call.store)
-
-    def _clear_line(self) -> None:
-        if self._line is not None:
-            self._line.clear()
 
     async def _follow(self, call: PreparedCall, watch: Watch | None) -> int:
         worst = 0
@@ -355,7 +346,8 @@ class Shell:
 
     def tell(self, error: CallError | KeyboardInterrupt) -> int:
         """Say what went wrong, and give its exit code."""
-        self._clear_line()
+        if self._line is not None:
+            self._line.clear()
         told = error if isinstance(error, CallError) else CallError("ABORTED", "interrupted")
         print(f"{safe_code(told.code)}: {printable(told.message)}", file=self._messages)
         return told.row.exit_code

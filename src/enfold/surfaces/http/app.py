@@ -143,7 +143,7 @@ class HTTPApp:
         self._console = console
         self._tasks = tasks
         self._hosts = entrance.hosts
-        self._door = entrance.door
+        self._authenticator = entrance.authenticator
         self._format = functions.format
         self._observers = functions.registry.observers
         self._streams: set[Exchange] = set()
@@ -190,9 +190,9 @@ class HTTPApp:
                 exchange.extra_headers = hosts.admit(scope, headers)
             if has_options or query:
                 self._functions.read_options(request)
-                if self._door is not None and b"authorization" in headers:
+                if self._authenticator is not None and b"authorization" in headers:
                     given = headers[b"authorization"].decode("latin-1")
-                    request.identity = await self._door.enter(given, scope.get("client"))
+                    request.identity = await self._authenticator.authenticate(given, scope.get("client"))
             if self._public is not None and b"authorization" not in headers:
                 answer = await self._answer_stranger(exchange, request, self._public)
             else:
@@ -292,7 +292,7 @@ class HTTPApp:
             request.code = safe_code(error.code)
             raise error
         answer = self._functions.failure(request, error)
-        if answer.status != 401 or self._door is None:
+        if answer.status != 401 or self._authenticator is None:
             return answer
         headers = self._entrance.with_challenge(answer.headers, exchange.scope, request.headers)
         return msgspec.structs.replace(answer, headers=headers)
@@ -333,7 +333,11 @@ class HTTPApp:
         tasks = self._tasks if request.path.startswith("/tasks") else None
         if tasks is not None and functions is self._public:
             raise no_identity()
-        if self._door is not None and request.path.startswith(WELL_KNOWN) and request.method in ("GET", "HEAD"):
+        if (
+            self._authenticator is not None
+            and request.path.startswith(WELL_KNOWN)
+            and request.method in ("GET", "HEAD")
+        ):
             resource = request.path.removeprefix(WELL_KNOWN) or "/"
             document = self._entrance.metadata(exchange.scope, request.headers, resource)
             return FunctionAnswer(document, 200, [NO_STORE])
@@ -354,7 +358,7 @@ class HTTPApp:
         if request.path == "/healthz":
             return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
-            tells_why = may_read_reasons(request.identity, has_identities=self._door is not None)
+            tells_why = may_read_reasons(request.identity, has_identities=self._authenticator is not None)
             return readiness(self._functions.registry.sources, is_stopping=self._is_stopping, tells_why=tells_why)
         if request.path == "/call":
             return await functions.call_request(request)
@@ -409,9 +413,9 @@ class HTTPApp:
             hosts = self._hosts
             if headers.get(b"host") not in hosts.passed or b"origin" in headers:
                 exchange.extra_headers = hosts.admit(scope, headers)
-            if self._door is not None and b"authorization" in headers:
+            if self._authenticator is not None and b"authorization" in headers:
                 given = headers[b"authorization"].decode("latin-1")
-                request.identity = await self._door.enter(given, scope.get("client"))
+                request.identity = await self._authenticator.authenticate(given, scope.get("client"))
         except CallError as error:
             await self._refuse_mounted(exchange, request, error, receive)
             return
@@ -420,7 +424,7 @@ class HTTPApp:
             return
         if exchange.extra_headers:
             send = with_headers(send, exchange.extra_headers)
-        verifier = None if self._door is None else self._door.verifier
+        verifier = None if self._authenticator is None else self._authenticator.verifier
         told = below(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
         await app(told, receive, send)
 

@@ -81,7 +81,7 @@ class MCPApp:
         self._shared = shared
         self._entrance = shared.entrance
         self._hosts = shared.entrance.hosts
-        self._door = shared.entrance.door
+        self._authenticator = shared.entrance.authenticator
         self._observers = shared.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,12 +99,14 @@ class MCPApp:
                 _check_twins(lines)
             if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
                 self._hosts.check(scope, headers)
-            if self._door is not None or scope.get(IS_CLOSED):
-                if self._door is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
+            if self._authenticator is not None or scope.get(IS_CLOSED):
+                if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
                     await self._tell_who_gives_tokens(scope, headers, send)
                     return
-                if self._door is not None and identity is None and b"authorization" in headers:
-                    identity = await self._door.enter(headers[b"authorization"].decode("latin-1"), scope.get("client"))
+                if self._authenticator is not None and identity is None and b"authorization" in headers:
+                    identity = await self._authenticator.authenticate(
+                        headers[b"authorization"].decode("latin-1"), scope.get("client")
+                    )
                 if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
                     shared = self._public_or_401()
             if scope["method"] != "POST":
