@@ -1,10 +1,15 @@
-"""The kinds of TypeBox: nodes of a schema that also say what becomes of a value they do not accept."""
+"""The kinds of TypeBox, and how plain JSON Schema, as TypeBox and everybody else writes it, is read into them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Final, Literal
 
-from enfold.schema.nodes.node import Node
+import msgspec
+
+from enfold.schema.cast.failure import too_large
+from enfold.schema.cast.javascript import JavaScriptPattern
+from enfold.schema.nodes import reference
+from enfold.schema.nodes.node import MISSING, MOST_NODES, VALUES, Node, number, types_named
 
 KindName = Literal[
     "Unknown", "Never", "Not", "Null", "Boolean", "String", "Number", "Literal", "Enum",
@@ -36,5 +41,284 @@ class Kind(Node, eq=False, kw_only=True):
         return self if self.target is None else self.target
 
 
-def accepts_anything(node: Kind) -> bool:
-    return node.kind == "Unknown" or (node.kind == "Union" and any(map(accepts_anything, node.any_of)))  # type: ignore[arg-type]  # all nodes of a cast are kinds
+# Of each type: its kind, and the limits that TypeBox knows. The limits may be any numbers.
+_TYPED: Final[dict[Any, tuple[KindName, tuple[str, ...]]]] = {
+    "null": ("Null", ()),
+    "boolean": ("Boolean", ()),
+    "string": ("String", ("minLength", "maxLength")),
+    "number": ("Number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    "integer": ("Number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+    "array": ("Array", ("minItems", "maxItems", "minContains", "maxContains")),
+    "object": ("Object", ("minProperties", "maxProperties")),
+}
+# Keywords that give a schema beside `allOf`, `anyOf` or `oneOf` a shape of its own.
+_SHAPES: Final = ("enum", "const", "properties", "patternProperties", "items", "prefixItems")
+
+
+def read_kinds(schema: Any) -> list[Kind]:
+    """The kinds of a schema, the root first. What no kind stands for is Unknown: it accepts everything and changes nothing."""
+    return _KindReader(schema).read()
+
+
+class _Scope(msgspec.Struct, frozen=True):
+    """What a plain name means here: `$id`s of the schemas around, and of the module a `$ref` imports from."""
+
+    ancestors: dict[str, Any]
+    imported: dict[str, Any]
+
+
+class _KindReader:
+    """Reads one schema once; targets of references are read last, so that a long chain of them is not deep."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._document = reference.SchemaDocument(schema)
+        self._base = reference.root_base(schema)
+        self._kinds: list[Kind] = []
+        self._references: list[tuple[Kind, Any, _Scope]] = []  # each with the schema it leads to
+
+    def read(self) -> list[Kind]:
+        root = self._read(self._schema, _Scope({}, {}))
+        targets: dict[int, Kind] = {}  # by the identity of their schemas
+        for node, schema, scope in self._references:  # grows while it is read
+            if id(schema) not in targets:
+                targets[id(schema)] = self._read(schema, scope)
+            node.target = targets[id(schema)]
+        _shorten_chains([node for node, _, _ in self._references])
+        return [root, *(node for node in self._kinds if node is not root)]
+
+    def _new(self, kind: KindName, schema: dict[str, Any], **fields: Any) -> Kind:
+        """A kind with the default of its schema."""
+        if len(self._kinds) >= MOST_NODES:
+            raise too_large("The schema")
+        default = schema.get("default", MISSING)
+        node = Kind(index=len(self._kinds), kind=kind, never=kind == "Never", default=default, **fields)
+        self._kinds.append(node)
+        return node
+
+    def _read(self, schema: Any, scope: _Scope) -> Kind:
+        if not isinstance(schema, dict):
+            return self._new("Never" if schema is False else "Unknown", {})
+        scope = _enter(schema, scope)
+        if schema.get("nullable") is True:
+            variants = (self._not_nullable(schema, scope), self._typed("null", {}, scope))
+            return self._new("Union", schema, any_of=variants)
+        return self._not_nullable(schema, scope)
+
+    def _not_nullable(self, schema: dict[str, Any], scope: _Scope) -> Kind:
+        if isinstance(schema.get("$ref"), str):
+            return self._reference(schema, scope)
+        if any(isinstance(schema.get(name), list) for name in ("allOf", "anyOf", "oneOf")):
+            return self._combination(schema, scope)
+        return self._plain(schema, scope)
+
+    def _combination(self, schema: dict[str, Any], scope: _Scope) -> Kind:
+        match self._parts(schema, scope):
+            case []:
+                return self._plain(schema, scope)
+            case [part]:
+                return _with_default(part, schema)
+            case parts:
+                unevaluated = schema.get("unevaluatedProperties")
+                return self._new(
+                    "Intersect",
+                    schema,
+                    all_of=tuple(parts),
+                    unevaluated_properties=self._other(unevaluated, scope),
+                    is_closed=unevaluated is False,
+                )
+
+    def _parts(self, schema: dict[str, Any], scope: _Scope) -> list[Kind]:
+        """What a schema with `allOf`, `anyOf` or `oneOf` has to be at once: its own shape, the members, a choice."""
+        own = [self._plain({**schema, "default": MISSING}, scope)] if _has_own_shape(schema) else []
+        members = [self._read(member, scope) for member in _list(schema, "allOf")]
+        choices = [
+            self._one_of(tuple(self._read(variant, scope) for variant in schema[name]), {})
+            for name in ("anyOf", "oneOf")
+            if isinstance(schema.get(name), list)
+        ]
+        if own or members:
+            # A choice of what is required, say, is nothing that TypeBox has a kind for.
+            choices = [choice for choice in choices if not _accepts_anything(choice)]
+        return own + members + choices
+
+    def _one_of(self, variants: tuple[Kind, ...], schema: dict[str, Any]) -> Kind:
+        if not variants:
+            return self._new("Never", schema)
+        if len(variants) == 1:
+            return _with_default(variants[0], schema)
+        if all(variant.kind == "Literal" and variant.default is MISSING for variant in variants):
+            return self._new("Enum", schema, enum=[value for variant in variants for value in variant.enum or ()])
+        return self._new("Union", schema, any_of=variants)
+
+    def _plain(self, schema: dict[str, Any], scope: _Scope) -> Kind:
+        """A schema that combines no others: an enumeration, a constant, one type or several, a negation, or nothing."""
+        if isinstance(schema.get("enum"), list):
+            values = list(schema["enum"])
+            return self._new(("Never", "Literal", "Enum")[min(len(values), 2)], schema, enum=values or None)
+        if "const" in schema:
+            return self._new("Literal", schema, enum=[schema["const"]])
+        match schema.get("type"):
+            case list() as names:
+                return self._one_of(tuple(self._typed(name, schema, scope) for name in names), schema)
+            case str() as name:
+                return self._typed(name, schema, scope)
+            case _:
+                return self._untyped(schema, scope)
+
+    def _untyped(self, schema: dict[str, Any], scope: _Scope) -> Kind:
+        if isinstance(schema.get("properties"), dict) or isinstance(schema.get("patternProperties"), dict):
+            return self._typed("object", schema, scope)
+        if "items" in schema or "prefixItems" in schema:
+            return self._typed("array", schema, scope)
+        if "not" not in schema:
+            return self._new("Unknown", schema)
+        if schema["not"] in ({}, True):  # as TypeBox writes Never
+            return self._new("Never", schema)
+        return self._new("Not", schema, not_=self._read(schema["not"], scope))
+
+    def _typed(self, name: Any, schema: dict[str, Any], scope: _Scope) -> Kind:
+        if not isinstance(name, str) or name not in _TYPED:
+            return self._new("Unknown", schema)
+        kind, limits = _TYPED[name]
+        fields = {VALUES[keyword][0]: number(schema.get(keyword)) for keyword in limits}
+        node = self._new(kind, schema, types=types_named(name), **fields)
+        if kind == "Number":
+            _read_flags(node, schema)
+        elif kind == "String" and isinstance(schema.get("pattern"), str):
+            node.pattern = JavaScriptPattern(schema["pattern"])
+        elif kind == "Object":
+            self._read_object(node, schema, scope)
+        elif kind == "Array":
+            self._read_array(node, schema, scope)
+        return node
+
+    def _read_object(self, node: Kind, schema: dict[str, Any], scope: _Scope) -> None:
+        others, properties = schema.get("additionalProperties"), schema.get("properties")
+        patterns: Any = schema.get("patternProperties")
+        is_by_pattern = isinstance(patterns, dict) and bool(patterns)
+        if isinstance(properties, dict) or (others is False and not is_by_pattern):
+            parts = properties.items() if isinstance(properties, dict) else ()
+            required = _list(schema, "required")
+            node.properties = {name: self._read(part, scope) for name, part in parts}
+            node.needed = frozenset(name for name in required if isinstance(name, str))
+            node.required_count = len(required)
+            node.additional = self._other(others, scope)
+            node.is_closed = others is False
+            return
+        node.kind = "Record"
+        if is_by_pattern:
+            pattern, values = next(iter(patterns.items()))
+            node.patterns = ((JavaScriptPattern(pattern), self._read(values, scope)),)
+            node.additional = self._other(others, scope)
+        else:
+            node.additional = self._read(schema.get("additionalProperties", True), scope)
+
+    def _other(self, schema: Any, scope: _Scope) -> Kind | None:
+        """What other properties have to be; None where they may be anything."""
+        return self._read(schema, scope) if isinstance(schema, dict) or schema is False else None
+
+    def _read_array(self, node: Kind, schema: dict[str, Any], scope: _Scope) -> None:
+        lists = (schema.get("prefixItems"), schema.get("items"))
+        places = next((each for each in lists if isinstance(each, list) and each), [])
+        if places or ("items" not in schema and schema.get("maxItems") == 0):  # so TypeBox writes an empty tuple
+            node.kind = "Tuple"
+            node.prefix = tuple(self._read(place, scope) for place in places)
+            return
+        node.items = self._read(schema.get("items", True), scope)
+        node.unique = schema.get("uniqueItems") is True
+        node.contains = self._read(schema["contains"], scope) if "contains" in schema else None
+
+    def _reference(self, schema: dict[str, Any], scope: _Scope) -> Kind:
+        name = schema["$ref"]
+        if _is_import(schema):
+            return self._pointing(self._new("Import", {}), schema["$defs"][name], scope)
+        to_ancestor = name in scope.ancestors and name not in scope.imported
+        node = self._new("Ref", schema, name=name, to_ancestor=to_ancestor)
+        return self._pointing(node, self._find(name, scope), scope)
+
+    def _find(self, name: str, scope: _Scope) -> Any:
+        """The schema a `$ref` names: one around it, one of its module, or one anywhere in the document."""
+        for names in (scope.imported, scope.ancestors):
+            if name in names:
+                return names[name]
+        place = self._document.resolve(name, self._base)
+        if isinstance(place, reference.Unresolved) or not isinstance(place.schema, dict | bool):
+            return MISSING
+        return place.schema
+
+    def _pointing(self, node: Kind, schema: Any, scope: _Scope) -> Kind:
+        """The reference, whose target is read when its turn comes; one to nothing has none."""
+        if schema is MISSING:
+            node.trouble = "It leads nowhere"
+        else:
+            self._references.append((node, schema, scope))
+        return node
+
+
+def _shorten_chains(references: list[Kind]) -> None:
+    """Let references point to the ends of their chains; one that goes round in a circle points to a reference."""
+    for start in references:
+        chain: dict[Kind, None] = {}
+        node = start
+        while node.target is not None and node not in chain:
+            chain[node] = None
+            node = node.target
+        for each in chain:
+            each.target = node
+    for node in references:
+        if node.followed.is_reference:
+            node.trouble = "It leads nowhere"
+        else:
+            node.all_of = (node.followed,)
+            node.followed.shared = True
+
+
+def _enter(schema: dict[str, Any], scope: _Scope) -> _Scope:
+    if _is_import(schema):
+        modules = {
+            part["$id"]: part
+            for part in schema["$defs"].values()
+            if isinstance(part, dict) and isinstance(part.get("$id"), str)
+        }
+        scope = _Scope(scope.ancestors, {**schema["$defs"], **modules, **scope.imported})
+    name = schema.get("$id")
+    if isinstance(name, str) and name not in scope.ancestors:
+        scope = _Scope({**scope.ancestors, name: schema}, scope.imported)
+    return scope
+
+
+def _is_import(schema: dict[str, Any]) -> bool:
+    """Whether this is how TypeBox writes a type imported from a module: a `$ref` that names one of its own `$defs`."""
+    name = schema.get("$ref")
+    return isinstance(name, str) and isinstance(schema.get("$defs"), dict) and name in schema["$defs"]
+
+
+def _has_own_shape(schema: dict[str, Any]) -> bool:
+    # TypeBox writes `type: "object"` beside `allOf`; alone it says nothing that the members do not say.
+    if schema.get("type", "object") != "object":
+        return True
+    return any(name in schema for name in _SHAPES) or isinstance(schema.get("additionalProperties"), dict)
+
+
+def _with_default(node: Kind, schema: dict[str, Any]) -> Kind:
+    """The only part of a combination, with the default written around it unless it has its own."""
+    if node.default is MISSING:
+        node.default = schema.get("default", MISSING)
+    return node
+
+
+def _read_flags(node: Kind, schema: dict[str, Any]) -> None:
+    """Draft 4 and OpenAPI 3.0 write `exclusiveMinimum: true` beside `minimum`."""
+    if schema.get("exclusiveMinimum") is True:
+        node.exclusive_minimum = node.minimum
+    if schema.get("exclusiveMaximum") is True:
+        node.exclusive_maximum = node.maximum
+
+
+def _accepts_anything(node: Any) -> bool:
+    return node.kind == "Unknown" or (node.kind == "Union" and any(map(_accepts_anything, node.any_of)))
+
+
+def _list(schema: dict[str, Any], name: str) -> list[Any]:
+    return schema[name] if isinstance(schema.get(name), list) else []

@@ -39,6 +39,7 @@ class Checks:
     """The checks of one schema. Large schemas are common, and their rarer parts are not used."""
 
     def __init__(self, nodes: list[Kind]) -> None:
+        self.root = nodes[0]
         self.count = len(nodes)
         may_throw = any(node.kind == "Intersect" and node.unevaluated_properties is not None for node in nodes)
         may_fail = may_throw or any(node.trouble for node in nodes) or mark_endless(list(nodes))
@@ -55,7 +56,7 @@ class Checks:
         check = self._known.get(node.index)
         if check is None:
             check = self._known[node.index] = self._program.function(self._writer.function(node))
-        return check(value) if answers is None else check(value, answers)
+        return check(value, answers)
 
     def rebuild(self, node: Kind) -> Callable[..., Any] | None:
         """A function that builds an object of this kind from one that is not valid: parts that fit stay as they are.

@@ -83,11 +83,7 @@ def _object(caster: Caster, node: Kind, value: Any) -> Any:
         return caster.create(node)
     properties = node.properties or {}
     rebuild = caster.checks.rebuild(node) if len(properties) <= _WORTH_COMPILING else None
-    result: dict[str, Any]
-    if rebuild is None:
-        result = _rebuild(caster, node, own)
-    else:
-        result = rebuild(own, caster) if caster.answers is None else rebuild(own, caster, caster.answers)
+    result = _rebuild(caster, node, own) if rebuild is None else rebuild(own, caster, caster.answers)
     if node.additional is not None and not node.is_closed:
         extras = ((name, item) for name, item in own.items() if name not in properties)
         result.update((name, caster.visit(node.additional, item)) for name, item in extras)

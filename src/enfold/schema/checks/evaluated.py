@@ -20,7 +20,7 @@ def fits_unevaluated(writer: CheckWriter, node: Node) -> Callable[..., bool]:
 
     def rest_fits(value: Any, answers: CheckResults | None = None) -> bool:
         def fits(part: Node, item: Any) -> bool:
-            return writer.program.ask(writer.function(part), item, answers)
+            return writer.program.function(writer.function(part))(item, answers)  # type: ignore[no-any-return]  # generated
 
         if type(value) is dict and node.unevaluated_properties is not None:
             seen = evaluated_names(node, value, fits)

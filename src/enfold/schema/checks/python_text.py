@@ -83,12 +83,12 @@ class Function:
         if self.looks_up:
             lines = ["try:", *(f"    {line}" for line in lines), "except KeyError:", "    return False"]
         body = "\n".join(f"    {line}" for line in lines)
-        defaults = "".join(f", {name}={name}" for name in self.defaults())
-        return f"def f(v{self.parameters}{self.program.also}{defaults}):\n{body}\n"
+        defaults = "".join(f", {name}=None" for name in self.defaults())  # the values come with the function
+        return f"def f(v{self.parameters}{defaults}):\n{body}\n"
 
     def defaults(self) -> dict[str, Any]:
-        """What is passed by default: in a loop it pays to have the types as local names."""
-        return _TYPES if any(line.lstrip().startswith("for ") for line in self.lines) else {}
+        """What is passed by default: no answers, and in a loop, where it pays to have them as local names, the types."""
+        return _IN_LOOPS if any(line.lstrip().startswith("for ") for line in self.lines) else _NO_ANSWERS
 
 
 Write = Callable[[Function], None]
@@ -129,7 +129,7 @@ class Program:
 
     def __init__(self, *, remembers: bool, tools: dict[str, Any]) -> None:
         self.remembers: Final = remembers
-        self.also: Final = ", m" if remembers else ""  # the answers so far travel as a second argument
+        self.also: Final = ", m" if remembers else ""  # the answers so far, passed on
         self.namespace: Final[dict[str, Any]] = {**tools, "__builtins__": _BUILTINS}
         self._waiting: dict[str, _Waiting] = {}
         self._constants: dict[int, str] = {}
@@ -172,7 +172,7 @@ class Program:
         return f"{name}({variable}{self.also})"
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A function itself, called with the value, and with the answers so far where they are kept."""
+        """A function itself, called with the value and the answers so far, which are None where none are kept."""
         self._compile(name)
         return self.namespace[name]  # type: ignore[no-any-return]  # generated
 
@@ -180,11 +180,6 @@ class Program:
         """A function to be called with the value alone."""
         function = self.function(name)
         return (lambda value: function(value, CheckResults())) if self.remembers else function
-
-    def ask(self, name: str, value: Any, answers: CheckResults | None) -> bool:
-        """Call a function on behalf of another, with the answers so far."""
-        inner = self.namespace[name]
-        return inner(value) if answers is None else inner(value, answers)  # type: ignore[no-any-return]  # generated
 
     def _compile(self, name: str) -> None:
         waiting = self._waiting.get(name)
@@ -202,6 +197,8 @@ class Program:
 
 
 _TYPES: Final = {"type": type, "dict": dict, "list": list, "str": str, "int": int, "float": float, "bool": bool}
+_NO_ANSWERS: Final = {"m": None}
+_IN_LOOPS: Final = {**_NO_ANSWERS, **_TYPES}
 _BUILTINS: Final = {**_TYPES, "len": len, "id": id, "KeyError": KeyError}
 
 

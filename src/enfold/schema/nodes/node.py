@@ -302,7 +302,8 @@ def _last_word(reference: str) -> str:
     return unquote(reference.rpartition("/")[2])
 
 
-def _types(value: Any) -> frozenset[str] | None:
+def types_named(value: Any) -> frozenset[str] | None:
+    """The types that a `type` names; None where it is not one that JSON Schema has."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name in TYPES for name in names):
         return None
@@ -330,7 +331,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
 
 # The field of a node that each keyword is read into, and how. What takes more than one keyword to read, `_Keywords` reads.
 VALUES: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    "type": ("types", _types),
+    "type": ("types", types_named),
     "enum": ("enum", _constants),
     "default": ("default", lambda value: value),
     "minimum": ("minimum", number),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -12,7 +12,7 @@ from enfold.schema.checks import python_text
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import MANY
 from enfold.schema.checks.python_text import Function
-from enfold.schema.nodes.node import MISSING, MOST_NODES, Node
+from enfold.schema.nodes.node import MISSING, Node, types_named
 from enfold.schema.nodes.traits import (
     ALL_TYPES,
     accepted,
@@ -29,7 +29,7 @@ from enfold.schema.nodes.variants import Variants
 
 Kind = Literal["if", "dependentSchemas", "anyOf", "oneOf"]
 Decided = frozenset[tuple[Kind, int]]
-Test = Callable[..., Any]  # called with the value, and with the answers so far where they are kept
+Test = Callable[..., Any]  # called with the value and the answers so far, which are None where none are kept
 KnownResults = python_text.CheckResults | None
 
 _MOST_BUNDLES: Final = 25_000
@@ -71,8 +71,6 @@ class Bundle:
 
     def fits(self, value: Any, answers: KnownResults) -> bool:
         """Whether the value is valid for all nodes."""
-        if answers is None:
-            return all(test(value) for test in self._tests)
         return all(test(value, answers) for test in self._tests)
 
     def accepts(self, value: Any) -> bool:
@@ -206,7 +204,7 @@ class Bundle:
 
     @cached_property
     def scan(self) -> Test:
-        """A function of an object, with the answers so far where they are kept: the named properties that need a look."""
+        """A function that gives the named properties of an object that need a look."""
         return self._bundles.scan(self)
 
     # Arrays.
@@ -252,26 +250,23 @@ class Bundle:
 
 
 class Bundles:
-    """The bundles of one schema, made when they are first needed."""
+    """The bundles of one schema, and the functions of its nodes, made when they are first needed."""
 
     def __init__(self, clean: CleanWriter, variants: Variants) -> None:
+        program, checks = clean.program, clean.checks
         self.clean = clean
         self.variants = variants
-        self._known: dict[tuple[tuple[int, ...], Decided], Bundle] = {}
-        self._alone: dict[int, Bundle] = {}
-        self._checks: dict[int, Test] = {}
-        self._cleans: dict[int, Test] = {}
-        self._bare: dict[int, Node | None] = {}
         self.types_of = variants.types
-        self._required: dict[int, frozenset[str]] = {}
-        self._typed: dict[str, Node] = {}
-
-    def alone(self, node: Node) -> Bundle:
-        """The bundle of one node."""
-        bundle = self._alone.get(node.index)
-        if bundle is None:
-            bundle = self._alone[node.index] = self.get((node,))
-        return bundle
+        self._known: dict[tuple[tuple[int, ...], Decided], Bundle] = {}
+        self.alone = cache(lambda node: self.get((node,)))
+        # Whether a node accepts a value, and whether repair would leave it alone: with answers, and without.
+        self.test_of = cache(lambda node: program.function(checks.function(node)))
+        self.clean_test_of = cache(lambda node: program.function(clean.function(node)))
+        self.check_of = cache(lambda node: program.standalone(checks.function(node)))
+        self.clean_of = cache(lambda node: program.standalone(clean.function(node)))
+        self.required_somewhere = cache(lambda node: frozenset(_required_of(node)))
+        self.without_inside = cache(lambda node: _without_inside(clean.new(), node))
+        self.typed = cache(lambda kind: clean.new(types=types_named(kind)))
 
     def get(self, nodes: tuple[Node, ...], decided: Decided = frozenset()) -> Bundle:
         nodes = tuple(dict.fromkeys(nodes))
@@ -283,53 +278,9 @@ class Bundles:
             bundle = self._known[key] = Bundle(self, nodes, decided)
         return bundle
 
-    def typed(self, kind: str) -> Node:
-        """A node that says nothing but a type."""
-        if kind not in self._typed:
-            kinds = frozenset({"number", "integer"} if kind == "number" else {kind})
-            self._typed[kind] = Node(MOST_NODES + self.clean.program.number(), types=kinds)
-        return self._typed[kind]
-
     def no_answers(self) -> KnownResults:
         """Where answers are remembered, an empty memory."""
         return python_text.CheckResults() if self.clean.program.remembers else None
-
-    def test_of(self, node: Node) -> Test:
-        """A check to be called with the value, and with the answers so far where they are kept."""
-        return self.clean.program.function(self.clean.checks.function(node))
-
-    def check_of(self, node: Node) -> Test:
-        """A check to be called with the value alone."""
-        if node.index not in self._checks:
-            self._checks[node.index] = self.clean.program.standalone(self.clean.checks.function(node))
-        return self._checks[node.index]
-
-    def clean_of(self, node: Node) -> Test:
-        if node.index not in self._cleans:
-            self._cleans[node.index] = self.clean.program.standalone(self.clean.function(node))
-        return self._cleans[node.index]
-
-    def clean_test_of(self, node: Node) -> Test:
-        """`clean_of`, with the answers so far where they are kept."""
-        return self.clean.program.function(self.clean.function(node))
-
-    def required_somewhere(self, node: Node) -> frozenset[str]:
-        """The required names of an object: its own, and those of its variants if each has some."""
-        if node.index not in self._required:
-            self._required[node.index] = frozenset(_required_of(node))
-        return self._required[node.index]
-
-    def without_inside(self, part: Node) -> Node | None:
-        """The demands of a node on a value as a whole, as a node of its own; None if there are none."""
-        if part.index not in self._bare:
-            bare = Node(MOST_NODES + self.clean.program.number())
-            for field in _WHOLE:
-                setattr(bare, field, getattr(part, field))
-            if part.items is not None and part.items.never:
-                bare.max_items = min(len(part.prefix), len(part.prefix) if part.max_items is None else part.max_items)
-            has_demands = any(getattr(bare, field) != _NOTHING[field] for field in _WHOLE)
-            self._bare[part.index] = bare if has_demands else None
-        return self._bare[part.index]
 
     def scan(self, bundle: Bundle) -> Test:
         name = f"d{self.clean.program.number()}"
@@ -373,6 +324,15 @@ _WHOLE: Final = (
 _NOTHING: Final = {field: getattr(Node(-1), field) for field in _WHOLE}
 
 
+def _without_inside(bare: Node, part: Node) -> Node | None:
+    """The demands of a node on a value as a whole, written to a bare one; None if there are none."""
+    for field in _WHOLE:
+        setattr(bare, field, getattr(part, field))
+    if part.items is not None and part.items.never:
+        bare.max_items = min(len(part.prefix), len(part.prefix) if part.max_items is None else part.max_items)
+    return bare if any(getattr(bare, field) != _NOTHING[field] for field in _WHOLE) else None
+
+
 def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
     for part in parts:
         pending: list[tuple[Kind, bool]] = [
@@ -396,5 +356,5 @@ def _required_of(node: Node) -> Iterator[str]:
 _NO_NAME: Final = object()  # a key that no schema names and no pattern matches
 
 
-def _unknown(_value: Any, _answers: KnownResults = None) -> bool:
+def _unknown(_value: Any, _answers: KnownResults) -> bool:
     return False

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import filterfalse, islice
 from operator import is_
 from typing import Any, Final, Literal
@@ -31,7 +31,7 @@ from enfold.schema.checks.python_text import StepsLeft
 from enfold.schema.nodes.node import MISSING, Node
 from enfold.schema.nodes.own import clone
 from enfold.schema.nodes.traits import ALL_TYPES, branches, dependents, kinds_of
-from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending, Test
+from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending
 from enfold.schema.repairs.choose import choose, has_unmapped_tag
 from enfold.schema.repairs.conversions import lossless
 from enfold.schema.repairs.repair_report import Entry, Path, Report, may_share
@@ -176,10 +176,6 @@ class _RepairRun:
     def fits(self, bundle: Bundle, value: Any) -> bool:
         return bundle.fits(value, self.answers)
 
-    def ask(self, test: Test, value: Any) -> Any:
-        """What a generated function says of a value; what it finds out on its way is remembered for the whole repair."""
-        return test(value) if self.answers is None else test(value, self.answers)
-
     def still_valid(self, bundle: Bundle, value: Any, result: Any, before: int) -> Any:
         """A valid value is stripped and filled, nothing else, and only if it stays valid."""
         is_harmless = all(entry.code in _HARMLESS for entry in self.report.entries[before:])
@@ -232,13 +228,13 @@ class _RepairRun:
     def note_broken_demands(self, bundle: Bundle, value: Any, path: Path) -> None:
         """R4 and R2: the type is right, but the value as a whole is not what is asked for."""
         for is_met, demand in bundle.demands:
-            if not self.ask(is_met, value):
+            if not is_met(value, self.answers):
                 self.report.add(self.code_of(demand, value), path, value, value)
                 return
 
     def code_of(self, demand: Node, value: Any) -> Literal["constraint", "unrepairable"]:
         """What a `not` forbids, and a pattern that took too long, are beyond repair."""
-        if demand.not_ is not None and self.ask(self.bundles.test_of(demand.not_), value):
+        if demand.not_ is not None and self.bundles.test_of(demand.not_)(value, self.answers):
             return "unrepairable"
         is_undecided = demand.pattern is not None and type(value) is str and demand.pattern.search(value) is None
         return "unrepairable" if is_undecided else "constraint"
@@ -285,7 +281,7 @@ class _RepairRun:
         if has_extras and self.strip and bundle.strips_extras:
             value, has_extras = self.stripped(bundle, value, path, siblings), False
         changes: dict[Any, Any] = {}
-        for name in self.ask(bundle.scan, value):
+        for name in bundle.scan(value, self.answers):
             if name in value:
                 self.member(bundle, name, value[name], path, changes)
             else:
@@ -378,12 +374,10 @@ class _RepairRun:
 
     def items(self, bundle: Bundle, items: list[Any], start: int, path: Path) -> None:
         """Repair the items from `start` on in their list; objects often lose what those before them lost, and no more."""
-        is_clean, names, siblings = bundle.is_clean, bundle.names, Siblings()
-        if self.answers is not None:
-            is_clean = partial(self.ask, is_clean)
+        is_clean, names, siblings, answers = bundle.is_clean, bundle.names, Siblings(), self.answers
         strips = self.strip and bundle.only_strips
         for position, item in enumerate(islice(items, start, None), start):
-            if is_clean(item):
+            if is_clean(item, answers):
                 continue
             if not strips or type(item) is not dict:
                 items[position] = self.fix(bundle, item, (path, position))
@@ -395,7 +389,7 @@ class _RepairRun:
                     if key in result:
                         del result[key]
                         siblings[key].count += 1
-            if result is item or not is_clean(result):
+            if result is item or not is_clean(result, answers):
                 result = self.object(bundle, result, (path, position), siblings)
             items[position] = result
 
@@ -403,11 +397,11 @@ class _RepairRun:
 
     def decide(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
         if pending.kind == "if":
-            taken = branches(pending.node, lambda tested: self.ask(self.bundles.test_of(tested), value))
+            taken = branches(pending.node, lambda tested: self.bundles.test_of(tested)(value, self.answers))
             return self.fix(bundle.joined(pending, tuple(taken)), value, path)
         if pending.kind == "dependentSchemas":
             return self.fix(bundle.joined(pending, tuple(dependents(pending.node, value))), value, path)
-        valid = tuple(variant for variant in pending.variants if self.ask(self.bundles.test_of(variant), value))
+        valid = tuple(variant for variant in pending.variants if self.bundles.test_of(variant)(value, self.answers))
         if not valid:
             return self.nearest(bundle, pending, value, path)
         if not has_unmapped_tag(self.bundles, pending, value):
