@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
-from decimal import Decimal, InvalidOperation
 from operator import is_
 from typing import Any, Final
-
-import msgspec
 
 from enfold.schema.inputs.faults import MAX_DEPTH, ROOT, TooMuchWorkError, ValuePlace, Walk
 from enfold.schema.nodes.node import Node
 from enfold.schema.nodes.traits import branches, dependents, item_node
+from enfold.schema.repairs.conversions import readings
 
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS: Final[dict[str, bool]] = {"true": True, "false": False}
-_MOST_DIGITS: Final = 4_000  # Python reads no longer ones
-_LARGEST: Final = 308  # the power of ten up to which JSON readers know numbers with an exponent
 _MOST_WRONG: Final = 1_000  # texts: a value with more of them is not worth any work
 
 
@@ -48,15 +40,15 @@ class Coercion:
         types = self._walk.types(node)
         if types == _ONLY_TEXT or ("string" in types and self._walk.fits(node, text, place)):
             return text
-        readings = [self.convert(node, reading, place.again()) for reading in _readings(text, types)]
-        for reading in readings:
+        converted = [self.convert(node, reading, place.again()) for reading in readings(text, types)]
+        for reading in converted:
             if self._walk.fits(node, reading, place):
                 return reading
         self._wrong += 1
         if self._wrong > _MOST_WRONG:
             raise TooMuchWorkError
         # Of the right type but wrong in another way: that is then the fault to be told of.
-        return readings[0] if readings and "string" not in types else text
+        return converted[0] if converted and "string" not in types else text
 
     def _container(self, node: Node, value: Any, place: ValuePlace) -> Any:
         value = self._items(node, value, place) if type(value) is list else self._properties(node, value, place)
@@ -107,45 +99,3 @@ class Coercion:
 
 
 _ONLY_TEXT: Final = frozenset({"string"})
-
-
-def _readings(text: str, types: frozenset[str]) -> Iterator[Any]:
-    """What a text may stand for, among the types that are allowed."""
-    if text in _WORDS and "boolean" in types:
-        yield _WORDS[text]
-    if "integer" in types:
-        yield from _numbers(text, types)
-    if "string" not in types:
-        yield from _structures(text, types)
-
-
-def _numbers(text: str, types: frozenset[str]) -> Iterator[float]:
-    match = _NUMBER.fullmatch(text)
-    if match is None or len(text) > _MOST_DIGITS:
-        return
-    if match[1] is None and match[2] is None:
-        yield int(text)
-        return
-    if "number" not in types:
-        yield from _whole(text)
-    elif (number := float(text)) - number == 0:
-        yield number
-
-
-def _whole(text: str) -> Iterator[int]:
-    """The integer that decimal text stands for, exactly, where it is one: a float would round it."""
-    with suppress(InvalidOperation):  # an exponent beyond all bounds
-        exact = Decimal(text)
-        if exact.adjusted() <= _LARGEST and exact == exact.to_integral_value():
-            yield int(exact)
-
-
-def _structures(text: str, types: frozenset[str]) -> Iterator[Any]:
-    if text == "null" and "null" in types:
-        yield None
-    opening = text.lstrip(" \t\r\n")[:1]
-    if (opening == "{" and "object" in types) or (opening == "[" and "array" in types):
-        try:
-            yield msgspec.json.decode(text)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return  # it only looked like JSON

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -31,13 +32,8 @@ class Unresolved(msgspec.Struct, frozen=True):
 class SchemaDocument:
     """One schema document: its embedded resources and anchors, found when a reference first asks for them."""
 
-    __slots__ = ("_anchors", "_dynamic", "_resources", "root")
-
     def __init__(self, root: Any) -> None:
         self.root = root
-        self._resources: dict[str, Any] | None = None
-        self._anchors: dict[tuple[str, str], SchemaPlace] = {}
-        self._dynamic: dict[tuple[str, str], SchemaPlace] = {}
 
     def resolve(self, reference: str, base: str = "") -> SchemaPlace | Unresolved:
         """The place a reference leads to, seen from a schema whose base address is `base`."""
@@ -55,42 +51,31 @@ class SchemaDocument:
         """The place a `$dynamicRef` leads to, after the resources of `scope` were entered, the outermost first."""
         found = self.resolve(reference, base)
         name = reference.partition("#")[2]
-        if not isinstance(found, SchemaPlace) or (found.base, name) not in self._dynamic:
+        dynamic = self._names.dynamic
+        if not isinstance(found, SchemaPlace) or (found.base, name) not in dynamic:
             return found
-        return next(
-            self._dynamic[entered, name] for entered in (*scope, found.base) if (entered, name) in self._dynamic
-        )
+        return next(dynamic[entered, name] for entered in (*scope, found.base) if (entered, name) in dynamic)
 
     def has_dynamic_anchors(self, base: str) -> bool:
-        self._index()
-        return any(entered == base for entered, _ in self._dynamic)
+        return any(entered == base for entered, _ in self._names.dynamic)
 
     def _resource(self, address: str, base: str) -> SchemaPlace | None:
         if not address and not base:
             return SchemaPlace(self.root, root_base(self.root))
         full = join(base, address) if address else base
-        resources = self._index()
-        for name in (full, address):
-            if name in resources:
-                return SchemaPlace(resources[name], name)
-        return None
+        resources = self._names.resources
+        return next((SchemaPlace(resources[name], name) for name in (full, address) if name in resources), None)
 
     def _within(self, resource: SchemaPlace, fragment: str) -> SchemaPlace | None:
         if not fragment:
             return resource
         if fragment.startswith("/"):
             return _follow(resource, fragment)
-        self._index()
-        return self._anchors.get((resource.base, fragment))
+        return self._names.anchors.get((resource.base, fragment))
 
-    def _index(self) -> dict[str, Any]:
-        if self._resources is None:
-            self._resources = {}
-            self._walk()
-        return self._resources
-
-    def _walk(self) -> None:
-        resources = self._resources = {"": self.root}
+    @cached_property
+    def _names(self) -> _Names:
+        names = _Names({"": self.root}, {}, {})
         waiting = [SchemaPlace(self.root, "")]
         seen: set[tuple[int, str]] = set()
         while waiting:
@@ -100,24 +85,32 @@ class SchemaDocument:
             seen.add((id(place.schema), place.base))
             if isinstance(place.schema, dict):
                 place = SchemaPlace(place.schema, base_of(place.schema, place.base))
-                self._note(place, resources)
+                names.add(place)
                 waiting.extend(SchemaPlace(item, place.base) for key, item in place.schema.items() if key not in VALUES)
             elif isinstance(place.schema, list):
                 waiting.extend(SchemaPlace(item, place.base) for item in place.schema)
+        return names
 
-    def _note(self, place: SchemaPlace, resources: dict[str, Any]) -> None:
-        name = place.schema.get("$id")
+
+class _Names(msgspec.Struct, frozen=True):
+    """What references can name in a document: its resources by their addresses, its anchors by base address and word."""
+
+    resources: dict[str, Any]
+    anchors: dict[tuple[str, str], SchemaPlace]
+    dynamic: dict[tuple[str, str], SchemaPlace]
+
+    def add(self, place: SchemaPlace) -> None:
+        """Add the names that one schema has."""
+        name, anchor, dynamic = (place.schema.get(keyword) for keyword in ("$id", "$anchor", "$dynamicAnchor"))
         if isinstance(name, str) and not name.startswith("#"):
-            resources.setdefault(place.base, place.schema)
-        elif isinstance(name, str):
-            self._anchors.setdefault((place.base, name[1:]), place)
-        for keyword in ("$anchor", "$dynamicAnchor"):
-            anchor = place.schema.get(keyword)
-            if isinstance(anchor, str):
-                self._anchors.setdefault((place.base, anchor), place)
-        dynamic = place.schema.get("$dynamicAnchor")
+            self.resources.setdefault(place.base, place.schema)
+        elif isinstance(name, str):  # as older drafts write anchors
+            self.anchors.setdefault((place.base, name[1:]), place)
+        for word in (anchor, dynamic):
+            if isinstance(word, str):
+                self.anchors.setdefault((place.base, word), place)
         if isinstance(dynamic, str):
-            self._dynamic.setdefault((place.base, dynamic), place)
+            self.dynamic.setdefault((place.base, dynamic), place)
 
 
 def root_base(root: Any) -> str:

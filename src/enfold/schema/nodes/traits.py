@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Final
 
 from enfold.schema.nodes.graph import in_place, reached
@@ -12,17 +13,6 @@ from enfold.schema.nodes.node import CONTAINERS, MISSING, TYPES, Node
 def is_blank(node: Node) -> bool:
     """Whether a node accepts everything and has nothing to say about it."""
     return not says_something(node) and not node.all_of
-
-
-def says_something(node: Node) -> bool:
-    """Whether a node has a demand of its own, apart from what it refers to."""
-    demands = node.never or node.endless or _any_given(node.trouble, node.enum, node.not_)
-    return demands or says_types(node) or has_unevaluated(node) or decides_by_value(node)
-
-
-def decides_by_value(node: Node) -> bool:
-    """Whether what a node applies depends on the value."""
-    return bool(node.any_of or node.one_of or node.if_ is not None or node.dependent_schemas)
 
 
 def is_leaf(node: Node) -> bool:
@@ -36,38 +26,50 @@ def needs_branches(node: Node) -> bool:
     return ("array" in kinds and says_about_arrays(node)) or ("object" in kinds and says_about_objects(node))
 
 
-def says_types(node: Node) -> bool:
-    return node.types is not None or says_about_scalars(node) or says_about_arrays(node) or says_about_objects(node)
+def has_any(*fields: str) -> Callable[[Node], bool]:
+    """The question whether a node has anything in one of these fields."""
+    values = attrgetter(*fields)
+    blank = values(Node(-1))
+    return lambda node: bool(values(node) != blank)
 
 
-def says_about_scalars(node: Node) -> bool:
-    numbers = (node.minimum, node.maximum, node.exclusive_minimum, node.exclusive_maximum, node.multiple_of)
-    return _any_given(*numbers, node.min_length, node.max_length, node.pattern)
+_SCALARS: Final = (
+    "minimum", "maximum", "exclusive_minimum", "exclusive_maximum", "multiple_of", "min_length", "max_length", "pattern",
+)  # fmt: skip
+_ARRAYS: Final = ("prefix", "items", "contains", "min_items", "max_items", "unique")
+_OBJECTS: Final = (
+    "properties", "patterns", "additional", "names", "required", "min_properties", "max_properties", "dependent_required",
+)  # fmt: skip
+_UNEVALUATED: Final = ("unevaluated_items", "unevaluated_properties")
+_DECISIONS: Final = ("any_of", "one_of", "if_", "dependent_schemas")
+_TYPED: Final = ("types", *_SCALARS, *_ARRAYS, *_OBJECTS)
 
-
-def says_about_arrays(node: Node) -> bool:
-    several = node.prefix or node.unique
-    return bool(several) or _any_given(node.min_items, node.max_items, node.items, node.contains)
-
-
-def says_about_objects(node: Node) -> bool:
-    several = node.patterns or node.required or node.dependent_required
-    counts = (node.min_properties, node.max_properties)
-    return bool(several) or _any_given(*counts, node.additional, node.names, node.properties)
-
-
-def has_unevaluated(node: Node) -> bool:
-    return _any_given(node.unevaluated_items, node.unevaluated_properties)
-
-
-def looks_at_whole(node: Node) -> bool:
-    """Whether a change inside an array or object may break what a node demands of it as a whole."""
-    counts = (node.min_properties, node.max_properties, node.names, node.enum, node.contains, node.not_)
-    return node.unique or bool(node.dependent_required) or has_unevaluated(node) or _any_given(*counts)
-
-
-def _any_given(*keywords: Any) -> bool:
-    return any(keyword is not None for keyword in keywords)
+says_about_arrays: Final = has_any(*_ARRAYS)
+says_about_objects: Final = has_any(*_OBJECTS)
+says_types: Final = has_any(*_TYPED)
+has_unevaluated: Final = has_any(*_UNEVALUATED)
+# Whether what a node applies depends on the value.
+decides_by_value: Final = has_any(*_DECISIONS)
+# Whether a node has a demand of its own, apart from what it refers to.
+says_something: Final = has_any("never", "endless", "trouble", "enum", "not_", *_TYPED, *_UNEVALUATED, *_DECISIONS)
+# Whether a change inside an array or object may break what a node demands of it as a whole.
+looks_at_whole: Final = has_any(
+    "min_properties",
+    "max_properties",
+    "names",
+    "enum",
+    "contains",
+    "not_",
+    "unique",
+    "dependent_required",
+    *_UNEVALUATED,
+)
+# Whether a node has demands that look at a value as a whole; some need its inside for that, but say nothing about it.
+WHOLE: Final = (
+    "enum", *_SCALARS, "min_items", "max_items", "unique", "min_properties", "max_properties", "dependent_required",
+    "contains", "min_contains", "max_contains", "names", "not_",
+)  # fmt: skip
+says_about_whole: Final = has_any(*WHOLE)
 
 
 def accepted(node: Node) -> frozenset[str]:

@@ -15,6 +15,7 @@ from enfold.schema.checks.python_text import Function
 from enfold.schema.nodes.node import MISSING, Node, types_named
 from enfold.schema.nodes.traits import (
     ALL_TYPES,
+    WHOLE,
     accepted,
     declared_default,
     item_node,
@@ -22,6 +23,7 @@ from enfold.schema.nodes.traits import (
     matching_nodes,
     named_by,
     rest_node,
+    says_about_whole,
     solid_parts,
     types_of_values,
 )
@@ -315,22 +317,13 @@ def _write_look(function: Function, word: str, expression: str, *, is_wanted: bo
         function.line(f"else: bad.append({word})")
 
 
-# The keywords that look at a value as a whole; some need its inside for that, but say nothing about it.
-_WHOLE: Final = (
-    "enum", "minimum", "maximum", "exclusive_minimum", "exclusive_maximum", "multiple_of", "min_length", "max_length",
-    "pattern", "min_items", "max_items", "unique", "min_properties", "max_properties", "dependent_required",
-    "contains", "min_contains", "max_contains", "names", "not_",
-)  # fmt: skip
-_NOTHING: Final = {field: getattr(Node(-1), field) for field in _WHOLE}
-
-
 def _without_inside(bare: Node, part: Node) -> Node | None:
     """The demands of a node on a value as a whole, written to a bare one; None if there are none."""
-    for field in _WHOLE:
+    for field in WHOLE:
         setattr(bare, field, getattr(part, field))
     if part.items is not None and part.items.never:
         bare.max_items = min(len(part.prefix), len(part.prefix) if part.max_items is None else part.max_items)
-    return bare if any(getattr(bare, field) != _NOTHING[field] for field in _WHOLE) else None
+    return bare if says_about_whole(bare) else None
 
 
 def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
