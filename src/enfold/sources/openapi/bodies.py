@@ -189,12 +189,19 @@ def write_body(
     if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
     if media.is_form(kind.type) and isinstance(value, dict):
-        return _form(kind, value).encode(), kind.type
+        pairs = [
+            pair for name, each in value.items() for pair in _form_pairs(name, each, kind.encoding.child(name).fields)
+        ]
+        return styles.join_pairs(pairs).encode(), kind.type
     if media.is_multipart(kind.type):
         return _multipart(kind, value, is_file)
     if media.is_stream(kind.type) and isinstance(value, list):
-        return _sequence(kind, value), kind.type
-    return _raw(kind.type, value), kind.type
+        start = b"\x1e" if media.bare(kind.type) in media.SEQUENCE_STREAMS else b""
+        return b"".join(start + _json(each) + b"\n" for each in value), kind.type
+    if media.is_text(kind.type) and not isinstance(value, bytes):
+        charset = media.parameter(kind.type, "charset") or "utf-8"
+        return styles.scalar_text(value).encode(charset, "replace"), kind.type
+    return read_file(value).data, kind.type
 
 
 def _json(value: Any) -> bytes:
@@ -202,11 +209,6 @@ def _json(value: Any) -> bytes:
         return msgspec.json.encode(value)
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
         raise CallError("VALIDATION_ERROR", f"The body cannot be written as JSON: {error}") from error
-
-
-def _sequence(kind: Media, values: list[Any]) -> bytes:
-    start = b"\x1e" if media.bare(kind.type) in media.SEQUENCE_STREAMS else b""
-    return b"".join(start + _json(each) + b"\n" for each in values)
 
 
 def _of_any_type(kind: Media, value: Any, is_file: frozenset[str], wanted: str | None) -> tuple[bytes, str]:
@@ -246,13 +248,6 @@ def _type_of_file(part: FilePart, declared: str) -> str:
     return next((each for each in listed if not media.is_range(each)), media.plainest(listed[0]))
 
 
-def _raw(kind: str, value: Any) -> bytes:
-    if media.is_text(kind):
-        charset = media.parameter(kind, "charset") or "utf-8"
-        return value if isinstance(value, bytes) else styles.scalar_text(value).encode(charset, "replace")
-    return read_file(value).data
-
-
 def read_file(value: Any, argument: str = "body") -> FilePart:
     """A file from what a caller may give as an argument: bytes, a path, base64 text, or an object that says more."""
     if isinstance(value, FilePart):
@@ -260,7 +255,8 @@ def read_file(value: Any, argument: str = "body") -> FilePart:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return FilePart(bytes(value))
     if isinstance(value, os.PathLike):
-        return _file_at(value)
+        # Only a caller in this process can hand over a path object; text is never taken for a path.
+        return FilePart(Path(value).read_bytes(), Path(value).name)
     if isinstance(value, dict) and "data" in value:
         inner = read_file(value["data"], argument)
         declared = value.get("headers")
@@ -268,32 +264,14 @@ def read_file(value: Any, argument: str = "body") -> FilePart:
         given = tuple((str(name), styles.scalar_text(each)) for name, each in headers)
         return FilePart(inner.data, value.get("filename") or inner.filename, value.get("content_type"), given)
     if isinstance(value, str):
-        return FilePart(_decoded(value, argument))
+        try:
+            return FilePart(b64decode("".join(value.split()), validate=True))
+        except ValueError:
+            raise invalid_argument(argument, "constraint", "base64 text") from None
     raise invalid_argument(argument, "type", "a file: base64 text, or an object with `data`")
 
 
-def _file_at(path: os.PathLike[str]) -> FilePart:
-    # Only a caller in this process can hand over a path object; text is never taken for a path.
-    file = Path(path)
-    return FilePart(file.read_bytes(), file.name)
-
-
-def _decoded(text: str, argument: str) -> bytes:
-    try:
-        return b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        raise invalid_argument(argument, "constraint", "base64 text") from None
-
-
 # --- forms --------------------------------------------------------------------------------------------------------
-
-
-def _form(kind: Media, value: dict[str, Any]) -> str:
-    pairs: list[tuple[str, str]] = []
-    for name, each in value.items():
-        encoding = kind.encoding.child(name).fields
-        pairs.extend(_form_pairs(name, with_inner_lists_joined(each, encoding.get("items")), encoding))
-    return styles.join_pairs(pairs)
 
 
 def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[str, str]]:
@@ -302,7 +280,7 @@ def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[s
     style = encoding.get("style", "form")
     explode = encoding.get("explode", style == "form")
     put = styles.ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else styles.encode_form
-    return styles.expand_query(name, value, style, explode, put)
+    return styles.expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, put)
 
 
 def _multipart(kind: Media, value: Any, is_file: frozenset[str]) -> tuple[bytes, str]:

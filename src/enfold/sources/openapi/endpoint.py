@@ -55,6 +55,11 @@ class Blueprint(msgspec.Struct, frozen=True):
     base: str
 
     @property
+    def kinds(self) -> list[bool]:
+        """Whether it streams: once for the answer, once for the stream, where there is such."""
+        return [False] * self.gives_answer + [True] * self.gives_stream
+
+    @property
     def gives_stream(self) -> bool:
         return any(each.stream_types for each in outputs.successes(self.responses))
 
@@ -211,7 +216,17 @@ class ServiceEndpoint:
 
     @cached_property
     def _accept(self) -> str:
-        return accept(self._blueprint.responses, streams=self._streams)
+        """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
+        wanted = [
+            kind for each in self._successes for kind in (each.stream_types if self._streams else each.plain_types)
+        ]
+        for_errors = [kind for each in outputs.errors(self._blueprint.responses) for kind in each.plain_types]
+        listed = list(dict.fromkeys(media.json_first(wanted)))
+        if not listed:
+            return "application/json, */*;q=0.8"
+        others = [kind for kind in dict.fromkeys(for_errors) if kind not in listed]
+        rest = [f"{kind};q=0.9" for kind in listed[1:]] + [f"{kind};q=0.8" for kind in others]
+        return ", ".join([listed[0], *rest])
 
     @cached_property
     def _successes(self) -> tuple[DeclaredResponse, ...]:
@@ -226,17 +241,3 @@ class ServiceEndpoint:
             shape = outputs.response_shape(response, self._blueprint.found.method, self._shared.outputs, kind)
             schema = self._schemas[response.status, kind] = self._shared.outputs.bundle(shape)
         return schema
-
-
-def accept(responses: tuple[DeclaredResponse, ...], *, streams: bool) -> str:
-    """The Accept header: what the successes declare, JSON before the rest, and what failures may be told in."""
-    good = outputs.successes(responses)
-    wanted = [kind for each in good for kind in (each.stream_types if streams else each.plain_types)]
-    for_errors = [kind for each in outputs.errors(responses) for kind in each.plain_types]
-    listed = list(dict.fromkeys(media.json_first(wanted)))
-    if not listed:
-        return "application/json, */*;q=0.8"
-    rest = [f"{kind};q=0.9" for kind in listed[1:]] + [
-        f"{kind};q=0.8" for kind in dict.fromkeys(for_errors) if kind not in listed
-    ]
-    return ", ".join([listed[0], *rest])

@@ -49,15 +49,13 @@ class Families:
                 self._index_resource(resource)
 
     def _index_resource(self, resource: DocumentResource) -> None:
-        for child in _named_schemas(DocumentPlace(resource.root, resource)):
+        root = DocumentPlace(resource.root, resource)
+        folders = (root.child("components", "schemas"), root.child("definitions"), root.child("$defs"))
+        for child in (place for folder in folders for _, place in folder.items()):
             for part in child.child("allOf").elements():
-                target = self._target(part)
+                target = self._resolved(part.text("$ref"), part.resource)
                 if target is not None:
                     self._extending.setdefault(id(target.node), []).append(child)
-
-    def _target(self, part: DocumentPlace) -> DocumentPlace | None:
-        ref = part.fields.get("$ref")
-        return self._resolved(ref, part.resource) if isinstance(ref, str) else None
 
     def _mapped(self, base: DocumentPlace) -> Iterator[DocumentPlace]:
         """What the discriminator maps to, as far as it cannot lead back to the base."""
@@ -71,7 +69,7 @@ class Families:
 
     def _resolved(self, ref: str, resource: DocumentResource) -> DocumentPlace | None:
         try:
-            return self._library.resolve(ref, resource)
+            return self._library.resolve(ref, resource) if ref else None
         except BrokenReferenceError:
             return None
 
@@ -82,8 +80,3 @@ def _is_base(node: Any) -> bool:
         return False
     declared = node.get("discriminator")
     return isinstance(declared, str) or (isinstance(declared, dict) and isinstance(declared.get("propertyName"), str))
-
-
-def _named_schemas(root: DocumentPlace) -> Iterator[DocumentPlace]:
-    for folder in (root.child("components", "schemas"), root.child("definitions"), root.child("$defs")):
-        yield from (place for _, place in folder.items())

@@ -160,19 +160,15 @@ def _event_shape(place: DocumentPlace, schemas: Schemas) -> ConvertedSchema:
     if not isinstance(node, dict):
         return ConvertedSchema(ANYTHING)
     for keyword in ("oneOf", "anyOf"):
-        if isinstance(node.get(keyword), list) and _describes_events(target.child(keyword), schemas):
-            parts = [_event_shape(each, schemas) for each in target.child(keyword).elements()]
-            return any_of(distinct(parts))
+        variants = list(target.child(keyword).elements())
+        if variants and all(_is_event(schemas.library.follow_if_possible(each)) for each in variants):
+            return any_of(distinct(_event_shape(each, schemas) for each in variants))
     if not _is_event(target):
         return schemas.shape(place)
     data = target.child("properties", "data")
     content = data.child("contentSchema")
     # That an event's data is a string is true of every event, and says nothing of what is in it.
     return schemas.shape(content) if content.node is not None else ConvertedSchema(ANYTHING)
-
-
-def _describes_events(variants: DocumentPlace, schemas: Schemas) -> bool:
-    return all(_is_event(schemas.library.follow_if_possible(each)) for each in variants.elements())
 
 
 def _is_event(place: DocumentPlace) -> bool:

@@ -212,13 +212,9 @@ def _kind_for_fields(kinds: tuple[BodyKind, ...], given: Mapping[str, Any], want
 def _given_files(plain: list[BodyKind], given: Mapping[str, Any]) -> set[str]:
     """The fields whose values are files: content of this process, or described ones where a kind takes a file."""
     possible = frozenset().union(*(each.fields.files for each in plain if each.fields is not None))
-    described = {name for name, value in given.items() if name in possible and _has_described_file(value)}
+    listed = {name: value if isinstance(value, list) else [value] for name, value in given.items() if name in possible}
+    described = {name for name, values in listed.items() if any(map(is_described_file, values))}
     return described | {name for name, value in given.items() if _is_bytes(value)}
-
-
-def _has_described_file(value: Any) -> bool:
-    listed = value if isinstance(value, list) else [value]
-    return any(map(is_described_file, listed))
 
 
 def _kind_for_value(kinds: tuple[BodyKind, ...], value: Any, wanted: str | None) -> BodyKind:

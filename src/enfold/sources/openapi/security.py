@@ -200,8 +200,10 @@ class Security:
         self._namespace = namespace
         self._assumed: tuple[str, ...] = ()
 
-    def assume(self) -> list[Problem]:
-        """Send every credential with every call: for a document that declares schemes and nowhere asks for them."""
+    def assume_if_unsaid(self, declared: Collection[Requirements]) -> list[Problem]:
+        """Send every credential with every call where no operation asks for one, and some say nothing of it."""
+        if None not in declared or any(names for requirements in declared for names in requirements or ()):
+            return []
         by_standing = {self._schemes[name].standing: name for name in reversed(list(self._credentials))}
         self._assumed = tuple(name for name in self._credentials if name in by_standing.values())
         sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]

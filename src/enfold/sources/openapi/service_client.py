@@ -89,7 +89,10 @@ class ServiceClient:
 
     async def open(self, request: Outgoing) -> Response:
         """An open response, whatever its status; who opens it closes it."""
-        self._check_size(request)
+        if request.content is not None and len(request.content) > self.limits.request_bytes:
+            raise CallError(
+                "PAYLOAD_TOO_LARGE", f"The request body is over the limit of {self.limits.request_bytes} bytes"
+            )
         attempt = 0
         while True:
             wait: float | None
@@ -167,12 +170,6 @@ class ServiceClient:
             details = {"status": status, "location": self.secrets.redact(url)}
             raise CallError("EXECUTION_ERROR", f"A redirect was refused: {refusal}", details)
         return self.reach.is_home(url)
-
-    def _check_size(self, request: Outgoing) -> None:
-        if request.content is not None and len(request.content) > self.limits.request_bytes:
-            raise CallError(
-                "PAYLOAD_TOO_LARGE", f"The request body is over the limit of {self.limits.request_bytes} bytes"
-            )
 
     async def aclose(self) -> None:
         """Close the connections; a client the user gave stays theirs."""

@@ -21,7 +21,6 @@ from enfold.sources.openapi.referred_files import Folders
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import (
     Credential,
-    Requirements,
     Security,
     document_credentials,
     gather_credentials,
@@ -184,8 +183,8 @@ class _Importer:
     def run(self, choice: Choice, shape: Shaping) -> ImportedOperations:
         found = find_operations(self._shared.library, self._skipped)
         blueprints = [each for each in map(self._read, found) if each is not None]
-        self._assume_security([each.requirements for each in blueprints])
-        parts = [(each, streams) for each in blueprints for streams in _kinds(each)]
+        self._shared.problems.extend(self._shared.security.assume_if_unsaid([each.requirements for each in blueprints]))
+        parts = [(each, streams) for each in blueprints for streams in each.kinds]
         wanted = [wanted_name(each.found, is_stream_twin=streams and each.gives_answer) for each, streams in parts]
         names = distinct_names(wanted)
         operations: list[Operation] = []
@@ -199,11 +198,6 @@ class _Importer:
         needs = self._shared.security.needs()
         report = ImportReport(imported, self._skipped, lambda: self._degraded(operations, blueprints), needs)
         return ImportedOperations(operations, report, self._shared.client, self._name)
-
-    def _assume_security(self, declared: list[Requirements]) -> None:
-        """Where no operation asks for a credential and some say nothing of it, what the user gave is sent."""
-        if None in declared and not any(names for requirements in declared for names in requirements or ()):
-            self._shared.problems.extend(self._shared.security.assume())
 
     def _read(self, found: FoundOperation) -> Blueprint | None:
         try:
@@ -219,10 +213,11 @@ class _Importer:
         call = ServiceEndpoint(self._shared, blueprint, streams=streams)
         found = blueprint.found
         by_kind = call.has_several_answers and self._policy.normalize in (None, "repair")
+        at_once = OperationType.QUERY if found.method in _QUERIES else OperationType.MUTATION
         spec = OperationSpec(
             name=name,
             namespace=self._namespace,
-            type=_type(found.method, streams=streams),
+            type=OperationType.SUBSCRIPTION if streams else at_once,
             title=found.place.text("summary") or None,
             description=described(found),
             tags=found.place.texts("tags"),
@@ -254,20 +249,6 @@ class _Importer:
         refused = {each.base: self._shared.servers.refusal(each.base) for each in blueprints}
         servers = [Problem(base or "servers", why) for base, why in refused.items() if why is not None]
         return [*servers, *self._shared.problems, *self._shared.inputs.problems, *self._shared.outputs.problems]
-
-
-def _kinds(blueprint: Blueprint) -> Iterator[bool]:
-    """Whether it streams: once for the answer, once for the stream, where there is such."""
-    if blueprint.gives_answer:
-        yield False
-    if blueprint.gives_stream:
-        yield True
-
-
-def _type(method: str, *, streams: bool) -> OperationType:
-    if streams:
-        return OperationType.SUBSCRIPTION
-    return OperationType.QUERY if method in _QUERIES else OperationType.MUTATION
 
 
 def _meta(found: FoundOperation, name: str, original: str) -> dict[str, Any]:

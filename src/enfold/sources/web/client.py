@@ -7,7 +7,7 @@ from typing import Final
 
 from enfold.sources.web.connection import Connection, ResponseReader
 from enfold.sources.web.dialing import Allows
-from enfold.sources.web.http_messages import Headers, Request, Response, write
+from enfold.sources.web.http_messages import Request, Response, write
 from enfold.sources.web.pool import Key, Pool
 from enfold.sources.web.surroundings import proxy_for
 from enfold.sources.web.urls import read_endpoint
@@ -83,13 +83,8 @@ async def _exchange(connection: Connection, request: Request, data: bytes) -> Re
     except BaseException:
         connection.close()
         raise
-    return Response(
-        request, exchange.status, _text(exchange.reason), _read_headers(exchange), exchange, connection.peer
-    )
-
-
-def _read_headers(exchange: ResponseReader) -> Headers:
-    return [(name.decode("latin-1"), _text(value)) for name, value in exchange.headers]
+    headers = [(name.decode("latin-1"), _text(value)) for name, value in exchange.headers]
+    return Response(request, exchange.status, _text(exchange.reason), headers, exchange, connection.peer)
 
 
 def _text(value: bytes) -> str:
