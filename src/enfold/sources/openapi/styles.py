@@ -90,22 +90,13 @@ def expand_path(name: str, value: Any, style: str, explode: bool, put: Encode) -
     if _is_undefined(value):
         return ""
     if style == "matrix":
-        return _matrix(name, value, explode, put)
+        pairs = expand_query(name, value, "form", explode, put)
+        return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
     if style == "label":
         return "." + _joined(value, explode, put, separator="." if explode else ",")
     if style in DELIMITERS:  # only 2.0 has these in a path
         return encode(DELIMITERS[style]).join(put(scalar_text(each)) for each in _flat(value))
     return _joined(value, explode, put, separator=",")
-
-
-def _matrix(name: str, value: Any, explode: bool, put: Encode) -> str:
-    key = encode(name)
-    if isinstance(value, dict) and explode:
-        return "".join(f";{put(member)}={put(scalar_text(each))}" for member, each in _members(value))
-    if isinstance(value, list) and explode:
-        return "".join(f";{key}={put(scalar_text(each))}" for each in _elements(value))
-    text = _joined(value, explode=False, put=put, separator=",")
-    return f";{key}={text}" if text else f";{key}"
 
 
 def _joined(value: Any, explode: bool, put: Encode, separator: str) -> str:
@@ -190,11 +181,8 @@ def expand_cookie(name: str, value: Any, style: str, explode: bool, put: Encode)
         return []
     if style != "cookie":
         return [join_pairs(expand_query(name, value, "form", explode, put))]
-    if isinstance(value, dict) and explode:
-        return [f"{member}={scalar_text(each)}" for member, each in _members(value)]
-    if isinstance(value, list) and explode:
-        return [f"{name}={scalar_text(each)}" for each in _elements(value)]
-    return [f"{name}={_joined(value, explode=False, put=as_it_is, separator=',')}"]
+    pairs = expand_query(name, value, "form", explode, as_it_is, as_it_is)
+    return [f"{key}={text}" for key, text in pairs]
 
 
 # --- forms --------------------------------------------------------------------------------------------------------
