@@ -46,10 +46,9 @@ class Schemas:
     def __init__(self, library: Library, direction: Direction) -> None:
         self.library = library
         self.problems: list[Problem] = []
-        self._is_old = library.version in ("2.0", "3.0")
-        self._is_input = direction == "input"
+        self.is_old = library.version in ("2.0", "3.0")
+        self.is_input = direction == "input"
         self._hidden = _HIDDEN[direction]
-        self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more
         self._names: dict[tuple[int, str], str] = {}
         self._places: dict[str, tuple[DocumentPlace, str]] = {}
         self._families = Families(library)
@@ -58,11 +57,11 @@ class Schemas:
 
     def shape(self, place: DocumentPlace) -> ConvertedSchema:
         """The schema at a place; one that cannot be read counts as `{}`."""
-        uses: set[str] = set()
+        conversion = _Conversion(self, place)
         try:
-            return ConvertedSchema(self._convert(place.node, place.resource, place, uses), frozenset(uses))
+            return ConvertedSchema(conversion.convert(place.node, place.resource), frozenset(conversion.uses))
         except RecursionError:
-            self._report(place, "the schema is nested too deeply")
+            self.problems.append(Problem(place.where, "the schema is nested too deeply"))
             return ConvertedSchema(ANYTHING)
 
     def bundle(self, shape: ConvertedSchema) -> Schema:
@@ -145,126 +144,126 @@ class Schemas:
         declared = {"type": "object"} if base.node.get("type") == "object" else {}
         return ConvertedSchema({**declared, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}, frozenset(names))
 
-    def _variant_of(self, target: DocumentPlace, owner: Any) -> str:
-        """Which variant of a schema a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
+    def name(self, target: DocumentPlace, owner: Any) -> str:
+        """The definition that a reference means; `owner` is what composes it in its `allOf`, None elsewhere."""
         is_part = owner is not None and (_composes(owner) or self._families.extends(owner, target))
         if not is_part:
-            return _ANY if self._families.children(target) else ""
-        return _PART if _is_closed(target.node) else ""
+            return self._name(target, _ANY if self._families.children(target) else "")
+        return self._name(target, _PART if _is_closed(target.node) else "")
 
-    def _report(self, place: DocumentPlace, why: str) -> None:
-        self.problems.append(Problem(place.where, why))
 
-    # --- conversion
+class _Conversion:
+    """One schema of a document on its way to JSON Schema, and the names of the definitions that it uses."""
 
-    def _convert(self, node: Any, base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any = None) -> Any:
+    def __init__(self, schemas: Schemas, place: DocumentPlace) -> None:
+        self._schemas = schemas
+        self._place = place
+        self._is_condition = False  # inside `not` or `if`, where a wider schema asks for more
+        self.uses: set[str] = set()
+
+    def _report(self, why: str) -> None:
+        self._schemas.problems.append(Problem(self._place.where, why))
+
+    def convert(self, node: Any, base: DocumentResource, owner: Any = None) -> Any:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            self._report(at, f"a schema is an object, not {type(node).__name__}")
+            self._report(f"a schema is an object, not {type(node).__name__}")
             return ANYTHING
-        base = self.library.own_resource(node, base)
+        base = self._schemas.library.own_resource(node, base)
         ref = node.get("$ref", node.get("$dynamicRef", node.get("$recursiveRef")))
         if isinstance(ref, str):
-            return self._reference(ref, node, base, at, uses, owner)
+            return self._reference(ref, node, base, owner)
         if owner is not None and _is_closed(node) and _composes(owner):
             node = _opened(node)
-        return self._keywords(node, base, at, uses)
+        return self._keywords(node, base)
 
-    def _reference(
-        self, ref: str, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any
-    ) -> Any:
+    def _reference(self, ref: str, node: Schema, base: DocumentResource, owner: Any) -> Any:
         try:
-            target = self.library.resolve(ref, base)
-            self.library.follow(target)  # a circle of nothing but references means nothing
+            target = self._schemas.library.resolve(ref, base)
+            self._schemas.library.follow(target)  # a circle of nothing but references means nothing
         except BrokenReferenceError as error:
-            self._report(at, str(error))
-            return self._siblings(node, base, at, uses)
+            self._report(str(error))
+            return self._siblings(node, base)
         if not isinstance(target.node, dict):
-            return self._convert(target.node, target.resource, target, uses)
-        name = self._name(target, self._variant_of(target, owner))
-        uses.add(name)
-        result = {"$ref": f"#/$defs/{name}", **self._siblings(node, base, at, uses)}
+            return self.convert(target.node, target.resource)
+        name = self._schemas.name(target, owner)
+        self.uses.add(name)
+        result = {"$ref": f"#/$defs/{name}", **self._siblings(node, base)}
         if node.get("nullable") is True:
             _allow_null(result)
         return result
 
-    def _siblings(self, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Schema:
+    def _siblings(self, node: Schema, base: DocumentResource) -> Schema:
         """What stands beside a reference: since 3.1 it counts, before that only what describes does."""
         rest = {key: value for key, value in node.items() if key not in _REFERENCES}
-        if self._is_old:
+        if self._schemas.is_old:
             rest = {key: value for key, value in rest.items() if key in _DESCRIBING}
-        converted: Schema = self._keywords(rest, base, at, uses) if rest else {}
+        converted: Schema = self._keywords(rest, base) if rest else {}
         return converted
 
-    def _keywords(self, node: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Schema:
+    def _keywords(self, node: Schema, base: DocumentResource) -> Schema:
         result: Schema = {}
         for key, value in node.items():
             if key in _CONDITIONS:
-                result[key] = self._condition(value, base, at, uses)
+                result[key] = self._condition(value, base)
             elif key in _SCHEMAS:
-                result[key] = self._convert(value, base, at, uses)
+                result[key] = self.convert(value, base)
             elif key in _SCHEMA_LISTS:
                 if isinstance(value, list) and value:
-                    result[key] = self._each(value, base, at, uses, node if key == "allOf" else None)
+                    result[key] = self._each(value, base, node if key == "allOf" else None)
             elif key in _SCHEMA_MAPS:
                 if isinstance(value, dict):
-                    result[key] = self._named(value, base, at, uses, hides=key == "properties")
+                    result[key] = self._named(value, base, hides=key == "properties")
             elif key == "items":
-                self._items(node, value, result, base, at, uses)
+                self._items(node, value, result, base)
             else:
-                self._plain(key, value, result, at)
-        self._finish(node, result, at)
+                self._plain(key, value, result)
+        self._finish(node, result)
         # An untouched schema is shared with the document: most of a large one is.
         return node if _is_same(node, result) else result
 
-    def _condition(self, value: Any, base: DocumentResource, at: DocumentPlace, uses: set[str]) -> Any:
+    def _condition(self, value: Any, base: DocumentResource) -> Any:
         was, self._is_condition = self._is_condition, True
         try:
-            return self._convert(value, base, at, uses)
+            return self.convert(value, base)
         finally:
             self._is_condition = was
 
-    def _each(
-        self, values: list[Any], base: DocumentResource, at: DocumentPlace, uses: set[str], owner: Any = None
-    ) -> list[Any]:
-        converted = [self._convert(each, base, at, uses, owner) for each in values]
+    def _each(self, values: list[Any], base: DocumentResource, owner: Any = None) -> list[Any]:
+        converted = [self.convert(each, base, owner) for each in values]
         return values if all(map(is_, converted, values)) else converted
 
-    def _named(
-        self, values: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str], *, hides: bool
-    ) -> Schema:
+    def _named(self, values: Schema, base: DocumentResource, *, hides: bool) -> Schema:
         converted = {
-            name: self._convert(each, base, at, uses)
+            name: self.convert(each, base)
             for name, each in values.items()
-            if not (hides and self.is_hidden(DocumentPlace(each, base)))
+            if not (hides and self._schemas.is_hidden(DocumentPlace(each, base)))
         }
         return values if _is_same(values, converted) else converted
 
-    def _items(
-        self, node: Schema, value: Any, result: Schema, base: DocumentResource, at: DocumentPlace, uses: set[str]
-    ) -> None:
+    def _items(self, node: Schema, value: Any, result: Schema, base: DocumentResource) -> None:
         if isinstance(value, list):  # the tuple form of older drafts
             if value:
-                result["prefixItems"] = self._each(value, base, at, uses)
+                result["prefixItems"] = self._each(value, base)
             if "additionalItems" in node:
-                result["items"] = self._convert(node["additionalItems"], base, at, uses)
+                result["items"] = self.convert(node["additionalItems"], base)
         else:
-            result["items"] = self._convert(value, base, at, uses)
+            result["items"] = self.convert(value, base)
 
-    def _plain(self, key: str, value: Any, result: Schema, at: DocumentPlace) -> None:
+    def _plain(self, key: str, value: Any, result: Schema) -> None:
         if key not in _VALUES:
             return  # extensions, and what only OpenAPI knows (xml, discriminator, nullable, example …)
         if _fits(value, _VALUES[key]):
             result[key] = value
         elif key not in ("required", "exclusiveMinimum", "exclusiveMaximum", "readOnly", "writeOnly", "type"):
-            self._report(at, f"{key} has a value that means nothing there")
+            self._report(f"{key} has a value that means nothing there")
 
-    def _finish(self, node: Schema, result: Schema, at: DocumentPlace) -> None:
-        self._type(node, result, at)
+    def _finish(self, node: Schema, result: Schema) -> None:
+        self._type(node, result)
         if "required" in result:
             self._required(node, result)
-        if self._is_input and not self._is_condition and "oneOf" in result:
+        if self._schemas.is_input and not self._is_condition and "oneOf" in result:
             _widen(result)
         if _is_closed(result) and _composes(node):
             del result["additionalProperties"]  # it would refuse what the parts describe
@@ -279,10 +278,10 @@ class Schemas:
     def _examples(self, node: Schema, result: Schema) -> None:
         """Examples help who writes an input; in an output they are only weight."""
         examples = node.get("examples", [node["example"]] if "example" in node else None)
-        if self._is_input and isinstance(examples, list) and not _mentions_reference(examples):
+        if self._schemas.is_input and isinstance(examples, list) and not _mentions_reference(examples):
             result["examples"] = examples
 
-    def _type(self, node: Schema, result: Schema, at: DocumentPlace) -> None:
+    def _type(self, node: Schema, result: Schema) -> None:
         if "type" not in node:
             return
         declared = node["type"]
@@ -295,14 +294,14 @@ class Schemas:
         elif declared is None:
             self._unset_type(node, result)
         elif not known or any(name not in (None, *_TYPES) for name in names):
-            self._report(at, f"there is no type {declared!r}")
+            self._report(f"there is no type {declared!r}")
             result.pop("type", None)
         elif known != names:
             result["type"] = known
 
     def _unset_type(self, node: Schema, result: Schema) -> None:
         """`type: null` without quotes: alone, in a version that has that type, it was meant; else nothing is said."""
-        if len(node) == 1 and not self._is_old:
+        if len(node) == 1 and not self._schemas.is_old:
             result["type"] = "null"
         else:
             result.pop("type", None)
