@@ -69,7 +69,7 @@ class SharedFile:
         """The inodes of the file and its log as they are at the path now."""
         try:
             file, log = map(os.stat, self._names)
-        except FileNotFoundError:  # it was removed, or is in memory alone
+        except FileNotFoundError:  # it was removed
             return _NO_FILE
         return file.st_ino, log.st_ino, file.st_dev, log.st_dev
 
@@ -160,8 +160,6 @@ def _create_for_owner(path: Path) -> None:
     """Create the file if there is none. An existing one is not opened here: closing any descriptor of a file drops all locks
     of this process on it, and another process would then remove its log.
     """
-    if str(path) == ":memory:":
-        return
     with _creating, suppress(FileExistsError):  # no thread opens a new file before our descriptor is closed
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 

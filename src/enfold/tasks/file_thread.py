@@ -36,12 +36,12 @@ class _QueuedJob(msgspec.Struct, eq=False):
 class FileThread:
     """Runs jobs on a connection of its own, in a thread that is started with the first of them.
 
-    `open` makes the connection, in the thread; `idle` is called about every `pause` seconds, with the connection;
+    `open` makes the connection, in the thread; `idle` is called after jobs and about every `pause` seconds, with the connection;
     `check` raises OSError where what was written is not where others look for it.
     """
 
     def __init__(
-        self, open: Callable[[], sqlite3.Connection], check: Callable[[], None], idle: Job, pause: float
+        self, open: Callable[[], sqlite3.Connection], check: Callable[[], None], idle: Job, pause: float | None
     ) -> None:
         self._open = open
         self._check = check

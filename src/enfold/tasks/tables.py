@@ -1,0 +1,418 @@
+"""Tasks kept in the tables of an SQLite database, in memory or in a file. A task is one row."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from enfold.errors import CallError
+from enfold.idempotency.outcomes import failure
+from enfold.log import Log
+from enfold.operation import Progress
+from enfold.tasks.file_thread import FileThread
+from enfold.tasks.kept_bytes import HOUR, OVERHEAD, TaskLimits, check_kept_bytes, is_much
+from enfold.tasks.store import (
+    Claim,
+    Claims,
+    Ending,
+    FencedError,
+    Served,
+    Signal,
+    after_ending,
+    after_signal,
+    limit_reached,
+    now_ms,
+    same_order,
+    store_away,
+    unreadable,
+)
+from enfold.tasks.task import Order, Task
+from enfold.tasks.transitions import accepted, claimed, frees_key, is_forgotten, noted, overdue, unclaimed
+from enfold.tasks.wakeups import WORK, Wakeups
+
+T = TypeVar("T")
+_Row: TypeAlias = tuple[str, bytes, bytes, bytes | None]  # the id, and the three texts of a task
+
+WATCH_AGAIN: Final = 5.0  # seconds after which a watcher looks although it was not woken
+MOST_EXPIRED: Final = 500  # rows that one transaction ends or forgets
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS tasks (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    operation TEXT NOT NULL,
+    key TEXT,
+    status TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    change INTEGER NOT NULL,
+    deadline INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    ordered BLOB NOT NULL,
+    state BLOB NOT NULL,
+    outcome BLOB
+);
+CREATE TABLE IF NOT EXISTS kept_bytes (
+    owner TEXT NOT NULL,
+    hour INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    PRIMARY KEY (owner, hour)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS tasks_by_key ON tasks (owner, operation, key) WHERE key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS tasks_by_change ON tasks (change);
+CREATE INDEX IF NOT EXISTS tasks_by_owner ON tasks (owner, number);
+CREATE INDEX IF NOT EXISTS tasks_unfinished ON tasks (owner, deadline, outcome) WHERE outcome IS NULL;
+CREATE INDEX IF NOT EXISTS tasks_queued ON tasks (operation, number, status, holder)
+    WHERE status = 'working' AND holder = '';
+CREATE INDEX IF NOT EXISTS tasks_held ON tasks (holder) WHERE holder != '';
+CREATE INDEX IF NOT EXISTS tasks_kept ON tasks (expires) WHERE outcome IS NOT NULL;
+"""
+# Changes are counted, so that other processes see which tasks are others than before.
+_NEXT: Final = "(SELECT COALESCE(MAX(change), 0) + 1 FROM tasks)"
+_INSERT: Final = f"""
+INSERT INTO tasks (id, owner, operation, key, status, holder, change, deadline, expires, ordered, state)
+VALUES (?, ?, ?, ?, ?, ?, {_NEXT}, ?, ?, ?, ?)
+"""  # noqa: S608  # every value is bound
+_UPDATE: Final = f"UPDATE tasks SET status = ?, holder = ?, change = {_NEXT}, state = ?, outcome = ? WHERE id = ?"  # noqa: S608
+_END: Final = f"UPDATE tasks SET status = 'failed', holder = '', change = {_NEXT}, outcome = ? WHERE id = ?"  # noqa: S608
+_SIZE: Final = f"LENGTH(ordered) + LENGTH(state) + LENGTH(outcome) + {OVERHEAD}"
+_HOUR: Final = f"expires / {HOUR} + 1"  # as `hour_of` has it
+_COUNT: Final = f"""
+INSERT INTO kept_bytes SELECT owner, {_HOUR}, {_SIZE} FROM tasks WHERE id = ?
+ON CONFLICT (owner, hour) DO UPDATE SET bytes = bytes + excluded.bytes
+"""  # noqa: S608
+COUNT_ALL: Final = f"""
+INSERT INTO kept_bytes SELECT owner, {_HOUR}, SUM({_SIZE}) FROM tasks WHERE outcome IS NOT NULL GROUP BY 1, 2
+"""  # noqa: S608
+_FIELDS: Final = "SELECT id, ordered, state, outcome"
+WHOLE: Final = f"{_FIELDS} FROM tasks"
+_QUEUED: Final = "FROM tasks WHERE status = 'working' AND holder = ''"
+# The operations of what is queued, each found by one step in the index, however much is queued of it.
+_QUEUED_NAMES: Final = f"""
+WITH RECURSIVE names (name) AS (
+    SELECT MIN(operation) {_QUEUED}
+    UNION ALL
+    SELECT (SELECT MIN(operation) {_QUEUED} AND operation > name) FROM names WHERE name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL
+"""  # noqa: S608
+_STATE_FIELDS: Final = tuple(name for name in Task.__struct_fields__ if name not in ("order", "outcome"))
+
+
+class TableTasks:
+    """A store in a database that `open` gives; it belongs to this process alone, unless a subclass says otherwise."""
+
+    beat = 0.25
+
+    def __init__(
+        self,
+        place: str,
+        open: Callable[[], sqlite3.Connection],
+        check: Callable[[], None] = lambda: None,
+        look_every: float | None = None,
+    ) -> None:
+        """`place` is named in the log; `open`, `check` and `look_every` are those of `FileThread`."""
+        self._place = place
+        self._wakeups = Wakeups()
+        self._changed: set[str] = set()  # in the thread: what the transaction under way changes
+        self._complaint = ""  # why it could not be used the last time
+        self._thread = FileThread(open, check, self._look, look_every)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.close)
+        self._wakeups.wake()
+
+    # the verbs
+
+    async def accept(self, order: Order, limits: TaskLimits, *, claims: bool = False) -> Task | Claim:
+        job = partial(self._accept, order, msgspec.json.encode(order), limits, claims)
+        return await (self._claimed(job) if claims else self._write(job))
+
+    async def get(self, owner: str | None, task_id: str) -> Task | None:
+        task, now = await self._read(partial(_find, owner, task_id)), now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        if overdue(task, now) is task:
+            return task
+        return await self._write(partial(self._find_now, owner, task_id))
+
+    async def list(self, owner: str | None, limit: int = 100) -> list[Task]:
+        found, now = await self._read(partial(_list, owner, limit)), now_ms()
+        if any(is_forgotten(task, now) or overdue(task, now) is not task for task in found):
+            await self.expire()
+            found = await self._read(partial(_list, owner, limit))
+        return found
+
+    async def claim(self, served: Served, n: int, wait: float, *, but: Collection[str] = ()) -> Claims:
+        moment = self._wakeups.expect(WORK)
+        try:
+            claims = await self._claim_now(served(), n, but)
+            if not claims and await self._wakeups.wait(moment, wait):
+                claims = await self._claim_now(served(), n, but)
+        finally:
+            moment.cancel()
+        return claims
+
+    async def take(self, task_id: str) -> Claim | None:
+        return await self._claimed(partial(self._take, task_id))
+
+    async def has_worker(self) -> bool | None:
+        return None
+
+    async def hold(
+        self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
+    ) -> bool:
+        if progress is None and not notes:
+            return (await self._read(partial(_held, claim))).is_cancelling
+        step = partial(noted, progress=progress, notes=notes)
+        return (await self._write(partial(self._change_held, claim, step))).is_cancelling
+
+    async def record(self, claim: Claim, ending: Ending) -> Task:
+        return await self._write(partial(self._change_held, claim, lambda task, now: after_ending(task, ending, now)))
+
+    async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
+        return await self._write(partial(self._signal, owner, task_id, signal))
+
+    def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
+        return self._wakeups.watch(task_id, partial(self.get, owner, task_id), WATCH_AGAIN)
+
+    async def expire(self) -> None:
+        while await self._write(self._expire):
+            pass
+
+    # asking the thread
+
+    async def _write(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._asked(self._thread.submit(job))
+
+    async def _read(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._asked(self._thread.submit(job, writes=False))
+
+    async def _asked(self, answer: asyncio.Future[T]) -> T:
+        try:
+            found = await answer
+        except (sqlite3.Error, OSError) as error:
+            if str(error) != self._complaint:
+                Log("enfold.tasks").warning("the tasks in %s cannot be used: %s", self._place, error)
+            self._complaint = str(error)
+            raise store_away(error) from error
+        self._complaint = ""
+        return found
+
+    async def _claim_now(self, operations: Sequence[str] | Any, n: int, but: Collection[str]) -> Claims:
+        if not await self._read(partial(self._look_for, operations)):
+            return []
+        return await self._claimed(partial(self._claim, operations, n, tuple(but)))
+
+    async def _claimed(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """What a job gives that claims; what it has claimed for somebody who waits no more is given back."""
+        answer = self._thread.submit(job)
+        try:
+            return await self._asked(asyncio.shield(answer))
+        except asyncio.CancelledError:  # before the answer came, or in the very turn in which it did
+            answer.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, answer: asyncio.Future[Any]) -> None:
+        found = None if answer.exception() else answer.result()
+        for claim in found if isinstance(found, list) else [found]:
+            if isinstance(claim, Claim):
+                given = self._thread.submit(partial(self._change_held, claim, unclaimed))
+                given.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    # jobs, in the thread
+
+    def _accept(
+        self, order: Order, ordered: bytes, limits: TaskLimits, claims: bool, connection: sqlite3.Connection
+    ) -> Task | Claim:
+        if order.key is not None:
+            where = "owner = ? AND operation = ? AND key = ?"
+            known = _one(connection, where, (order.owner, order.operation, order.key))
+            first = self._now(known, connection)
+            if first is not None and not frees_key(first):
+                return same_order(first, order)
+            if known is not None:
+                connection.execute("UPDATE tasks SET key = NULL WHERE id = ?", (known.id,))
+        counting = "SELECT COUNT(*) FROM tasks WHERE owner = ? AND outcome IS NULL AND deadline > ?"
+        if connection.execute(counting, (order.owner, now_ms())).fetchone()[0] >= limits.unfinished:
+            raise limit_reached(limits.unfinished)
+        _check_kept(order.owner, limits, connection)
+        task = accepted(msgspec.json.decode(ordered, type=Order))
+        holder = self._holder() if claims else ""
+        if claims:
+            task = _claimed_by(holder, task)
+        row = (order.id, order.owner, order.operation, order.key, task.status, holder, order.deadline, order.expires)
+        connection.execute(_INSERT, (*row, ordered, _state(task)))
+        self._note_change(task)
+        return Claim(task) if claims else task
+
+    def _find_now(self, owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
+        return self._now(_find(owner, task_id, connection), connection)
+
+    def _now(self, task: Task | None, connection: sqlite3.Connection) -> Task | None:
+        """A task as the clock has it; one that has come to its deadline ends."""
+        now = now_ms()
+        if task is None or is_forgotten(task, now):
+            return None
+        after = overdue(task, now)
+        return task if after is task else self._put(after, connection)
+
+    def _look_for(self, operations: Any, connection: sqlite3.Connection) -> Sequence[str]:
+        """What there is to do here; whoever looks for work holds its lock, by which others see that somebody does."""
+        self._holder()
+        return _wanted(operations, connection)
+
+    def _claim(self, operations: Any, n: int, but: tuple[str, ...], connection: sqlite3.Connection) -> Claims:
+        others = f"AND owner NOT IN ({', '.join('?' * len(but))})" if but else ""
+        oldest = f"SELECT number {_QUEUED} AND operation = ? {others} ORDER BY number LIMIT ?"
+        found = (connection.execute(oldest, (name, *but, n)) for name in _wanted(operations, connection))
+        numbers = [number for each in found for number in each]
+        rows = [connection.execute(f"{WHOLE} WHERE number = ?", number).fetchone() for number in sorted(numbers)[:n]]
+        queued = self._readable(rows, connection)
+        holder = self._holder() if queued else ""
+        return [Claim(self._put(_claimed_by(holder, task), connection)) for task in queued]
+
+    def _take(self, task_id: str, connection: sqlite3.Connection) -> Claim | None:
+        task = _one(connection, "id = ?", (task_id,))
+        if task is None or not task.is_queued:
+            return None
+        return Claim(self._put(_claimed_by(self._holder(), task), connection))
+
+    def _holder(self) -> str:
+        """The name under which this process holds tasks."""
+        return "this"
+
+    def _change_held(self, claim: Claim, step: Callable[..., Task], connection: sqlite3.Connection) -> Task:
+        before = _held(claim, connection)
+        after = step(before, now=now_ms())
+        return after if after is before else self._put(after, connection)
+
+    def _signal(self, owner: str | None, task_id: str, signal: Signal, connection: sqlite3.Connection) -> Task | None:
+        before = self._find_now(owner, task_id, connection)
+        if before is None:
+            return None
+        after = after_signal(before, signal, now_ms())
+        return after if after is before else self._put(after, connection)
+
+    def _expire(self, connection: sqlite3.Connection) -> bool:
+        """End and forget some of what is due; whether there may be more."""
+        now = now_ms()
+        late = connection.execute(
+            f"{WHOLE} WHERE outcome IS NULL AND deadline <= ? LIMIT ?", (now, MOST_EXPIRED)
+        ).fetchall()
+        for task in self._readable(late, connection):
+            self._put(overdue(task, now), connection)
+        forgetting = "DELETE FROM tasks WHERE number IN (SELECT number FROM tasks WHERE outcome IS NOT NULL AND expires <= ? LIMIT ?)"
+        gone = connection.execute(forgetting, (now, MOST_EXPIRED)).rowcount
+        connection.execute("DELETE FROM kept_bytes WHERE hour * ? <= ?", (HOUR, now))
+        return MOST_EXPIRED in (gone, len(late))
+
+    def _readable(self, rows: Sequence[_Row], connection: sqlite3.Connection) -> Sequence[Task]:
+        """The tasks of these rows; one over which somebody has written ends here, and is in nobody's way."""
+        found: list[Task] = []
+        for row in rows:
+            try:
+                found.append(_decode(row))
+            except CallError as error:
+                Log("enfold.tasks").error("task %s ends: %s", row[0], error)
+                connection.execute(_END, (msgspec.json.encode(failure(error)), row[0]))
+                self._changed.add(row[0])
+        return found
+
+    def _put(self, task: Task, connection: sqlite3.Connection) -> Task:
+        outcome = None if task.outcome is None else msgspec.json.encode(task.outcome)
+        holder = task.fence.partition(".")[0]
+        connection.execute(_UPDATE, (task.status, holder, _state(task), outcome, task.id))
+        if outcome is not None:  # a task ends once
+            connection.execute(_COUNT, (task.id,))
+        self._note_change(task)
+        return task
+
+    def _note_change(self, task: Task) -> None:
+        self._changed |= {task.id, WORK} if task.is_queued else {task.id}
+
+    def _look(self, connection: sqlite3.Connection) -> None:
+        """Wake whoever waits for what has changed."""
+        del connection
+        if self._changed:
+            self._wakeups.wake(self._changed)
+            self._changed = set()
+
+
+def _check_kept(owner: str, limits: TaskLimits, connection: sqlite3.Connection) -> None:
+    kept = dict(connection.execute("SELECT hour, bytes FROM kept_bytes WHERE owner = ?", (owner,)).fetchall())
+    now = now_ms()
+    if is_much(kept, limits, now):
+        count, free, size = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        check_kept_bytes(kept, (count - free) * size, limits, now)
+
+
+def _find(owner: str | None, task_id: str, connection: sqlite3.Connection) -> Task | None:
+    task = _one(connection, "id = ?", (task_id,))
+    return task if task is not None and owner in (None, task.owner) else None
+
+
+def _one(connection: sqlite3.Connection, where: str, values: tuple[Any, ...]) -> Task | None:
+    row = connection.execute(f"{WHOLE} WHERE {where}", values).fetchone()
+    return None if row is None else _decode(row)
+
+
+def _list(owner: str | None, limit: int, connection: sqlite3.Connection) -> list[Task]:
+    where, values = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
+    # Inputs may be large, and nobody looks for them in a list.
+    ordered = "CAST(json_set(CAST(ordered AS TEXT), '$.input', json('{}')) AS BLOB)"
+    ordered = f"CASE WHEN json_valid(CAST(ordered AS TEXT)) THEN {ordered} END"
+    query = f"SELECT id, {ordered}, state, NULL FROM tasks {where} ORDER BY number DESC LIMIT ?"  # noqa: S608  # bound
+    found: list[Task] = []
+    for row in connection.execute(query, (*values, limit)).fetchall():
+        with suppress(CallError):  # over which somebody has written
+            found.append(_decode(row))
+    return found
+
+
+def _wanted(operations: Any, connection: sqlite3.Connection) -> list[str]:
+    """The operations that somebody waits for, of those that can be run here."""
+    return [name for (name,) in connection.execute(_QUEUED_NAMES).fetchall() if name in operations]
+
+
+def _claimed_by(holder: str, task: Task) -> Task:
+    return claimed(task, f"{holder}.{os.urandom(8).hex()}", now_ms())
+
+
+def _held(claim: Claim, connection: sqlite3.Connection) -> Task:
+    """The task of an attempt as it is now; what was ordered, which may be large, is known and not read again."""
+    row = connection.execute("SELECT state, outcome FROM tasks WHERE id = ?", (claim.id,)).fetchone()
+    try:
+        task = None if row is None else _decode((claim.id, _NO_ORDER, *row))
+    except CallError:
+        raise FencedError from None  # somebody has written over it
+    if task is None or task.fence != claim.task.fence:
+        raise FencedError
+    return msgspec.structs.replace(task, order=claim.task.order)
+
+
+def _state(task: Task) -> bytes:
+    return msgspec.json.encode({name: getattr(task, name) for name in _STATE_FIELDS})
+
+
+_task: Final = msgspec.json.Decoder(Task).decode
+_NO_ORDER: Final = msgspec.json.encode(Order("", "", "", {}, 0, 0, 0.0, 0, retries=False))
+
+
+def _decode(row: _Row) -> Task:
+    """A task from its three texts: what was ordered never changes, so that it is written only once."""
+    _, ordered, state, outcome = row
+    try:
+        tail = b"}" if outcome is None else b',"outcome":' + outcome + b"}"
+        return _task(b'{"order":' + ordered + b"," + state[1:-1] + tail)
+    except (msgspec.MsgspecError, TypeError, UnicodeError) as error:
+        raise unreadable(error) from error
