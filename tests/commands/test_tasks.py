@@ -419,6 +419,21 @@ async def test_first_results_go_on_in_the_file_that_others_find(tmp_path: Path) 
         assert [(await call(store, name)).data for store in (two, one, two)] == [n + 1] * 3
 
 
+async def test_a_caller_who_leaves_as_their_key_is_taken_does_not_block_it(tmp_path: Path) -> None:
+    store, ran = SQLiteOnceStore(tmp_path / "results.db"), []
+
+    async def run() -> ResponseEnvelope[Any]:
+        ran.append(1)
+        return local_envelope(len(ran), "shop.pay")
+
+    key = EntryKey(("ann", None), "shop.pay", "k")
+    leaving = asyncio.create_task(store.once(key, "d", 5, run))
+    await asyncio.sleep(0)  # it has asked for the key, and not heard yet that it has it
+    leaving.cancel()
+    assert (await store.once(key, "d", 5, run)).data == 1
+    assert len(ran) == 1
+
+
 def _remove(database: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         Path(f"{database}{suffix}").unlink()

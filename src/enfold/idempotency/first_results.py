@@ -1,11 +1,17 @@
-"""First results in the memory of one process, and how many keys each identity may use: nobody pushes out another's."""
+"""Calls that come twice under one key: the first is run, its outcome is kept, and repeats get it. Kept in memory here.
+
+How many keys each identity may use is bounded: nobody pushes out another's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Final
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -14,9 +20,73 @@ from enfold.errors import CallError, invalid_argument
 from enfold.idempotency.outcomes import Outcome, outcome_of, result_of
 from enfold.operation.repeats import EntryKey, Owner, Run
 
+C = TypeVar("C")
+T = TypeVar("T")
+
 KEEP: Final = 3600.0  # seconds in which a second call with the same key gets the first result
 PER_IDENTITY: Final = 10_000  # keys of one identity that are kept at the same time
 BYTES_PER_IDENTITY: Final = 64 * 1024 * 1024
+PAUSE: Final = 0.05  # seconds between two looks at a first call that another process runs
+
+
+class FirstResults(ABC, Generic[C]):
+    """What all stores do alike. A subclass keeps the entries, by three steps; `C` is what it knows of a call it has begun."""
+
+    def __init__(self, quota: KeyQuota | None = None) -> None:
+        self._quota = quota
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
+        """The result of `run`, or of the first call with this key."""
+        return result_of(await self._to_its_end(self._outcome(key, digest, time.monotonic() + ttl, run)))
+
+    async def _outcome(self, key: EntryKey, digest: str, ends_at: float, run: Run) -> Outcome:
+        while True:
+            found = await self._begin(key, digest, ends_at)
+            if isinstance(found, Outcome):
+                return found
+            if found is not None:
+                return await self._first(key, found, run)
+            if time.monotonic() + PAUSE >= ends_at:
+                raise not_ended_yet()
+            await asyncio.sleep(PAUSE)
+
+    async def _first(self, key: EntryKey, begun: C, run: Run) -> Outcome:
+        try:
+            with nullcontext() if self._quota is None else self._quota.used_by(key.owner):
+                outcome = await outcome_of(run)
+        except BaseException as error:
+            await asyncio.shield(self._give_up(key, begun, error))
+            raise
+        await self._keep(key, begun, outcome)
+        return outcome
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it even if its caller leaves: they find the outcome when they come again."""
+        return await asyncio.shield(self._in_background(work))
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        running = asyncio.get_running_loop().create_task(work)
+        self._running.add(running)
+        running.add_done_callback(self._forget_task)
+        return running
+
+    def _forget_task(self, running: asyncio.Task[Any]) -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # seen, though perhaps by nobody
+
+    @abstractmethod
+    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | C | None:
+        """The outcome of the first call, what is known of ours if it is the first, or None while another runs it."""
+
+    @abstractmethod
+    async def _keep(self, key: EntryKey, begun: C, outcome: Outcome) -> None:
+        """Keep the outcome of a first call."""
+
+    @abstractmethod
+    async def _give_up(self, key: EntryKey, begun: C, error: BaseException) -> None:
+        """Forget a first call that ended without an outcome."""
 
 
 def refuse_other_input(expected: str, digest: str) -> None:
@@ -49,8 +119,18 @@ class KeyQuota:
         self._used: dict[Owner, deque[float]] = {}
         self._sweep_at = 0.0
 
-    def take(self, owner: Owner) -> None:
-        """Count one more key, or raise RESOURCE_EXHAUSTED."""
+    @contextmanager
+    def used_by(self, owner: Owner) -> Iterator[None]:
+        """Count one more key, or raise RESOURCE_EXHAUSTED; where the block raises, nothing is kept, and nothing counted."""
+        self._take(owner)
+        try:
+            yield
+        except BaseException:
+            if self._used.get(owner):
+                self._used[owner].pop()
+            raise
+
+    def _take(self, owner: Owner) -> None:
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep(now)
@@ -59,11 +139,6 @@ class KeyQuota:
         if len(used) >= self._per_identity:
             raise too_many_keys(self._per_identity, round(used[0] + self._keep - now, 3) if used else self._keep)
         used.append(now)
-
-    def give_back(self, owner: Owner) -> None:
-        """The newest key was not kept after all."""
-        if self._used.get(owner):
-            self._used[owner].pop()
 
     def _drop_old(self, used: deque[float], now: float) -> None:
         while used and used[0] + self._keep <= now:
@@ -81,12 +156,11 @@ class KeyQuota:
 class _FirstResult(msgspec.Struct):
     digest: str
     outcome: asyncio.Future[bytes]
-    running: asyncio.Task[Outcome] | None = None
     expires_at: float = float("inf")  # while it runs
     size: int = 0
 
 
-class MemoryOnceStore:
+class MemoryOnceStore(FirstResults[_FirstResult]):
     """First results of one process."""
 
     def __init__(
@@ -96,14 +170,13 @@ class MemoryOnceStore:
         per_identity: int = PER_IDENTITY,
         bytes_per_identity: int = BYTES_PER_IDENTITY,
     ) -> None:
-        self._keep = keep
+        super().__init__(KeyQuota(keep, per_identity))
+        self._seconds = keep
         self._bytes_per_identity = bytes_per_identity
-        self._quota = KeyQuota(keep, per_identity)
         self._owners: dict[Owner, _Entries] = {}
         self._sweep_at = 0.0
 
-    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
-        """The result of `run`, or of the first call with this key."""
+    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _FirstResult | None:
         now = time.monotonic()
         if now >= self._sweep_at:
             self._sweep(now)
@@ -113,35 +186,27 @@ class MemoryOnceStore:
         entries.drop_old(now)
         entry = entries.get(key)
         if entry is None:
-            return await self._first(entries, key, digest, run)
+            entry = entries[key] = _FirstResult(digest, asyncio.get_running_loop().create_future())
+            return entry
         refuse_other_input(entry.digest, digest)
-        return result_of(_read(await _in_time(entry.outcome, ttl)))
-
-    async def _first(self, entries: _Entries, key: EntryKey, digest: str, run: Run) -> ResponseEnvelope[Any]:
-        """Run the first call; whoever leaves it meanwhile finds its result when they come again."""
-        self._quota.take(key.owner)
-        loop = asyncio.get_running_loop()
-        entry = entries[key] = _FirstResult(digest, loop.create_future())
-        entry.running = loop.create_task(self._run(entries, entry, key, run))
-        return result_of(await asyncio.shield(entry.running))
-
-    async def _run(self, entries: _Entries, entry: _FirstResult, key: EntryKey, run: Run) -> Outcome:
         try:
-            outcome = await outcome_of(run)
-            text = _write(outcome)
-        except BaseException as error:
-            entries.pop(key, None)
-            self._quota.give_back(key.owner)
-            entry.outcome.set_exception(_for_others(error))
-            entry.outcome.exception()  # whether anybody waits for it or not
-            raise
-        entry.outcome.set_result(text)
-        entries.keep(key, entry, len(text), time.monotonic() + self._keep)
-        return outcome
+            return _read(await asyncio.wait_for(asyncio.shield(entry.outcome), ends_at - now))
+        except TimeoutError:
+            raise not_ended_yet() from None
+
+    async def _keep(self, key: EntryKey, begun: _FirstResult, outcome: Outcome) -> None:
+        text = _write(outcome)
+        begun.outcome.set_result(text)
+        self._owners[key.owner].keep(key, begun, len(text), time.monotonic() + self._seconds)
+
+    async def _give_up(self, key: EntryKey, begun: _FirstResult, error: BaseException) -> None:
+        self._owners[key.owner].pop(key, None)
+        begun.outcome.set_exception(_for_others(error))
+        begun.outcome.exception()  # whether anybody waits for it or not
 
     def _sweep(self, now: float) -> None:
         """Forget what is too old, of those too who do not come back."""
-        self._sweep_at = now + self._keep / 8
+        self._sweep_at = now + self._seconds / 8
         for owner, entries in list(self._owners.items()):
             entries.drop_old(now)
             if not entries:
@@ -159,7 +224,7 @@ class _Entries(dict[EntryKey, _FirstResult]):
 
     def keep(self, key: EntryKey, entry: _FirstResult, size: int, until: float) -> None:
         """Keep what has ended; where it is too much, the oldest of the same identity go."""
-        entry.expires_at, entry.size, entry.running = until, size, None
+        entry.expires_at, entry.size = until, size
         self._kept.append(key)
         self._size += size
         while self._size > self._limit:
@@ -175,14 +240,6 @@ class _Entries(dict[EntryKey, _FirstResult]):
 
 _write: Final = msgspec.json.Encoder().encode
 _read: Final = msgspec.json.Decoder(Outcome).decode
-
-
-async def _in_time(outcome: asyncio.Future[bytes], ttl: float) -> bytes:
-    """Wait for the first call, as long as the second one may take."""
-    try:
-        return await asyncio.wait_for(asyncio.shield(outcome), ttl)
-    except TimeoutError:
-        raise not_ended_yet() from None
 
 
 def _for_others(error: BaseException) -> CallError:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from enfold.calls.protocol.transport import KeepingTransport
 from enfold.calls.transports.nats_permissions import BUCKET
-from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.idempotency.first_results import KEEP, PER_IDENTITY, KeyQuota, not_ended_yet, refuse_other_input
-from enfold.idempotency.outcomes import Outcome, failure, outcome_of, result_of
+from enfold.idempotency.first_results import KEEP, PAUSE, PER_IDENTITY, FirstResults, KeyQuota, refuse_other_input
+from enfold.idempotency.outcomes import Outcome, failure
 from enfold.operation import new_request_id
-from enfold.operation.repeats import EntryKey, Run
+from enfold.operation.repeats import EntryKey
 
 T = TypeVar("T")
 
-PAUSE: Final = 0.05
 PATIENCE: Final = 10.0  # seconds that a server may be away before a call is refused that has not begun
 LEASE_MARGIN: Final = 1.0
 MAX_WATCHED: Final = 10_000
@@ -35,19 +32,15 @@ class _FirstCall(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome | None = None
 
 
-class _Watched(msgspec.Struct):
-    """An entry of somebody else, and since when we see it: no clock of another machine is looked at."""
+class _Begun(msgspec.Struct, frozen=True):
+    """A first call of ours: its entry, the revision it has in the bucket, and until when the call has time."""
 
-    revision: int = 0
-    since: float = 0.0
-
-    def for_how_long(self, revision: int) -> float:
-        if revision != self.revision:
-            self.revision, self.since = revision, time.monotonic()
-        return time.monotonic() - self.since
+    entry: _FirstCall
+    revision: int
+    ends_at: float
 
 
-class NATSOnceStore:
+class NATSOnceStore(FirstResults[_Begun]):
     """One bucket; the first to create an entry runs the call, the others wait for its outcome."""
 
     def __init__(
@@ -59,55 +52,39 @@ class NATSOnceStore:
         replicas: int = 1,
     ) -> None:
         """`per_identity` is how many keys of one identity this worker writes within `keep` seconds."""
+        super().__init__(KeyQuota(keep, per_identity))
         self._transport = transport
-        self._keep = keep
-        self._quota = KeyQuota(keep, per_identity)
+        self._seconds = keep
         self._replicas = replicas
         self._opened: Any = None
         # Kept from call to call: who tries again and again has watched all the while.
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, tuple[int, float]] = {}  # the revision of each entry, and since when we see it
 
-    async def once(self, key: EntryKey, digest: str, ttl: float, run: Run) -> ResponseEnvelope[Any]:
-        """The result of `run`, or of the first call with this key."""
-        # The operation stands before the key: the server lets only those write there who serve it.
-        name = f"{key.operation_id}.{key.digest()}"
-        ends_at = time.monotonic() + ttl
-        entry = _FirstCall(new_request_id(), digest, ttl + LEASE_MARGIN)
-        while True:
-            patience = min(ends_at, time.monotonic() + PATIENCE)
-            revision = await self._patiently(lambda: self._take(name, entry), patience)
-            if revision is not None:
-                self._watched.pop(name, None)
-                return await self._run_first(name, entry, revision, partial(self._run_within_quota, key, run), ends_at)
-            outcome = await self._patiently(lambda: self._outcome(name, digest), ends_at)
-            if outcome is not None:
-                self._watched.pop(name, None)
-                return result_of(outcome)
-            await asyncio.sleep(PAUSE)
-            if time.monotonic() >= ends_at:
-                raise not_ended_yet()
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Not if its caller leaves: a worker that is stopped gives the key back, and another runs the call."""
+        return await work
 
-    async def _run_within_quota(self, key: EntryKey, run: Run) -> ResponseEnvelope[Any]:
-        """Run it, if its caller has not used too many keys."""
-        self._quota.take(key.owner)
+    async def _begin(self, key: EntryKey, digest: str, ends_at: float) -> Outcome | _Begun | None:
+        now = time.monotonic()
+        entry = _FirstCall(new_request_id(), digest, ends_at - now + LEASE_MARGIN)
+        name = _name(key)
+        found = await self._patiently(lambda: self._take(name, entry, ends_at), min(ends_at, now + PATIENCE))
+        if found is not None:
+            self._watched.pop(name, None)
+        return found
+
+    async def _keep(self, key: EntryKey, begun: _Begun, outcome: Outcome) -> None:
+        done = self._within_payload(msgspec.structs.replace(begun.entry, outcome=outcome))
+        await self._patiently(lambda: self._write(_name(key), done, begun.revision), begun.ends_at)
+
+    async def _give_up(self, key: EntryKey, begun: _Begun, error: BaseException) -> None:
+        from nats.errors import Error
+
+        del begun, error
         try:
-            return await run()
-        except BaseException as error:
-            if not isinstance(error, CallError) or error.retryable:
-                self._quota.give_back(key.owner)
-            raise
-
-    async def _run_first(
-        self, key: str, entry: _FirstCall, revision: int, run: Run, ends_at: float
-    ) -> ResponseEnvelope[Any]:
-        try:
-            outcome = await outcome_of(run)
-        except BaseException:
-            await asyncio.shield(self._give_back(key))
-            raise
-        done = self._within_payload(msgspec.structs.replace(entry, outcome=outcome))
-        await self._patiently(lambda: self._write(key, done, revision), ends_at)
-        return result_of(outcome)
+            await (await self._open()).purge(_name(key))
+        except (Error, OSError, TimeoutError, CallError):
+            return  # the lease will end by itself
 
     def _within_payload(self, entry: _FirstCall) -> _FirstCall:
         """The entry as the server takes it: of a result that is too large, repeats hear that it was there."""
@@ -120,56 +97,42 @@ class NATSOnceStore:
 
     # one step each, which may fail while the servers change places
 
-    async def _take(self, key: str, entry: _FirstCall) -> int | None:
-        """The revision under which the entry is ours; None where it is another's, who may still be at it."""
+    async def _take(self, name: str, entry: _FirstCall, ends_at: float) -> Outcome | _Begun | None:
+        """The entry as ours, or the outcome of another's; None where that one may still be at it."""
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
         bucket = await self._open()
         data = msgspec.json.encode(entry)
         with suppress(KeyWrongLastSequenceError):
-            return int(await bucket.create(key, data))
+            return _Begun(entry, int(await bucket.create(name, data)), ends_at)
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
-            found = await bucket.get(key)
+            found = await bucket.get(name)
             held = msgspec.json.decode(found.value, type=_FirstCall)
             if held.owner == entry.owner:
-                return int(found.revision)  # our own, whose confirmation was lost
-            if held.outcome is None and self._watching(key).for_how_long(found.revision) > held.lease:
-                return int(await bucket.update(key, data, last=found.revision))
+                return _Begun(entry, int(found.revision), ends_at)  # our own, whose confirmation was lost
+            refuse_other_input(held.digest, entry.digest)
+            if held.outcome is not None:
+                return held.outcome
+            if self._watched_for(name, found.revision) > held.lease:
+                return _Begun(entry, int(await bucket.update(name, data, last=found.revision)), ends_at)
         return None
 
-    def _watching(self, key: str) -> _Watched:
-        watched = self._watched.get(key)
-        if watched is None:
-            if len(self._watched) >= MAX_WATCHED:
-                del self._watched[next(iter(self._watched))]
-            watched = self._watched[key] = _Watched()
-        return watched
+    def _watched_for(self, name: str, revision: int) -> float:
+        """How many seconds we have seen this entry of somebody else: no clock of another machine is looked at."""
+        seen, since = self._watched.pop(name, (0, 0.0))
+        if seen != revision:
+            since = time.monotonic()
+        if len(self._watched) >= MAX_WATCHED:
+            del self._watched[next(iter(self._watched))]
+        self._watched[name] = revision, since
+        return time.monotonic() - since
 
-    async def _outcome(self, key: str, digest: str) -> Outcome | None:
-        from nats.js.errors import KeyNotFoundError
-
-        try:
-            found = await (await self._open()).get(key)
-        except KeyNotFoundError:
-            return None
-        held = msgspec.json.decode(found.value, type=_FirstCall)
-        refuse_other_input(held.digest, digest)
-        return held.outcome
-
-    async def _write(self, key: str, entry: _FirstCall, revision: int) -> bool:
+    async def _write(self, name: str, entry: _FirstCall, revision: int) -> bool:
         from nats.js.errors import KeyWrongLastSequenceError
 
         with suppress(KeyWrongLastSequenceError):  # written already, and only the confirmation was lost
-            await (await self._open()).update(key, msgspec.json.encode(entry), last=revision)
+            await (await self._open()).update(name, msgspec.json.encode(entry), last=revision)
         return True
-
-    async def _give_back(self, key: str) -> None:
-        from nats.errors import Error
-
-        try:
-            await (await self._open()).purge(key)
-        except (Error, OSError, TimeoutError, CallError):
-            return  # the lease will end by itself
 
     async def _patiently(self, step: Callable[[], Awaitable[T]], ends_at: float) -> T:
         """Try a step again while servers fail over, as long as the call has time."""
@@ -196,6 +159,11 @@ class NATSOnceStore:
             try:
                 self._opened = await stream.key_value(BUCKET)
             except NotFoundError:
-                config = KeyValueConfig(BUCKET, ttl=self._keep, replicas=self._replicas, direct=True)
+                config = KeyValueConfig(BUCKET, ttl=self._seconds, replicas=self._replicas, direct=True)
                 self._opened = await stream.create_key_value(config)
         return self._opened
+
+
+def _name(key: EntryKey) -> str:
+    """Where an entry lies. The operation stands before the key: the server lets only those write there who serve it."""
+    return f"{key.operation_id}.{key.digest()}"
