@@ -1,8 +1,8 @@
 """Tasks kept on NATS JetStream: for many machines. They survive the death of everybody but the servers.
 
 The queue holds what is to be run until it is done; the bucket holds the state of every task under its owner. A worker
-claims by writing the state over the version it has read, and records in the same way: who comes late is refused. What
-callers say has keys of its own, so that they are never in a worker's way.
+claims by writing the state over the version it has read, and records in the same way: who comes late is refused. Callers
+answer and cancel in the same way.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from enfold.tasks.ending import end_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.nats_bucket import Conflict, Streams
 from enfold.tasks.nats_ledger import Ledger
-from enfold.tasks.nats_names import DEFAULT_NAME, Names, answer_key, first_key, owner_token, task_key
+from enfold.tasks.nats_names import DEFAULT_NAME, Names, first_key, owner_token, task_key
 from enfold.tasks.nats_places import Places
 from enfold.tasks.nats_queue import Queue
 from enfold.tasks.nats_state import (
     INLINE,
     PAUSE,
     FoundTask,
-    GivenAnswer,
     States,
     encoded,
     read_entry,
@@ -44,7 +43,7 @@ from enfold.tasks.nats_state import (
 from enfold.tasks.store import (
     DATA_LOSS,
     Abandoned,
-    Cancel,
+    Answers,
     Claim,
     Claims,
     Ending,
@@ -52,6 +51,7 @@ from enfold.tasks.store import (
     Served,
     Signal,
     after_ending,
+    after_signal,
     listed,
     now_ms,
     same_order,
@@ -60,7 +60,6 @@ from enfold.tasks.store import (
 from enfold.tasks.task import TASK_ID, Order, Status, Task
 from enfold.tasks.transitions import (
     accepted,
-    answered,
     claimed,
     died,
     ended,
@@ -219,22 +218,22 @@ class NATSTasks:
             found = await self._seen(owner, task_id)
             if found is None:
                 return None
-            task = found.task
-            if not task.is_ended:
-                await self._tell(task, signal)
-                found = await self._seen(task.owner, task_id) or found
-            return await self._states.whole(found)
+            await self._tell(found.task, signal)
+            return await self._states.whole(await self._seen(owner, task_id) or found)
 
     async def _tell(self, task: Task, signal: Signal) -> None:
-        if isinstance(signal, Cancel):
-            await self._streams.write(task_key(task, "cancel"), b"1", None, seconds_kept(task))
-            return
-        await self._states.check_size(answered(task, signal.given, task.updated))
-        for key, answer in signal.given.items():
-            if key in task.questions:
-                given = msgspec.json.encode(GivenAnswer(key, answer))
-                with suppress(Conflict):  # answered already
-                    await self._streams.write(answer_key(task, key), given, 0, seconds_kept(task))
+        """Write what a caller says into the state; what came between is read again."""
+        while (found := await self._states.find(task.owner, task.id)) is not None:
+            after = after_signal(found.task, signal, now_ms())
+            if after is found.task:
+                return
+            if isinstance(signal, Answers):
+                await self._states.check_size(after)
+            with suppress(Conflict):
+                await self._states.put(after, found.revision)
+                if after.is_ended:
+                    await self._places.end(after.owner, after.id)
+                return
 
     async def watch(self, owner: str | None, task_id: str) -> AsyncGenerator[Task]:
         first = await self.get(owner, task_id)
@@ -403,10 +402,9 @@ class NATSTasks:
         async with self._reached():
             await claim.token.message.in_progress()
             if progress is not None or notes:
-                await self._change_held(claim, partial(noted, progress=progress, notes=notes))
-            else:
-                await self._held(claim)
-            return await self._streams.read(task_key(claim.task, "cancel")) is not None
+                task = await self._change_held(claim, partial(noted, progress=progress, notes=notes))
+                return task.is_cancelling
+            return (await self._held(claim)).task.is_cancelling
 
     async def record(self, claim: Claim, ending: Ending) -> Task:
         async with self._reached():
@@ -460,7 +458,7 @@ class NATSTasks:
         task = found.task
         if task.is_ended and not found.kept.task.is_ended:
             return await self._settle(found)
-        is_answered = task.is_queued and found.kept.task.status is Status.INPUT_REQUIRED
+        is_answered = task.is_queued and task.attempt > 0
         if is_answered or (not task.is_ended and await self._is_lost(task)):
             await self._queue_again(task)
         return found

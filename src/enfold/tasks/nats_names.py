@@ -83,10 +83,6 @@ def task_key(task: Task, what: str = "state") -> str:
     return f"{owner_token(task.owner)}.{task.id}.{what}"
 
 
-def answer_key(task: Task, question: str) -> str:
-    return task_key(task, f"answer.{hashlib.sha256(question.encode()).hexdigest()[:32]}")
-
-
 def first_key(owner: str, operation: str, key: str) -> str:
     """Where the first task with an idempotency key is named."""
     digest = hashlib.sha256(f"{operation}\n{key}".encode()).hexdigest()[:32]

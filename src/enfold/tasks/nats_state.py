@@ -1,4 +1,4 @@
-"""The states of tasks in the bucket: reading them with what callers have said since, and writing them over a known version.
+"""The states of tasks in the bucket: reading them, and writing them over a known version.
 
 A large outcome is kept in parts. What somebody else has written there is DATA_LOSS, for its own task alone.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from enfold.errors import CallError
 from enfold.tasks.nats_bucket import Conflict, Streams
 from enfold.tasks.nats_ledger import Ledger
-from enfold.tasks.nats_names import answer_key, owner_token, task_key
+from enfold.tasks.nats_names import owner_token, task_key
 from enfold.tasks.store import DATA_LOSS, now_ms, unreadable
-from enfold.tasks.task import Outcome, Status, Task
-from enfold.tasks.transitions import answered, cancelled, overdue
+from enfold.tasks.task import Outcome, Task
+from enfold.tasks.transitions import overdue
 
 T = TypeVar("T")
 
@@ -37,18 +37,11 @@ class _StateEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FoundTask(msgspec.Struct, frozen=True):
-    """A task with the answers and the cancel that its caller has given, and the revision of its state."""
+    """A task as the clock has it, as the bucket has it, and the revision that the bucket has."""
 
     task: Task
     kept: _StateEntry
     revision: int
-
-
-class GivenAnswer(msgspec.Struct, frozen=True):
-    """What a caller has answered to a question, under a key of its own."""
-
-    key: str
-    answer: Any
 
 
 class States:
@@ -62,25 +55,11 @@ class States:
         return await self.find_at(f"{owner_token(owner)}.{task_id}.state")
 
     async def find_at(self, key: str) -> FoundTask | None:
-        """A task with what its caller has said since it was written."""
         version = await self._streams.read(key)
         if version is None:
             return None
         kept = read_kept(version.value)
-        task = kept.task
-        if task.is_ended:
-            return FoundTask(task, kept, version.revision)
-        if task.status is Status.INPUT_REQUIRED:
-            task = answered(task, await self._answers(task), task.updated)
-        if not task.fence and await self._streams.read(task_key(task, "cancel")) is not None:
-            task = cancelled(task, now_ms())
-        return FoundTask(overdue(task, now_ms()), kept, version.revision)
-
-    async def _answers(self, task: Task) -> dict[str, Any]:
-        keys = [answer_key(task, key) for key in task.questions]
-        read = await asyncio.gather(*(self._streams.read(key) for key in keys))
-        given = [read_entry(GivenAnswer, version.value) for version in read if version is not None]
-        return {each.key: each.answer for each in given}
+        return FoundTask(overdue(kept.task, now_ms()), kept, version.revision)
 
     async def put(self, task: Task, follows: int, fence: str = "") -> int:
         """Write a state over the revision that it follows; the new revision. What has ended with it is counted."""
