@@ -6,39 +6,86 @@ has an answer gives it at once. A key is bound to the text of its question: anot
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import time
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from enfold.errors import CallError
+from enfold.operation import LogMessage, Progress
 from enfold.operation.asking import EVERY_QUESTION, InputRequired, Question
+from enfold.tasks.store import Claim, FencedError, TaskStore
 from enfold.tasks.task import Task
 
 MAX_NOTES: Final = 64 * 1024
+PROGRESS_EVERY: Final = 1.0  # seconds
 
 
-class Attempt(Protocol):
-    """What a handler's task asks of who runs it."""
+class AttemptPulse:
+    """The signs of life of one attempt, and what its handler says on the way."""
 
-    is_left: bool
+    def __init__(self, store: TaskStore, claim: Claim) -> None:
+        self._store = store
+        self._claim = claim
+        self.owner = claim.task.owner
+        self._progress: Progress | None = None
+        self._told_at = time.monotonic() - PROGRESS_EVERY
+        self.is_left = False  # whether the task goes on without this attempt
+        self.is_fenced = False
+        self.is_cancelling = False
+
+    def hear(self, message: Progress | LogMessage) -> None:
+        """Take what a handler says; it is written with the next sign of life, at most once a second."""
+        if isinstance(message, Progress):
+            self._progress = message
 
     async def keep(self, notes: dict[str, Any]) -> None:
-        """Store notes, or raise."""
+        """Store what the handler wants later attempts to know."""
+        await self._store.hold(self._claim, None, notes)
+
+    async def tell(self) -> None:
+        """Say the last that the handler has said, however soon it came after what was said before."""
+        if self._progress is not None:
+            await self._store.hold(self._claim, self._progress)
+
+    async def beat(self, running: asyncio.Task[Any]) -> None:
+        """Hold the task until the handler is to stop: its caller wants that, or the task is another attempt's."""
+        while True:
+            await asyncio.sleep(self._store.beat)
+            try:
+                self.is_cancelling = await self._hold()
+            except FencedError:
+                self.is_fenced = self.is_left = True
+            except CallError:
+                continue  # a store that is away; the handler goes on meanwhile
+            if self.is_fenced or self.is_cancelling:
+                running.cancel()
+                return
+
+    async def _hold(self) -> bool:
+        told, now = None, time.monotonic()
+        if now - self._told_at >= PROGRESS_EVERY:
+            told, self._progress = self._progress, None
+        if told is not None:
+            self._told_at = now
+        return await self._store.hold(self._claim, told)
 
 
 class CurrentTask:
     """`context.task` of a handler."""
 
-    def __init__(self, task: Task, watch: Attempt) -> None:
+    def __init__(self, task: Task, pulse: AttemptPulse) -> None:
         self.id = task.id
         self.attempt = task.attempt
         self._notes = dict(task.notes)
-        self._watch = watch
+        self._pulse = pulse
 
     @property
     def is_left(self) -> bool:
-        return self._watch.is_left
+        return self._pulse.is_left
 
     @property
     def notes(self) -> Mapping[str, Any]:
@@ -48,7 +95,7 @@ class CurrentTask:
         noted = {**self._notes, key: value}
         if len(msgspec.json.encode(noted)) > MAX_NOTES:
             raise ValueError(f"The notes of a task have at most {MAX_NOTES} bytes together")
-        await self._watch.keep({key: value})
+        await self._pulse.keep({key: value})
         self._notes = noted
 
 

@@ -18,12 +18,12 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, error_from
 from enfold.idempotency.outcomes import failure, success
 from enfold.log import Log
-from enfold.operation import Context, Identity, LogMessage, OperationSpec, Progress
+from enfold.operation import Context, Identity, OperationSpec
 from enfold.operation.asking import META, InputRequired
 from enfold.operation.context import TASK
 from enfold.operation.repeats import EntryKey, owned_by
 from enfold.registry import Registry
-from enfold.tasks.attempt import AbsentCaller, CurrentTask
+from enfold.tasks.attempt import AbsentCaller, AttemptPulse, CurrentTask
 from enfold.tasks.ending import end_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.store import Abandoned, Asking, Claim, Claims, Ending, FencedError, TaskStore, now_ms
@@ -37,7 +37,6 @@ AT_ONCE: Final = 64
 KEPT_FREE: Final = 8  # one of so many places is for callers who have no task running here
 WAIT: Final = 1.0  # seconds that one claim waits for work
 SHORT_WAIT: Final = 0.05  # that one waits for work of such callers, while the others fill their places
-PROGRESS_EVERY: Final = 1.0
 EXPIRE_EVERY: Final = 30.0
 PAUSE: Final = 0.5  # before a store that could not be reached is tried again
 LAST_WAIT: Final = 10.0  # for attempts that were told to stop
@@ -75,7 +74,7 @@ class Runner:
         self._max_result = max_result
         self._current = current
         self._recorder = recorder
-        self._attempts: dict[asyncio.Task[None], _AttemptPulse] = {}
+        self._attempts: dict[asyncio.Task[None], AttemptPulse] = {}
         self._kept_free = at_once // KEPT_FREE
         self._for_others_at = 0.0
         self._coming = 0  # those that are being stored, to be begun here
@@ -204,7 +203,7 @@ class Runner:
 
     def _begin(self, claim: Claim) -> None:
         self.counted.started += 1
-        watch = _AttemptPulse(self._store, claim)
+        watch = AttemptPulse(self._store, claim)
         attempt = asyncio.get_running_loop().create_task(self._attempt(claim, watch))
         self._attempts[attempt] = watch
         attempt.add_done_callback(self._is_over)
@@ -224,7 +223,7 @@ class Runner:
 
     # one attempt
 
-    async def _attempt(self, claim: Claim, watch: _AttemptPulse) -> None:
+    async def _attempt(self, claim: Claim, watch: AttemptPulse) -> None:
         """Run the handler beside its signs of life; the outcome counts unless another attempt has taken the task."""
         running = asyncio.get_running_loop().create_task(self._run(claim.task, watch))
         beating = asyncio.get_running_loop().create_task(watch.beat(running))
@@ -242,7 +241,7 @@ class Runner:
             if not watch.is_fenced:
                 await asyncio.shield(self._record(claim, ending, watch))
 
-    async def _run(self, task: Task, watch: _AttemptPulse) -> Ending:
+    async def _run(self, task: Task, watch: AttemptPulse) -> Ending:
         caller = AbsentCaller(task)
         try:
             envelope = await self._execute(task, caller, watch)
@@ -256,7 +255,7 @@ class Runner:
             Log("enfold.tasks").error("task %s failed", task.id, error=error)
             return failure(error_from(error, f"Operation {task.operation} failed"))
 
-    async def _execute(self, task: Task, caller: AbsentCaller, watch: _AttemptPulse) -> ResponseEnvelope[Any]:
+    async def _execute(self, task: Task, caller: AbsentCaller, watch: AttemptPulse) -> ResponseEnvelope[Any]:
         order = task.order
         left = (order.deadline - now_ms()) / 1000
         if left <= 0:
@@ -306,7 +305,7 @@ class Runner:
         message = f"The result of {task.operation} has {size} bytes, more than the {self._max_result} a task may have"
         return failure(CallError("PAYLOAD_TOO_LARGE", message, details))
 
-    async def _record(self, claim: Claim, ending: Ending, watch: _AttemptPulse) -> None:
+    async def _record(self, claim: Claim, ending: Ending, watch: AttemptPulse) -> None:
         """Record it however long the store is away: until then nobody else can have the task, or the claim is fenced."""
         with suppress(CallError, FencedError):
             await watch.tell()  # the last that the handler has said
@@ -329,56 +328,6 @@ class Runner:
                 self.counted.asked += isinstance(ending, Asking)
                 self.counted.ended += isinstance(ending, Outcome)
             return
-
-
-class _AttemptPulse:
-    """The signs of life of one attempt, and what its handler says on the way."""
-
-    def __init__(self, store: TaskStore, claim: Claim) -> None:
-        self._store = store
-        self._claim = claim
-        self.owner = claim.task.owner
-        self._progress: Progress | None = None
-        self._told_at = time.monotonic() - PROGRESS_EVERY
-        self.is_left = False  # whether the task goes on without this attempt
-        self.is_fenced = False
-        self.is_cancelling = False
-
-    def hear(self, message: Progress | LogMessage) -> None:
-        """Take what a handler says; it is written with the next sign of life, at most once a second."""
-        if isinstance(message, Progress):
-            self._progress = message
-
-    async def keep(self, notes: dict[str, Any]) -> None:
-        """Store what the handler wants later attempts to know."""
-        await self._store.hold(self._claim, None, notes)
-
-    async def tell(self) -> None:
-        """Say the last that the handler has said, however soon it came after what was said before."""
-        if self._progress is not None:
-            await self._store.hold(self._claim, self._progress)
-
-    async def beat(self, running: asyncio.Task[Any]) -> None:
-        """Hold the task until the handler is to stop: its caller wants that, or the task is another attempt's."""
-        while True:
-            await asyncio.sleep(self._store.beat)
-            try:
-                self.is_cancelling = await self._hold()
-            except FencedError:
-                self.is_fenced = self.is_left = True
-            except CallError:
-                continue  # a store that is away; the handler goes on meanwhile
-            if self.is_fenced or self.is_cancelling:
-                running.cancel()
-                return
-
-    async def _hold(self) -> bool:
-        told, now = None, time.monotonic()
-        if now - self._told_at >= PROGRESS_EVERY:
-            told, self._progress = self._progress, None
-        if told is not None:
-            self._told_at = now
-        return await self._store.hold(self._claim, told)
 
 
 def _key_of(order: Order) -> str:

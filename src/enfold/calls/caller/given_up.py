@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from enfold.calls.caller.waiting import WaitingRequest
+from enfold.calls.caller.waiting import WaitingCall
 from enfold.calls.protocol.events import Aborted, Payload
 from enfold.calls.protocol.transport import Message
 from enfold.errors import CallError
@@ -40,7 +40,7 @@ class GivenUp:
         """Whether the worker of a call is not known yet: it speaks up soon, if it has the call."""
         return any(call.control is None for call in self._calls.values())
 
-    def add(self, waiting: WaitingRequest, now: float) -> None:
+    def add(self, waiting: WaitingCall, now: float) -> None:
         """Tell the worker of a call that nobody waits; remember it, unless it has surely heard."""
         if waiting.control is not None:
             self._tell_at(waiting.control, Aborted(waiting.request_id))

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 import msgspec
 
 from enfold.calls.caller.given_up import GivenUp, may_still_run
-from enfold.calls.caller.waiting import WaitingCall, WaitingRequest, WaitingStream
+from enfold.calls.caller.waiting import WaitingCall, WaitingStream
 from enfold.calls.protocol import call_failures
 from enfold.calls.protocol.call_settings import DEFAULT_TTL, OFFER_REMEMBERED, CallSettings, Retry, retry_delay
 from enfold.calls.protocol.connect_once import ConnectOnce
@@ -37,7 +37,7 @@ from enfold.errors import CallError, FormatError
 from enfold.observing import outgoing
 from enfold.operation import Context, new_request_id
 
-W = TypeVar("W", bound=WaitingRequest)
+W = TypeVar("W", bound=WaitingCall)
 
 MAX_SUBJECTS: Final = 10_000
 MAX_ID: Final = 200  # a server ends the connection over which a longer line comes
@@ -61,7 +61,7 @@ class PendingRequestMap:
         self._ids = event_ids()
         self._in_process = False
         self._prefix = ""
-        self._waiting: dict[str, WaitingRequest] = {}
+        self._waiting: dict[str, WaitingCall] = {}
         self._given_up = GivenUp(self._send_control_to, self._settings.heartbeat)
         self._subjects: dict[str, str] = {}
         self._offered: dict[str, float] = {}  # until when it is remembered that an operation was offered
@@ -184,7 +184,9 @@ class PendingRequestMap:
                 if request.ttl_ms == 0:
                     waiting.fail(call_failures.timed_out(request.operation_id, idempotent=waiting.idempotent))
                 else:
-                    headers = None if self._sign is None else self._delegation_headers(request, context)
+                    headers: Mapping[str, str] | None = None
+                    if self._sign is not None and context is not None:
+                        headers = self._sign(request, context, self._transport.name)
                     if outgoing.inject is not None and (trace := outgoing.inject()):
                         headers = {**(headers or {}), **trace}
                     is_carried = self._in_process and request.provenance is None
@@ -291,10 +293,7 @@ class PendingRequestMap:
         subject = self._subjects[operation_id] = request_subject(self._transport.name, operation_id)
         return subject
 
-    def _delegation_headers(self, request: Requested, context: Context | None) -> Mapping[str, str] | None:
-        return None if self._sign is None or context is None else self._sign(request, context, self._transport.name)
-
-    def _end(self, waiting: WaitingRequest) -> None:
+    def _end(self, waiting: WaitingCall) -> None:
         """Forget it; a worker that may still be at it is told that nobody waits."""
         if self._waiting.pop(waiting.request.request_id, None) is None:
             return
@@ -305,7 +304,7 @@ class PendingRequestMap:
         self._given_up.add(waiting, monotonic())
         self._tick_soon()
 
-    def _send_control(self, waiting: WaitingRequest, payload: Payload | None) -> None:
+    def _send_control(self, waiting: WaitingCall, payload: Payload | None) -> None:
         """Speak to the worker of a call, in the background: what gets lost is made good by what comes later."""
         if waiting.control is not None and payload is not None:
             self._send_control_to(waiting.control, payload)
@@ -366,7 +365,7 @@ class PendingRequestMap:
 
     def _lose(self) -> None:
         if self._lost_timer is None:
-            under_way = [waiting for waiting in self._waiting.values() if isinstance(waiting, WaitingCall)]
+            under_way = [waiting for waiting in self._waiting.values() if not isinstance(waiting, WaitingStream)]
             grace = self._settings.lost_grace
             self._lost_timer = asyncio.get_running_loop().call_later(grace, self._fail_lost, under_way)
 

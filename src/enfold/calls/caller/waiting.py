@@ -27,8 +27,8 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError, FormatError
 
 
-class WaitingRequest(msgspec.Struct, eq=False):
-    """What a call and a stream have in common: until when, since when silent, and where the worker listens."""
+class WaitingCall(msgspec.Struct, eq=False):
+    """A call: until when it may take, since when its worker is silent, where that one listens, and how it ended."""
 
     request: Requested
     subject: str
@@ -37,7 +37,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
     heard_at: float
     idempotent: bool = False
     control: str | None = None
-    result: ResponseEnvelope[Any] | None = None  # of a call
+    result: ResponseEnvelope[Any] | None = None
     error: CallError | None = None
     is_over: bool = False
     is_aborted: bool = False  # by our own side
@@ -56,6 +56,10 @@ class WaitingRequest(msgspec.Struct, eq=False):
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    def again(self, request: Requested, silence: float, now: float) -> Self:
+        """The same, waited for from its beginning, for another attempt."""
+        return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
 
     def hear(self, payload: Payload, reply: str | None, now: float, size: int = 0) -> None:
         """Take an event of the worker; whether it is the right worker is seen at its control subject."""
@@ -80,17 +84,27 @@ class WaitingRequest(msgspec.Struct, eq=False):
             self._wake()
         return control == self.control
 
-    def again(self, request: Requested, silence: float, now: float) -> Self:
-        """The same call or stream, waited for from its beginning, for another attempt."""
-        raise NotImplementedError
+    def _take(self, payload: Responded | Completed, now: float, size: int) -> None:
+        del size
+        if type(payload) is not Responded:
+            return
+        if payload.seq is not None:
+            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
+            return
+        try:
+            self.take_result(envelope_of(payload), now)
+        except FormatError as error:
+            self.fail(CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}"))
 
     def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
-        """The result of a call from a worker of the same process; a stream has none."""
-        del result, now
-        self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
-
-    def _take(self, payload: Payload, now: float, size: int) -> None:
-        raise NotImplementedError
+        """End with a result, unless it has ended; a worker of the same process gives it as a value."""
+        if not self.is_over:
+            self.heard_at = now
+            self.has_answered = True
+            self.result = result
+            self.is_over = True
+            if self.waiter is not None:
+                self._wake()
 
     def fail(self, error: CallError) -> None:
         """End it with an error, unless it has ended: the first end counts."""
@@ -120,36 +134,7 @@ class WaitingRequest(msgspec.Struct, eq=False):
             self.waiter.set_result(None)
 
 
-class WaitingCall(WaitingRequest, eq=False):
-    """A call: it ends with the first result or error."""
-
-    def again(self, request: Requested, silence: float, now: float) -> Self:
-        return type(self)(request, self.subject, self.deadline, silence, now, self.idempotent)
-
-    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
-        """End it with its result, unless it has ended."""
-        if not self.is_over:
-            self.heard_at = now
-            self.has_answered = True
-            self.result = result
-            self.is_over = True
-            if self.waiter is not None:
-                self._wake()
-
-    def _take(self, payload: Payload, now: float, size: int) -> None:
-        del size
-        if type(payload) is not Responded:
-            return
-        if payload.seq is not None:
-            self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is a subscription: subscribe to it"))
-            return
-        try:
-            self.take_result(envelope_of(payload), now)
-        except FormatError as error:
-            self.fail(CallError("UNKNOWN_ERROR", f"The answer of {self.operation_id} cannot be read: {error}"))
-
-
-class WaitingStream(WaitingRequest, eq=False, kw_only=True):
+class WaitingStream(WaitingCall, eq=False, kw_only=True):
     """A stream: items in order, without a gap, or an error that says so.
 
     The producer may be at most a window ahead of what has been consumed. Whatever is lost on the way, items or
@@ -210,7 +195,11 @@ class WaitingStream(WaitingRequest, eq=False, kw_only=True):
         self._granted, self._consumed_bytes = self._consumed, 0
         return Credit(self.request_id, room)
 
-    def _take(self, payload: Payload, now: float, size: int) -> None:
+    def take_result(self, result: ResponseEnvelope[Any], now: float) -> None:
+        del result, now
+        self.fail(CallError("INVALID_OPERATION_TYPE", f"{self.operation_id} is no subscription: call it"))
+
+    def _take(self, payload: Responded | Completed, now: float, size: int) -> None:
         if isinstance(payload, Responded) and payload.seq is not None:
             self._take_item(payload, payload.seq, now, size)
         elif isinstance(payload, Completed):
@@ -249,7 +238,7 @@ class WaitingStream(WaitingRequest, eq=False, kw_only=True):
         elif self.idle is not None and now - self._idle_since > self.idle:
             self.fail(call_failures.idle(self.operation_id, self.idle))
         else:
-            WaitingRequest.check(self, now)
+            WaitingCall.check(self, now)
 
     def speak(self, now: float, *, at_once: bool = False) -> Payload | None:
         """What to tell the worker now: that we live, and, where nothing came, what we wait for."""

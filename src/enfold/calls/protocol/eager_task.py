@@ -52,11 +52,8 @@ else:
             return None
         return asyncio.get_running_loop().create_task(_go_on(coroutine, waits_for), context=context)
 
-    async def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
-        return await _resume(coroutine, waits_for)
-
     @types.coroutine
-    def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
         """Go on with a coroutine that has been driven up to its first wait."""
         while True:
             try:

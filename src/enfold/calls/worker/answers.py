@@ -65,14 +65,10 @@ class AnswerSender:
             try:
                 await self._transport.publish(call.reply, write_event(next(self._ids), payload))
             except FormatError as error:
-                payload = (
-                    _in_short(payload)
-                    if isinstance(payload, Failed)
-                    else failed(payload.request_id, _no_json(payload, error))
-                )
+                payload = _in_its_place(payload, _no_json(payload, error))
             except PayloadTooLargeError as error:
-                refused = call_failures.payload_too_large(call.operation_id, error, "result")
-                payload = _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, refused)
+                too_large = call_failures.payload_too_large(call.operation_id, error, "result")
+                payload = _in_its_place(payload, too_large)
             except (DisconnectedError, OverloadedError):
                 if call.context is None or call.context.cancelled:
                     return
@@ -127,6 +123,11 @@ class AnswerSender:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._connected.wait(), left)
         await asyncio.sleep(self._pause)
+
+
+def _in_its_place(payload: Payload, error: CallError) -> Failed:
+    """What is sent instead of an answer that cannot be."""
+    return _in_short(payload) if isinstance(payload, Failed) else failed(payload.request_id, error)
 
 
 def _in_short(payload: Failed) -> Failed:

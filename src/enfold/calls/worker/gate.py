@@ -66,8 +66,11 @@ class Gate:
             deadline = now + request.deadline / 1000 - time.time()  # by the caller's clock, for want of a better one
         else:
             return None
-        if now - self._alive_at > FROZEN or now < self._suspect_until:
-            deadline -= self._waited(now)
+        # While we stood still the message may have waited for us: no clock of another machine can tell how long.
+        if now - self._alive_at > FROZEN:
+            deadline -= now - self._alive_at
+        elif now < self._suspect_until:
+            deadline -= self._frozen_for
         if deadline <= now:
             self._counts.expired += 1
             details = {"reason": "late", "started": False}
@@ -99,13 +102,6 @@ class Gate:
         if now - self._alive_at > FROZEN:
             self._frozen_for, self._suspect_until = now - self._alive_at, now + FROZEN
         self._alive_at = now
-
-    def _waited(self, now: float) -> float:
-        """How long a message may have waited for us while we stood still: no clock of another machine can tell."""
-        stood_still = now - self._alive_at
-        if stood_still > FROZEN:
-            return stood_still
-        return self._frozen_for if now < self._suspect_until else 0.0
 
 
 def _check_credits(spec: OperationSpec, room: int) -> None:
