@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.commands.serving.banner import say_where
+from enfold.commands.serving.banner import announce_server
 from enfold.commands.serving.listening import Certificate, bind, check_certificate, start_listening
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
 from enfold.commands.shared.command_options import parse
@@ -384,7 +384,7 @@ class _Serving:
         worker = self._terms.worker
         with ended_by_signals(self._server.end):
             if worker is None:
-                say_where(self._registry, self._terms, listening.getsockname()[1])
+                announce_server(self._registry, self._terms, listening.getsockname()[1])
                 await self._server.serve([listening])
             else:
                 await self._serve_as_worker(worker, listening)
@@ -392,7 +392,7 @@ class _Serving:
     async def _serve_as_worker(self, worker: Worker, listening: socket) -> None:
         async with listen_to_siblings(worker, self._http, self._report), end_with_parent(worker, self._server.end):
             if worker.is_loud:
-                say_where(self._registry, self._terms, listening.getsockname()[1])
+                announce_server(self._registry, self._terms, listening.getsockname()[1])
                 worker.say_ready()
             await self._server.serve([listening])
 

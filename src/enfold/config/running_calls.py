@@ -25,12 +25,12 @@ class RunningCalls:
         @wraps(handler)
         async def call(*args: Any, **arguments: Any) -> Any:
             with self._marked():
-                return self._until_over(await handler(*args, **arguments))
+                return self._with_stream_counted(await handler(*args, **arguments))
 
         @wraps(handler)
         def start(*args: Any, **arguments: Any) -> Any:
             with self._marked():
-                return self._until_over(handler(*args, **arguments))
+                return self._with_stream_counted(handler(*args, **arguments))
 
         return call if is_coroutine_function(handler) else start
 
@@ -44,15 +44,15 @@ class RunningCalls:
         finally:
             self._running.discard(mark)
 
-    def _until_over(self, given: Any) -> Any:
+    def _with_stream_counted(self, given: Any) -> Any:
         """What a handler gives, counted on where that is a stream or something to wait for."""
         if hasattr(given, "__aiter__"):
             return self._items(given)
         if hasattr(given, "__next__"):
             return self._blocking_items(given)
-        return self._await_marked(given) if hasattr(given, "__await__") else given
+        return self._await_counted(given) if hasattr(given, "__await__") else given
 
-    async def _await_marked(self, given: Awaitable[Any]) -> Any:
+    async def _await_counted(self, given: Awaitable[Any]) -> Any:
         with self._marked():
             return await given
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -18,6 +18,9 @@ from enfold.provenance.records import Record, read_record
 from enfold.provenance.signing import PublicKeys
 from enfold.provenance.verification import PARENTS_NOT_CHECKED, Verdict, verify, verify_envelope
 
+if TYPE_CHECKING:
+    from enfold.provenance.record_store import RecordStore
+
 # Labels of an input that another run made: its role, that run, and the digest of its record.
 NESTED_ROLES: Final = frozenset({"nested_output", "nested_run"})
 RUN_LABEL: Final = "run"
@@ -25,16 +28,6 @@ RECORD_LABEL: Final = "record_digest"
 
 
 Find: TypeAlias = Callable[[str], Mapping[str, Any] | None]
-
-
-class RecordSource(Protocol):
-    """What verification asks a store of records for; `RecordStore` is one. What it cannot read is a ValueError."""
-
-    def get(self, run_id: str) -> dict[str, Any] | None: ...
-
-    def lineage(self, run_id: str) -> list[dict[str, Any]]: ...
-
-    def row_faults(self, run_id: str) -> list[str]: ...
 
 
 class CycleError(ValueError):
@@ -99,7 +92,7 @@ def _parents_first(known: Mapping[str, Record]) -> list[Record]:
 # --- verifying ----------------------------------------------------------------------------------------------------
 
 
-def verify_value(value: Any, keys: PublicKeys | None = None, store: RecordSource | None = None) -> tuple[Verdict, ...]:
+def verify_value(value: Any, keys: PublicKeys | None = None, store: RecordStore | None = None) -> tuple[Verdict, ...]:
     """Verify a record, an `mcp.envelope.v0.1` or a list of records; with a store also the lineage that it has there."""
     if isinstance(value, list):
         return verify_lineage(value, keys, find=None if store is None else store.get)
@@ -115,7 +108,7 @@ def verify_value(value: Any, keys: PublicKeys | None = None, store: RecordSource
     )
 
 
-def _copy_faults(wire: Any, store: RecordSource) -> Iterator[Verdict]:
+def _copy_faults(wire: Any, store: RecordStore) -> Iterator[Verdict]:
     run_id = wire["run_id"]
     try:
         differs = not same_json(wire, store.get(run_id))
@@ -125,7 +118,7 @@ def _copy_faults(wire: Any, store: RecordSource) -> Iterator[Verdict]:
         yield from (Verdict(run_id, ("the store has another record of this run, or none",)),) if differs else ()
 
 
-def verify_run(run_id: str, store: RecordSource, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
+def verify_run(run_id: str, store: RecordStore, keys: PublicKeys | None = None) -> tuple[Verdict, ...]:
     """Verify the record of a run in a store with its whole lineage, and what the store says beside the records."""
     try:
         records = store.lineage(run_id)
@@ -155,15 +148,15 @@ def verify_lineage(
     if not all(verdict.ok for verdict in verdicts):
         return verdicts
     try:
-        graph = build_graph(_refuse_twins(wires))
+        graph = build_graph(_refuse_duplicates(wires))
     except (CycleError, FormatError) as error:
         return (*verdicts, Verdict("lineage", (str(error),)))
     linked = tuple(graph.records.values())
     faults = [fault for record in linked for fault in claim_faults(Claims(record, linked=linked))]
-    seen = _Seen(graph, find)
+    seen = _KnownRecords(graph, find)
     faults += [fault for record in linked for fault in _binding_faults(record, seen)]
-    lost = [*_lost(graph, seen)]
-    notes = (*_unclaimed(graph), *(() if whole else lost))
+    lost = [*_missing_runs(graph, seen)]
+    notes = (*_unclaimed_children(graph), *(() if whole else lost))
     return (*verdicts, Verdict("lineage", (*faults, *(lost if whole else ())), notes))
 
 
@@ -171,7 +164,7 @@ def _without_parents_note(verdict: Verdict) -> Verdict:
     return msgspec.structs.replace(verdict, notes=tuple(note for note in verdict.notes if note != PARENTS_NOT_CHECKED))
 
 
-def _refuse_twins(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _refuse_duplicates(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     known: dict[str, Mapping[str, Any]] = {}
     for wire in wires:
         if not same_json(known.setdefault(wire["run_id"], wire), wire):
@@ -179,7 +172,7 @@ def _refuse_twins(wires: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return wires
 
 
-class _Seen:
+class _KnownRecords:
     """The records of a graph and those that can be fetched beside it, each fetched once."""
 
     def __init__(self, graph: Graph, find: Find | None) -> None:
@@ -193,25 +186,25 @@ class _Seen:
         return self._records[run_id]
 
 
-def _lost(graph: Graph, seen: _Seen) -> Iterator[str]:
+def _missing_runs(graph: Graph, seen: _KnownRecords) -> Iterator[str]:
     for parent in graph.missing:
         if seen.record(parent) is None:
             yield f"the parent {parent} is not there"
     for record in graph.records.values():
-        for run_id in dict.fromkeys(run_id for run_id, _ in _called(record)):
+        for run_id in dict.fromkeys(run_id for run_id, _ in _called_runs(record)):
             if seen.record(run_id) is None:
                 yield f"the run {run_id}, which run {record.run_id} called, is not there"
 
 
-def _binding_faults(record: Record, seen: _Seen) -> Iterator[str]:
+def _binding_faults(record: Record, seen: _KnownRecords) -> Iterator[str]:
     """Runs whose record was replaced after their caller had used the result: the caller names the digest of the former one."""
-    for run_id, expected in _called(record):
+    for run_id, expected in _called_runs(record):
         nested = seen.record(run_id)
         if nested is not None and expected is not None and _digest_value(nested) != expected:
             yield f"the record of run {run_id} is not the one that run {record.run_id} saw"
 
 
-def _called(record: Record) -> Iterator[tuple[str, str | None]]:
+def _called_runs(record: Record) -> Iterator[tuple[str, str | None]]:
     """The runs that a run called, each with the digest that its record had then."""
     for artifact in record.inputs:
         labels = {} if artifact.labels is UNSET else artifact.labels
@@ -219,11 +212,11 @@ def _called(record: Record) -> Iterator[tuple[str, str | None]]:
             yield labels[RUN_LABEL], labels.get(RECORD_LABEL)
 
 
-def _unclaimed(graph: Graph) -> Iterator[str]:
+def _unclaimed_children(graph: Graph) -> Iterator[str]:
     """Runs whose parent names the runs that it called, but not this one: they ended later, or are made up."""
     for parent, child in graph.edges:
         caller = graph.records.get(parent)
-        called = {} if caller is None else dict(_called(caller))
+        called = {} if caller is None else dict(_called_runs(caller))
         if called and child not in called:
             yield f"run {child} names run {parent} as its parent, which does not tell of it"
 

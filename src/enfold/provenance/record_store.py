@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 DEFAULT_PER_IDENTITY: Final = 10_000
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_LINEAGE: Final = 10_000
-SETTLE_EVERY: Final = 256
+INDEX_EVERY: Final = 256
 BUSY_SECONDS: Final = 5.0
 # Records that wait for the writing thread; callers who do not wait for theirs must not fill the memory.
 MAX_WAITING: Final = 1000
@@ -72,7 +72,7 @@ _INSERT: Final = """
 INSERT INTO records (run_id, operation, identity, time, digest, body) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id) DO NOTHING
 """
-_UNSETTLED: Final = "FROM records WHERE number > (SELECT COALESCE(MAX(number), 0) FROM settled)"
+_UNINDEXED: Final = "FROM records WHERE number > (SELECT COALESCE(MAX(number), 0) FROM settled)"
 _RUN: Final = "run_id, operation, identity, time, digest, body"
 _BESIDE: Final = """
 SELECT records.operation, records.identity, records.time, settled.operation, settled.identity, settled.time
@@ -138,7 +138,7 @@ class RecordStore:
         self._per_identity = per_identity
         self._max_age = max_age
         self._max_bytes = max_bytes
-        self._settle_every = max(1, min(SETTLE_EVERY, per_identity))
+        self._index_every = max(1, min(INDEX_EVERY, per_identity))
         self._puts = 0
         self._waiting = 0
         # With WAL this survives the death of the process; only a power cut may take the last records, never tear one.
@@ -182,8 +182,8 @@ class RecordStore:
             if connection.execute(_INSERT, row).rowcount == 0:
                 _refuse_another(connection, read.run_id, record)
             self._puts += 1
-            if self._puts % self._settle_every == 0:
-                self._settle(connection)
+            if self._puts % self._index_every == 0:
+                self._index(connection)
 
     async def keep(self, record: Mapping[str, Any], *, identity: str = "") -> None:
         """Keep a record as `put` does, in the store's own thread; the event loop goes on meanwhile."""
@@ -192,18 +192,18 @@ class RecordStore:
         if self._waiting >= MAX_WAITING:
             raise StoredRecordError(f"{MAX_WAITING} records wait to be written already")
         until = time.monotonic() + BUSY_SECONDS
-        writing = asyncio.wrap_future(self._writer.submit(self._put_until, until, record, identity))
+        writing = asyncio.wrap_future(self._writer.submit(self._put_before, until, record, identity))
         self._waiting += 1
-        writing.add_done_callback(self._stop_counting)
+        writing.add_done_callback(self._count_down)
         await asyncio.shield(writing)
 
-    def _put_until(self, until: float, record: Mapping[str, Any], identity: str) -> None:
+    def _put_before(self, until: float, record: Mapping[str, Any], identity: str) -> None:
         # Behind a locked file records queue up: those that have waited long enough must not wait once more each.
         if time.monotonic() > until:
             raise StoredRecordError(f"The store of records was busy for {BUSY_SECONDS:g} seconds")
         self.put(record, identity=identity)
 
-    def _stop_counting(self, writing: asyncio.Future[None]) -> None:
+    def _count_down(self, writing: asyncio.Future[None]) -> None:
         self._waiting -= 1
         if not writing.cancelled():
             writing.exception()  # Looked at here, because a caller who has gone does not.
@@ -211,17 +211,17 @@ class RecordStore:
     def purge(self, before: int) -> int:
         """Forget the records older than a moment (Unix milliseconds); the answer is how many."""
         with self._used() as connection:
-            self._settle(connection)
+            self._index(connection)
             with Transaction(connection) as cursor:
                 return _delete(cursor, "time < ?", (before,))
 
-    def _settle(self, connection: sqlite3.Connection) -> None:
+    def _index(self, connection: sqlite3.Connection) -> None:
         """Index the records that were put since the last time, and delete those that are over the limit or too old."""
-        if connection.execute(f"SELECT 1 {_UNSETTLED} LIMIT 1").fetchone() is None:
+        if connection.execute(f"SELECT 1 {_UNINDEXED} LIMIT 1").fetchone() is None:
             return
         with Transaction(connection) as cursor:
-            fresh = cursor.execute(f"SELECT number, identity, body {_UNSETTLED}").fetchall()
-            cursor.execute(f"INSERT INTO settled SELECT number, operation, identity, time {_UNSETTLED}")
+            fresh = cursor.execute(f"SELECT number, identity, body {_UNINDEXED}").fetchall()
+            cursor.execute(f"INSERT INTO settled SELECT number, operation, identity, time {_UNINDEXED}")
             cursor.executemany("INSERT OR IGNORE INTO links (parent, child) VALUES (?, ?)", _links(fresh))
             for identity in {identity for _, identity, _ in fresh}:
                 self._keep_newest(cursor, identity)
@@ -251,7 +251,7 @@ class RecordStore:
         A record that another process sent us is kept under the caller for whom it was fetched, the one of its parent.
         """
         record = self.get(run_id)
-        rows = self._read(_BESIDE, (run_id,), settled=True)
+        rows = self._read(_BESIDE, (run_id,), indexed=True)
         if record is None or not rows:
             return []
         read = read_record(record)
@@ -274,7 +274,7 @@ class RecordStore:
 
     def children(self, run_id: str) -> list[str]:
         query = "SELECT run_id FROM links JOIN records ON number = child WHERE parent = ? ORDER BY number"
-        return [child for (child,) in self._read(query, (run_id,), settled=True)]
+        return [child for (child,) in self._read(query, (run_id,), indexed=True)]
 
     def find(self, *, limit: int = 100, **wanted: Unpack[WantedRuns]) -> list[dict[str, Any]]:
         """Records of an operation, of a caller, of a span of time, newest first."""
@@ -288,7 +288,7 @@ class RecordStore:
         # The conditions are the texts above; every value is bound.
         numbers = f"SELECT number, time AS moment FROM settled {where} ORDER BY time DESC, number DESC LIMIT ?"  # noqa: S608
         query = f"SELECT {_RUN} FROM ({numbers}) JOIN records USING (number) ORDER BY moment DESC, number DESC"  # noqa: S608
-        return [_stored_run(row) for row in self._read(query, (*asked.values(), limit), settled=True)]
+        return [_stored_run(row) for row in self._read(query, (*asked.values(), limit), indexed=True)]
 
     def lineage(self, run_id: str) -> list[dict[str, Any]]:
         """The record of a run with all its ancestors and descendants that are here."""
@@ -307,16 +307,16 @@ class RecordStore:
             return self.parents(run_id)
         except StoredRecordError:
             query = "SELECT parent FROM links JOIN records ON number = child WHERE run_id = ? ORDER BY parent"
-            return [parent for (parent,) in self._read(query, (run_id,), settled=True)]
+            return [parent for (parent,) in self._read(query, (run_id,), indexed=True)]
 
     def __len__(self) -> int:
         count: int = self._read("SELECT COUNT(*) FROM records", ())[0][0]
         return count
 
-    def _read(self, query: str, values: tuple[Any, ...], *, settled: bool = False) -> list[Any]:
+    def _read(self, query: str, values: tuple[Any, ...], *, indexed: bool = False) -> list[Any]:
         with self._used() as connection:
-            if settled:
-                self._settle(connection)
+            if indexed:
+                self._index(connection)
             return connection.execute(query, values).fetchall()
 
     @contextmanager

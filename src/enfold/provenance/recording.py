@@ -153,7 +153,7 @@ class Recording(msgspec.Struct, eq=False):
         wishes: dict[str, Any] = {"mode": self.options.mode, "parents": list(self.options.parents)}
         return {**wishes, "artifacts": True} if self.options.artifacts else wishes
 
-    def was_made_as(self, wire: dict[str, Any] | None) -> None:
+    def recorded_elsewhere(self, wire: dict[str, Any] | None) -> None:
         """The run was made and recorded elsewhere, as a task: its id is the one to tell."""
         if wire is not None:
             self.run_id, self.is_kept = str(wire.get("run_id")), True

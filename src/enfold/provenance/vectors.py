@@ -36,23 +36,23 @@ class VectorVerdict(msgspec.Struct, frozen=True):
 def check_vectors(place: Path, wrap: Wrap, unwrap: Wrap) -> Iterator[VectorVerdict]:
     """The verdict on a vector, which is a file or a folder with an input and what is expected; or on all below a folder."""
     if place.is_file():
-        yield _judged(place.stem, lambda: _check_file(read_json(place.read_bytes()), unwrap))
+        yield _verdict(place.stem, lambda: _check_file(read_json(place.read_bytes()), unwrap))
     elif (place / INPUT).is_file():
-        yield _judged(place.name, lambda: _check_pair(place, wrap))
-        yield from _below(place, wrap, unwrap)
+        yield _verdict(place.name, lambda: _check_pair(place, wrap))
+        yield from _check_folder(place, wrap, unwrap)
     elif place.is_dir():
-        yield from _below(place, wrap, unwrap)
+        yield from _check_folder(place, wrap, unwrap)
     else:
         raise FileNotFoundError(f"there is no vector at {place}")
 
 
-def _below(folder: Path, wrap: Wrap, unwrap: Wrap) -> Iterator[VectorVerdict]:
+def _check_folder(folder: Path, wrap: Wrap, unwrap: Wrap) -> Iterator[VectorVerdict]:
     for each in sorted(folder.iterdir()):
         if each.is_dir() or (each.suffix == ".json" and each.name not in (INPUT, EXPECTED)):
             yield from check_vectors(each, wrap, unwrap)
 
 
-def _judged(name: str, check: Callable[[], tuple[str, list[str]]]) -> VectorVerdict:
+def _verdict(name: str, check: Callable[[], tuple[str, list[str]]]) -> VectorVerdict:
     try:
         known, faults = check()
     except (FormatError, ValueError, KeyError, TypeError, OSError) as error:
@@ -73,18 +73,18 @@ def _check_pair(folder: Path, wrap: Wrap) -> tuple[str, list[str]]:
     ]
 
 
-def _wrapping(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
+def _compare_envelope(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
     wrapped = wrap(local_envelope(given, ""))
     yield "the envelope", wrapped, {"provenance": None, **expected}
 
 
-def _digest(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
+def _compare_digest(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
     del wrap
     yield "the canonical form", canonical_json(given).decode(), expected["canonical_form"]
     yield "the digest", digest_json(given, expected["digest"]["alg"]).to_wire(), expected["digest"]
 
 
-def _evidence(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
+def _compare_evidence(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any, Any]]:
     """Each field is asked for again at the place that its first evidence names."""
     del wrap
     fields: dict[str, str] = {}
@@ -97,11 +97,11 @@ def _evidence(given: Any, expected: Any, wrap: Wrap) -> Iterator[tuple[str, Any,
 
 
 _METHODS: Final = {
-    "adapter.wrap.envelope_v0_1": _wrapping,
-    "integrity.digest.sha256": _digest,
-    "integrity.digest.sha512": _digest,
-    "integrity.digest.blake3": _digest,
-    "engine.extract.evidence.json_pointer": _evidence,
+    "adapter.wrap.envelope_v0_1": _compare_envelope,
+    "integrity.digest.sha256": _compare_digest,
+    "integrity.digest.sha512": _compare_digest,
+    "integrity.digest.blake3": _compare_digest,
+    "engine.extract.evidence.json_pointer": _compare_evidence,
 }
 
 

@@ -181,7 +181,7 @@ def _envelope_faults(record: Record, envelope: Mapping[str, Any]) -> Iterator[st
     for role, field in RESULT_ROLES.items():
         artifacts = [artifact for artifact in record.outputs if _role(artifact) == role]
         yield from filter(None, (_field_fault(artifact, field, envelope.get(field)) for artifact in artifacts))
-        if not artifacts and _is_there(field, envelope.get(field)) and _tells_all(record):
+        if not artifacts and _is_there(field, envelope.get(field)) and _lists_everything(record):
             yield f"the envelope has {field}, but the record tells of none"
 
 
@@ -210,7 +210,7 @@ def _decode_base64(text: str) -> str | bytes:
         return text
 
 
-def _tells_all(record: Record) -> bool:
+def _lists_everything(record: Record) -> bool:
     """Whether a record lists everything that its adapter put into the envelope: ours does in mode full."""
     has_roles = any(_role(artifact) in ("input", *RESULT_ROLES) for artifact in (*record.inputs, *record.outputs))
     return has_roles and ATTACH_METHOD in record.methods

@@ -217,7 +217,7 @@ class Tasks:
             message = f"{operation_id} takes longer than its caller waits, and {goes_on} the task {handle.id}"
             raise CallError("TIMEOUT", message, {"task": handle.id}, retryable=False) from None
         if context.recording is not None:
-            context.recording.was_made_as(envelope.provenance)
+            context.recording.recorded_elsewhere(envelope.provenance)
         return envelope
 
     async def _waited(self, handle: TaskHandle, context: Context, peer: Peer | None) -> ResponseEnvelope[Any]:

@@ -10,19 +10,19 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from enfold.formats import Format, find_format
+from enfold.formats import Format
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.sources.sse import EventDecoder, ServerSentEvent
 from enfold.surfaces.asgi.messages import ASGIApp
 from enfold.surfaces.http import to_http
 from enfold.testing.named_callers import NamedCallers
-from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient, read_answer
+from enfold.testing.replies import CallRequest, Envelopes, Reply, SurfaceClient, read_answer
 
 Headers: TypeAlias = Mapping[str, str | None]
 
 _SERVER: Final = ("127.0.0.1", 8000)
-_USUAL: Final = {"host": "localhost:8000", "content-type": "application/json"}
+_DEFAULT_HEADERS: Final = {"host": "localhost:8000", "content-type": "application/json"}
 
 
 @asynccontextmanager
@@ -181,16 +181,16 @@ class HTTPClient(SurfaceClient):
         """Send any request; a body that is not bytes is written as JSON, a header that is None is left out."""
         sent = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         return Conversation(
-            self.app, method, path, {**_USUAL, **self._callers.header(identity), **(headers or {})}, sent
+            self.app, method, path, {**_DEFAULT_HEADERS, **self._callers.header(identity), **(headers or {})}, sent
         )
 
-    async def _call(self, asked: Asked) -> Reply:
-        chosen = find_format(asked.format or WRITTEN)
-        return await _reply(self._post(asked, chosen, "application/json"), chosen)
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
+        return await _reply(self._post(request, chosen, "application/json"), chosen)
 
-    async def _subscribe(self, asked: Asked) -> Envelopes:
-        chosen = find_format(asked.format or WRITTEN)
-        answer = self._post(asked, chosen, "text/event-stream")
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        chosen = request.chosen_format
+        answer = self._post(request, chosen, "text/event-stream")
         try:
             if (await answer.began()).headers.get("content-type") == "application/json":
                 _ = (await _reply(answer, chosen)).data  # raises: only a failure comes as JSON
@@ -203,9 +203,9 @@ class HTTPClient(SurfaceClient):
             answer.leave()
             await answer.task
 
-    def _post(self, asked: Asked, format: Format, accept: str) -> Conversation:
-        headers, path = {"enfold-format": format.name, "accept": accept}, f"/functions/{asked.operation}"
-        return self.request("POST", path, asked.input, identity=asked.identity, headers=headers)
+    def _post(self, request: CallRequest, format: Format, accept: str) -> Conversation:
+        headers, path = {"enfold-format": format.name, "accept": accept}, f"/functions/{request.operation}"
+        return self.request("POST", path, request.input, identity=request.identity, headers=headers)
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         return ids_in(await self.request("GET", "/openapi.json", identity=identity).json())

@@ -12,12 +12,11 @@ from typing import Any
 
 import msgspec
 
-from enfold.formats import find_format
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.cgi import to_cgi
 from enfold.testing.asgi_client import ids_in
-from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient, read_answer
+from enfold.testing.replies import CallRequest, Reply, SurfaceClient, read_answer
 
 
 @asynccontextmanager
@@ -33,11 +32,14 @@ class CGIClient(SurfaceClient):
         self._registry = registry
         self._options = options
 
-    async def _call(self, asked: Asked) -> Reply:
-        chosen = find_format(asked.format or WRITTEN)
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
         variables = {"REQUEST_METHOD": "POST", "CONTENT_TYPE": "application/json", "HTTP_ENFOLD_FORMAT": chosen.name}
         answer = await self.request(
-            f"/functions/{asked.operation}", msgspec.json.encode(asked.input), identity=asked.identity, **variables
+            f"/functions/{request.operation}",
+            msgspec.json.encode(request.input),
+            identity=request.identity,
+            **variables,
         )
         return read_answer(*answer, chosen)
 

@@ -17,7 +17,7 @@ from enfold.operation import Context, Identity
 from enfold.registry import Registry
 from enfold.sources.calls import from_calls
 from enfold.surfaces.calls import serve_calls
-from enfold.testing.replies import Asked, Envelopes, Reply, SurfaceClient, through
+from enfold.testing.replies import CallRequest, Envelopes, Reply, SurfaceClient, round_trip
 
 Join: TypeAlias = Callable[[Identity | None], Transport]
 
@@ -40,20 +40,20 @@ class DirectClient(SurfaceClient):
         self._registry = registry
         self._guarded = registry.guarded()
 
-    async def _call(self, asked: Asked) -> Reply:
+    async def _call(self, request: CallRequest) -> Reply:
         try:
-            envelope = await self._guarded.execute(asked.operation, asked.input, Context(identity=asked.identity))
-            return Reply(through(asked.format)(envelope, self._registry.get_spec(asked.operation)))
+            envelope = await self._guarded.execute(request.operation, request.input, Context(identity=request.identity))
+            return Reply(round_trip(request.format)(envelope, self._registry.get_spec(request.operation)))
         except CallError as error:
             return Reply(error=error)
 
-    async def _subscribe(self, asked: Asked) -> Envelopes:
-        read = through(asked.format)
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        read = round_trip(request.format)
         async with aclosing(
-            self._guarded.subscribe(asked.operation, asked.input, Context(identity=asked.identity))
+            self._guarded.subscribe(request.operation, request.input, Context(identity=request.identity))
         ) as items:
             async for envelope in items:
-                yield read(envelope, self._registry.get_spec(asked.operation))
+                yield read(envelope, self._registry.get_spec(request.operation))
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         return [spec.id for spec in self._registry.visible(identity)]
@@ -90,20 +90,20 @@ class CallsClient(SurfaceClient):
         self._opened = opened
         self._peers: list[tuple[Identity | None, Transport, PendingRequestMap]] = []
 
-    async def _call(self, asked: Asked) -> Reply:
-        _, pending = self._peer(asked.identity)
+    async def _call(self, request: CallRequest) -> Reply:
+        _, pending = self._peer(request.identity)
         try:
-            envelope = await pending.call(asked.operation, asked.input)
-            return Reply(through(asked.format)(envelope, self._registry.get_spec(asked.operation)))
+            envelope = await pending.call(request.operation, request.input)
+            return Reply(round_trip(request.format)(envelope, self._registry.get_spec(request.operation)))
         except CallError as error:
             return Reply(error=error)
 
-    async def _subscribe(self, asked: Asked) -> Envelopes:
-        read = through(asked.format)
-        _, pending = self._peer(asked.identity)
-        async with aclosing(pending.subscribe(asked.operation, asked.input)) as items:
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        read = round_trip(request.format)
+        _, pending = self._peer(request.identity)
+        async with aclosing(pending.subscribe(request.operation, request.input)) as items:
             async for envelope in items:
-                yield read(envelope, self._registry.get_spec(asked.operation))
+                yield read(envelope, self._registry.get_spec(request.operation))
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
         transport, _ = self._peer(identity)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.errors import CallError
-from enfold.formats import Format, find_format
+from enfold.formats import Format
 from enfold.mcp.json_rpc import CAPABILITIES_KEY, FORMAT_KEY, INVALID_PARAMS, VERSION_KEY
 from enfold.mcp.revisions import KNOWN, LATEST, LATEST_HANDSHAKE
 from enfold.operation import Identity
@@ -22,12 +22,12 @@ from enfold.surfaces.mcp import to_mcp
 from enfold.surfaces.mcp.tool_results import ERROR_KEY
 from enfold.testing.asgi_client import Conversation, living
 from enfold.testing.named_callers import NamedCallers
-from enfold.testing.replies import WRITTEN, Asked, Reply, SurfaceClient
+from enfold.testing.replies import CallRequest, Reply, SurfaceClient
 
 HANDSHAKE: Final = LATEST_HANDSHAKE.name
 
 _CLIENT: Final = {"name": "enfold.testing", "version": "1"}
-_USUAL: Final = {
+_DEFAULT_HEADERS: Final = {
     "host": "localhost:8000",
     "content-type": "application/json",
     "accept": "application/json, text/event-stream",
@@ -58,10 +58,10 @@ class MCPClient(SurfaceClient):
         self._sessions: dict[str, str] = {}
         self._ids = count(1)
 
-    async def _call(self, asked: Asked) -> Reply:
-        chosen = find_format(asked.format or WRITTEN)
-        params = {"name": asked.operation, "arguments": asked.input, "_meta": {FORMAT_KEY: chosen.name}}
-        answer = await self._post("tools/call", params, asked.identity)
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
+        params = {"name": request.operation, "arguments": request.input, "_meta": {FORMAT_KEY: chosen.name}}
+        answer = await self._post("tools/call", params, request.identity)
         return _read(await _last(answer), answer, chosen)
 
     async def list(self, *, identity: Identity | None = None) -> Sequence[str]:
@@ -85,7 +85,7 @@ class MCPClient(SurfaceClient):
 
     async def _post(self, method: str, params: Mapping[str, Any], identity: Identity | None) -> Conversation:
         caller = self._callers.header(identity)
-        headers = {**_USUAL, **caller, "mcp-protocol-version": self.revision.name}
+        headers = {**_DEFAULT_HEADERS, **caller, "mcp-protocol-version": self.revision.name}
         if self.revision.is_stateless:
             named = {"mcp-name": params["name"]} if "name" in params else {}
             own = {VERSION_KEY: self.revision.name, CAPABILITIES_KEY: {}}
@@ -98,7 +98,7 @@ class MCPClient(SurfaceClient):
         key = caller.get("authorization", "")
         if key not in self._sessions:
             hello = {"protocolVersion": self.revision.name, "capabilities": {}, "clientInfo": _CLIENT}
-            answer = await self._send("initialize", hello, {**_USUAL, **caller})
+            answer = await self._send("initialize", hello, {**_DEFAULT_HEADERS, **caller})
             await answer.body()
             self._sessions[key] = answer.headers["mcp-session-id"]
         return self._sessions[key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypedDict, Unpack
+from typing import Any, Protocol, TypeAlias, TypedDict, Unpack
 
 import msgspec
 
@@ -15,9 +15,6 @@ from enfold.operation import Identity, OperationSpec
 
 Input: TypeAlias = Mapping[str, Any]
 Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
-
-# The format in which clients ask where the test names none: the one that says most.
-WRITTEN: Final = "envelope"
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -57,13 +54,18 @@ class CallOptions(TypedDict, total=False):
     format: str | None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class CallRequest(msgspec.Struct, frozen=True):
     """One call as a test asks for it."""
 
     operation: str
     input: dict[str, Any]
     identity: Identity | None = None
     format: str | None = None
+
+    @property
+    def chosen_format(self) -> Format:
+        """The format that the test names, else the one that says most."""
+        return find_format(self.format or "envelope")
 
 
 class Client(Protocol):
@@ -83,18 +85,18 @@ class SurfaceClient(ABC):
     """The verbs of our own clients, which say what becomes of one call, and of a stream where their surface has them."""
 
     async def call(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Reply:
-        return await self._call(Asked(operation, dict(input or {}), **asking))
+        return await self._call(CallRequest(operation, dict(input or {}), **asking))
 
     def subscribe(self, operation: str, input: Input | None = None, **asking: Unpack[CallOptions]) -> Envelopes:
-        return self._subscribe(Asked(operation, dict(input or {}), **asking))
+        return self._subscribe(CallRequest(operation, dict(input or {}), **asking))
 
     @abstractmethod
-    async def _call(self, asked: Asked) -> Reply: ...
+    async def _call(self, request: CallRequest) -> Reply: ...
 
-    async def _subscribe(self, asked: Asked) -> Envelopes:
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
         """The items as they come collected, in one list."""
-        for item in (await self._call(asked)).data:
-            yield local_envelope(item, asked.operation)
+        for item in (await self._call(request)).data:
+            yield local_envelope(item, request.operation)
 
 
 def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Format) -> Reply:
@@ -110,7 +112,7 @@ def read_answer(status: int, headers: Mapping[str, str], wire: Any, format: Form
     return Reply(envelope, None, status, headers, wire)
 
 
-def through(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpec], ResponseEnvelope[Any]]:
+def round_trip(format: str | None) -> Callable[[ResponseEnvelope[Any], OperationSpec], ResponseEnvelope[Any]]:
     """Writes an envelope as JSON in a format and reads it again, for surfaces that hand envelopes over as they are."""
     if format is None:
         return lambda envelope, _: envelope

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from enfold.errors import CallError
-from enfold.formats import find_format
 from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.command_line import run_command_line
-from enfold.testing.replies import WRITTEN, Asked, Envelopes, Reply, SurfaceClient
+from enfold.testing.replies import CallRequest, Envelopes, Reply, SurfaceClient
 
 
 @asynccontextmanager
@@ -31,9 +30,9 @@ class ShellClient(SurfaceClient):
         self._registry = registry
         self._options = options
 
-    async def _call(self, asked: Asked) -> Reply:
-        chosen = find_format(asked.format or WRITTEN)
-        status, lines, messages = await self._printed(asked, chosen.name)
+    async def _call(self, request: CallRequest) -> Reply:
+        chosen = request.chosen_format
+        status, lines, messages = await self._printed(request, chosen.name)
         if not lines:
             return Reply(None, _error_in(messages), status)
         try:
@@ -41,9 +40,9 @@ class ShellClient(SurfaceClient):
         except CallError as error:
             return Reply(None, _with_code(error, messages), status, wire=lines[-1])
 
-    async def _subscribe(self, asked: Asked) -> Envelopes:
-        chosen = find_format(asked.format or WRITTEN)
-        status, lines, messages = await self._printed(asked, chosen.name)
+    async def _subscribe(self, request: CallRequest) -> Envelopes:
+        chosen = request.chosen_format
+        status, lines, messages = await self._printed(request, chosen.name)
         try:
             for line in lines:
                 yield chosen.read(line)
@@ -56,10 +55,10 @@ class ShellClient(SurfaceClient):
         """As `enfold list` prints them, which is a command beside this surface."""
         return [spec.id for spec in self._registry.visible(identity)]
 
-    async def _printed(self, asked: Asked, format: str) -> tuple[int, Sequence[Any], str]:
+    async def _printed(self, request: CallRequest, format: str) -> tuple[int, Sequence[Any], str]:
         """The exit code, the lines on stdout as JSON, and the text on stderr."""
-        words, given = (asked.operation, "@-", "--format", format), msgspec.json.encode(asked.input).decode()
-        status, out, messages = await self.run(*words, stdin=given, identity=asked.identity)
+        words, given = (request.operation, "@-", "--format", format), msgspec.json.encode(request.input).decode()
+        status, out, messages = await self.run(*words, stdin=given, identity=request.identity)
         return status, [json.loads(line) for line in out.split("\n") if line], messages
 
     async def run(self, *words: str, stdin: str = "", identity: Identity | None = None) -> tuple[int, str, str]:

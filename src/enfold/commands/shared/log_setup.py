@@ -43,7 +43,7 @@ def set_up_log(level: str = "info", format: str = "text", *, is_dated: bool = Tr
     """Write everything from a level on; what libraries say, from warnings on. A person at a shell needs no date."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines() if format == "json" else PlainLines(is_dated=is_dated))
-    handler.addFilter(_is_news)
+    handler.addFilter(_should_log)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING if level in ("debug", "info") else level.upper())
@@ -63,7 +63,7 @@ def _entry(message: str) -> logging.LogRecord:
     return logging.LogRecord("enfold.start", logging.INFO, "", 0, message, None, None)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _should_log(record: logging.LogRecord) -> bool:
     """Whether nobody else tells it: a server that ends says how many calls it cancels, and its parent which worker died."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, CancelledError) and not getattr(error, "is_told", False)

@@ -264,42 +264,32 @@ def opened(
     """
     if target.kind == "program":
         return nullcontext(served_program(load_program(target), target.text))
-    if (config := target.config) is not None:
-        from enfold.commands.shared.browser_login import logins
-        from enfold.config import open_config
+    if target.config is None:
+        return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
+    from enfold.commands.shared.browser_login import logins
+    from enfold.config import open_config
 
-        if in_force is not None:
-            config = in_force.over(config, os.environ)
-        found = open_config(
-            config,
-            os.environ,
-            logins=logins(login_patience),
-            operation=operation,
-            waits_for_optional=waits_for_optional,
-        )
-        return _opened_quietly(_reread(found, in_force) if rereads else found)
-    return {"document": _document, "server": _server, "peers": _peers}[target.kind](target)
+    config = target.config if in_force is None else in_force.over(target.config, os.environ)
+    opening = open_config(
+        config, os.environ, logins=logins(login_patience), operation=operation, waits_for_optional=waits_for_optional
+    )
+    return _configuration(opening, in_force, rereads=rereads)
 
 
 @asynccontextmanager
-async def _opened_quietly(opening: AbstractAsyncContextManager[Registry]) -> AsyncIterator[Registry]:
-    """The registry of a configuration, whose programs print to standard error while they are loaded."""
-    async with AsyncExitStack() as stack:
-        with output_for_results():
-            registry = await stack.enter_async_context(opening)
-        yield registry
-
-
-@asynccontextmanager
-async def _reread(
-    opening: AbstractAsyncContextManager[ConfiguredRegistry], in_force: InForce | None
+async def _configuration(
+    opening: AbstractAsyncContextManager[ConfiguredRegistry], in_force: InForce | None, *, rereads: bool
 ) -> AsyncIterator[Registry]:
     from enfold.commands.shared.signals import HANGUP, handling
     from enfold.config import reread
 
-    async with opening as registry, reread(registry, os.environ, in_force) as rereading:
-        with handling(dict.fromkeys(HANGUP, rereading.now)):
-            yield registry
+    async with AsyncExitStack() as stack:
+        with output_for_results():  # its programs may print while they are loaded
+            registry = await stack.enter_async_context(opening)
+        if rereads:
+            rereading = await stack.enter_async_context(reread(registry, os.environ, in_force))
+            stack.enter_context(handling(dict.fromkeys(HANGUP, rereading.now)))
+        yield registry
 
 
 @asynccontextmanager
