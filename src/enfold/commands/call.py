@@ -46,14 +46,16 @@ def run(words: list[str], registry: Registry | None) -> int:
         options["identity"] = local_caller(tokens)
         options["tasks"] = partial(_open_tasks, target)
         if target.kind == "program":
-            return to_command_line(_keeping(load_program(target), target, found), rest, **options)
+            return to_command_line(_with_first_results(load_program(target), target, found), rest, **options)
         return in_loop(
-            target, lambda opened: run_command_line(_keeping(opened, target, found), rest, **options), asked.operation
+            target,
+            lambda opened: run_command_line(_with_first_results(opened, target, found), rest, **options),
+            asked.operation,
         )
 
 
-def _keeping(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
-    """The registry with a place for first results, where the words have a key for one."""
+def _with_first_results(registry: Registry, target: Target, asked: Mapping[str, str]) -> Registry:
+    """The registry, with a place for first results where the words have an idempotency key."""
     if "--idempotency-key" in asked:
         from enfold.commands.shared.task_store import first_results, task_settings
 
@@ -62,7 +64,7 @@ def _keeping(registry: Registry, target: Target, asked: Mapping[str, str]) -> Re
 
 
 def _open_tasks(target: Target, registry: Registry, store: str | None) -> AbstractAsyncContextManager[Tasks | None]:
-    """The tasks of a target, which are ordered here; only what is waited for here is also run here."""
+    """Open the tasks of a target; this process runs only those that it waits for."""
     from enfold.commands.shared.task_store import opened_tasks, task_settings
 
     return opened_tasks(registry, task_settings(target, store), at_once=0, runs_own=True)

@@ -29,7 +29,7 @@ OPTIONS: Final = {
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Answer the request, whatever is wrong with the program; wrong words are told in the shell, where one asks."""
+    """Answer the request, whatever is wrong with the program; outside of a web server, a wrong command line is told on stderr."""
     if words[:1] in (["-h"], ["--help"]):
         print(f"usage: enfold cgi TARGET {' '.join(f'[{name}=VALUE]' for name in OPTIONS)}")
         return 0
@@ -66,7 +66,7 @@ def _answer(words: list[str], registry: Registry | None) -> int:
 
 @asynccontextmanager
 async def _open_tasks(registry: Registry, target: Target) -> AsyncIterator[Tasks | None]:
-    """The tasks of a program; only what is waited for here is also run here."""
+    """Open the tasks of a program; this process runs only those that it waits for."""
     from enfold.commands.shared.task_store import opened_tasks, task_settings  # few operations must be tasks
 
     async with opened_tasks(registry, task_settings(target), at_once=0, runs_own=True) as tasks:

@@ -1,4 +1,4 @@
-"""The command `enfold completion`: a script for the shell, and, for that script, what can stand at the end of a line."""
+"""The command `enfold completion`: a completion script for a shell, and the candidates that this script asks for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Prints a script that completes commands, options, operations and their arguments
 
 
 def run(words: list[str], registry: Registry | None) -> int:
-    """Print the script of a shell; or, after `--for`, a line for each word that may stand where the last one stands."""
+    """Print the script of a shell; or, after `--for`, a line for each word that the last one may become."""
     del registry
     if words[:1] == ["--for"]:
         for word, text in _candidates(words[1:]):
@@ -52,7 +52,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def _candidates(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Words that go on from the last one, each with a few words about it; none where anything goes wrong."""
+    """The words that the last one may become, each with a short description; none where anything goes wrong."""
     *before, last = words or [""]
     if not before:
         yield from _starting_with(last, COMMANDS.items())
@@ -103,7 +103,7 @@ def _on_target(command: str, given: list[str], last: str) -> Iterator[tuple[str,
 
 
 def _specs(target: str) -> list[OperationSpec]:
-    """The operations of a target, as far as they are there in time; a command is never started for this."""
+    """The operations of a target that are known in time; a server's command is never started for this."""
     import asyncio
 
     from enfold.commands.shared.callers import LOCAL
@@ -121,7 +121,7 @@ def _specs(target: str) -> list[OperationSpec]:
 
 
 def _arguments(spec: OperationSpec, given: list[str], last: str) -> Iterator[tuple[str, str]]:
-    """The arguments that are not given yet; for one whose values are known, those."""
+    """The arguments that are not given yet; of one whose values are known, its values."""
     from enfold.surfaces.command_line.schema_words import fields_of, opened, type_text
 
     name, equals, _ = last.partition("=")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.targets import Target
 from enfold.errors import CallError
 from enfold.registry import Registry
@@ -47,7 +47,9 @@ PROBE: Final = "from urllib.request import urlopen; urlopen('http://127.0.0.1:80
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Write the file, or print it."""
-    options = parse("containerize", words, registry, "Write the container file of an application.", _add_options)
+    options = parse_command(
+        "containerize", words, registry, "Write the container file of an application.", _add_options
+    )
     text = _container_file(_target(options.target), options)
     if options.output == "-":
         print(text, end="")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.envelope import local_envelope
 from enfold.errors import CallError, FormatError
 from enfold.formats import FORMATS, Verbs
@@ -20,7 +20,7 @@ from enfold.registry import Registry
 def run(words: list[str], registry: Registry | None) -> int:
     """Convert what the words name; input that is not of the format it is said to be is a VALIDATION_ERROR."""
     del registry
-    options = parsed(_parser(), words)
+    options = parse_options(_parser(), words)
     try:
         text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
         converted = _converted(text, options.source, FORMATS[options.target])

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from enfold.commands.shared.command_options import TARGETS, TargetParser, parsed
+from enfold.commands.shared.command_options import TARGETS, TargetParser, parse_options
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import Target, on_target, read_target, script_target
 from enfold.errors import CallError
@@ -37,7 +37,7 @@ class OperationChange(msgspec.Struct, frozen=True):
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Print the changes from one target to the other; the exit code is 1 where one of them breaks somebody."""
-    options = parsed(_parser(registry), words)
+    options = parse_options(_parser(registry), words)
     old = _specs(read_target(options.old))
     new = _specs(read_target(options.new) if registry is None else script_target(registry))
     changes = list(compare(old, new))
@@ -73,7 +73,7 @@ def _specs(target: Target) -> dict[str, OperationSpec]:
 
 
 def compare(old: dict[str, OperationSpec], new: dict[str, OperationSpec]) -> Iterator[OperationChange]:
-    """Each operation that is not what it was, by id; what did not change is left out."""
+    """Each operation that was added, removed or changed, by id."""
     for name in sorted(old.keys() | new.keys()):
         if name not in new:
             yield OperationChange(name, "removed", "breaking")

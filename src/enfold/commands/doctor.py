@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from enfold.commands.shared.callers import LOCAL, add_caller_options, find_verifiers
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import painter, print_json
 from enfold.commands.shared.targets import TOKEN, Target, opened
 from enfold.commands.token import resource_words
@@ -52,7 +52,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     """Print a line for each extra, or what there is to say about a target or a token."""
     del registry
     told = "Say what is installed, what is wrong with a target, what a token is."
-    options = parse("doctor", words, None, told, _add_options)
+    options = parse_command("doctor", words, None, told, _add_options)
     if options.token is not None:
         return _examine(options)
     list(find_verifiers(options))  # What is wrong with a list of tokens or an issuer is told, as by a server.
@@ -84,7 +84,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def _check_up(options: Namespace) -> int:
-    """Print what there is to say about a target; the exit code is 1 where something is broken."""
+    """Print the findings about a target; the exit code is 1 where one is an error."""
     from enfold.commands.shared.signals import run_in_loop
 
     found: list[Finding] = []
@@ -134,7 +134,7 @@ def _sources(registry: Registry) -> Iterator[Finding]:
 
 
 def _schemas(registry: Registry) -> Iterator[Finding]:
-    """Which schemas cannot be used, and so rule out nothing."""
+    """Which schemas cannot be compiled, and so check nothing."""
     for spec in registry.list():
         for name, schema in (("input", spec.input_schema), ("output", spec.output_schema)):
             problem = compile_schema(schema).problem
@@ -143,7 +143,7 @@ def _schemas(registry: Registry) -> Iterator[Finding]:
 
 
 def _tool_names(registry: Registry) -> Iterator[Finding]:
-    """Which operations have, as MCP tools, a name that had to be changed because another has it."""
+    """Which operations are MCP tools under another name, because two would have the same."""
     for operation_id, tool in tool_names(registry).items():
         if tool != legal_name(operation_id):
             yield Finding("note", operation_id, f"is listed as the MCP tool {tool}: another would have the same name")
@@ -163,7 +163,7 @@ def _costs(registry: Registry) -> Iterator[Finding]:
 
 
 async def broker(address: str) -> AsyncIterator[Finding]:
-    """Whether the server that keeps tasks is one we know, and what it does not do unless it is told; nothing of a hub."""
+    """Whether a NATS server is new enough, and what it may lose in a power failure; nothing about a hub."""
     from enfold.calls.protocol.outage import address_name
     from enfold.calls.protocol.transport import keeps_state
     from enfold.calls.transports.addresses import reached
@@ -196,17 +196,17 @@ def _examine(options: Namespace) -> int:
         )
     token = sys.stdin.readline().strip()
     options.token = None
-    print("\n".join(_described(token)))
+    print("\n".join(_describe_token(token)))
     found = list(_verdicts(token, options))
     for identity, sentence in found:
-        print(sentence if identity is None else f"accepted: {_named(identity)}")
+        print(sentence if identity is None else f"accepted: {_rights(identity)}")
     if not found:
         print("nobody was asked: give --tokens FILE, --issuer URL --audience NAME, or a configuration with [auth]")
     is_good = not found or any(identity is not None for identity, _ in found)
     return 0 if is_good else code_row("ACCESS_DENIED").exit_code
 
 
-def _described(token: str) -> Iterator[str]:
+def _describe_token(token: str) -> Iterator[str]:
     from enfold.issuers.verifier import RefusedTokenError, read_unproven
 
     try:
@@ -217,18 +217,18 @@ def _described(token: str) -> Iterator[str]:
     yield "a JWT, of which nothing is proven yet"
     for name in ("alg", "kid", "typ"):
         if name in header:
-            yield f"  {name:<6} {_shown(header[name])}"
+            yield f"  {name:<6} {_short(header[name])}"
     for name in ("iss", "aud", "sub", "scope", "scp", "roles", "nbf", "exp"):
         if name in claims:
-            yield f"  {name:<6} {_shown(claims[name])}{_time(name, claims[name])}"
+            yield f"  {name:<6} {_short(claims[name])}{_distance(name, claims[name])}"
 
 
-def _shown(value: Any) -> str:
+def _short(value: Any) -> str:
     return printable((value if isinstance(value, str) else repr(value))[:MAX_SHOWN])
 
 
-def _time(name: str, value: Any) -> str:
-    """How far away a time is, where a claim is one."""
+def _distance(name: str, value: Any) -> str:
+    """How far from now a claim is, where it is a time."""
     if name not in ("nbf", "exp") or isinstance(value, bool) or not isinstance(value, int | float):
         return ""
     seconds = value - time.time()
@@ -236,7 +236,7 @@ def _time(name: str, value: Any) -> str:
 
 
 def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None, str]]:
-    """What everybody who is configured says about the token."""
+    """What each verifier that is configured says about the token."""
     from enfold.identities.token_file import TokenFile
     from enfold.issuers import Issuers
 
@@ -244,13 +244,13 @@ def _verdicts(token: str, options: Namespace) -> Iterator[tuple[Identity | None,
         if isinstance(verifier, TokenFile):
             yield verifier.examine(token)
         elif isinstance(verifier, Issuers):
-            yield _asked(verifier, token)
+            yield _ask_issuers(verifier, token)
         else:
             identity: Any = verifier.identify(token)
             yield identity, "refused by the list of tokens: it is not in it"
 
 
-def _asked(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
+def _ask_issuers(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
     import asyncio
 
     from enfold.issuers import RefusedTokenError
@@ -261,5 +261,5 @@ def _asked(issuers: Issuers, token: str) -> tuple[Identity | None, str]:
         return None, f"refused by the check {refused.check!r} of issuers: {refused.sentence}"
 
 
-def _named(identity: Identity) -> str:
-    return " ".join([_shown(identity.id), *sorted(identity.scopes), *resource_words(identity.resources)])
+def _rights(identity: Identity) -> str:
+    return " ".join([_short(identity.id), *sorted(identity.scopes), *resource_words(identity.resources)])

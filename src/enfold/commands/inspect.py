@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import LOCAL
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json, print_operations
 from enfold.commands.shared.targets import imported, on_target
 from enfold.introspection import introduce
@@ -22,7 +22,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("operation", nargs="?", help="an id, or a name that only one operation has")
         parser.add_argument("--json", action="store_true", help="the report of an OpenAPI document as JSON")
 
-    options = parse("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
+    options = parse_command("inspect", words, registry, "Show operations, or the import of an OpenAPI document.", add)
     if options.target.kind == "document":
         return _inspect_document(options)
     return on_target(options.target, lambda found: _print_specs(found, options), options.operation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json, print_operations
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
@@ -31,7 +31,7 @@ def run(words: list[str], registry: Registry | None) -> int:
             help="without FILE, what each operation costs a model as a tool; with it, list what ENFOLD_TOKEN, of this file, may call",
         )
 
-    options = parse("list", words, registry, "List the operations.", add)
+    options = parse_command("list", words, registry, "List the operations.", add)
     return on_target(options.target, lambda found: _print_list(found, options))
 
 

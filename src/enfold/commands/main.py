@@ -1,4 +1,4 @@
-"""Where the `enfold` command starts: it finds the command that is named, and tells what went wrong in one sentence."""
+"""The entry point of `enfold`: it loads the command that is named, and prints what went wrong in one sentence."""
 
 from __future__ import annotations
 

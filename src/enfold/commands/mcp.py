@@ -48,13 +48,13 @@ def _serve(target: Target, **settings: Any) -> int:
 
 
 def _interrupt(*_: object) -> None:
-    """Let a SIGTERM do what a Ctrl-C does at this moment, also where that is ignored: `on_stop` is run, and tasks are given back."""
+    """Handle SIGTERM as a Ctrl-C, also where that is ignored: `on_stop` is run, and tasks are given back."""
     handler = signal.getsignal(signal.SIGINT)
     (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, None)
 
 
 def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> Tasks | None:
-    """The tasks of a program that has durable operations; with its first call there is a loop that they can run on."""
+    """The tasks of a program that has durable operations; they begin with the first call, when there is an event loop."""
     if all(spec.durable == "never" for spec in registry.list()):
         return None
     from enfold.commands.shared.task_store import open_tasks, task_settings
@@ -66,7 +66,9 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
 
 
 def _by_options(words: list[str], registry: Registry | None) -> int:
-    from enfold.commands.shared.command_options import parse  # an editor's server is quicker without all of these
+    from enfold.commands.shared.command_options import (
+        parse_command,
+    )  # an editor's server is quicker without all of these
     from enfold.commands.shared.printing import print_json  # likewise
     from enfold.commands.shared.recorder_options import add_recording_options, recorder_of  # likewise
     from enfold.commands.shared.server_settings import add_agent_options, agent_settings  # likewise
@@ -83,17 +85,19 @@ def _by_options(words: list[str], registry: Registry | None) -> int:
         add_agent_options(parser)
         add_recording_options(parser)
 
-    options = parse("mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add)
+    options = parse_command(
+        "mcp", words, registry, "Serve the operations as an MCP server on the standard streams.", add
+    )
     if not options.install_json:
-        settings = {**_chosen(options), **agent_settings(options, options.target)}
+        settings = {**_named_settings(options), **agent_settings(options, options.target)}
         caller = local_caller(options.tokens)
         return _serve(options.target, identity=caller, recorder=recorder_of(options), **settings)
     print_json(_editor_entry(options.target, options.name))
     return 0
 
 
-def _chosen(options: Namespace) -> dict[str, Any]:
-    """What the options say of names and formats; what they leave out stays as it is."""
+def _named_settings(options: Namespace) -> dict[str, Any]:
+    """The settings that the options name; the others keep their defaults."""
     if options.format is not None:
         find_format(options.format)  # which says what there is, where there is no such format
     named = {"format": options.format, "tool_names": options.tool_names, "name": options.name}

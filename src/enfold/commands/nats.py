@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from enfold.calls.transports.nats_permissions import NATSUser, nats_permissions, read_users, serves_any
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
 from enfold.operation import OperationSpec
@@ -24,7 +24,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     if "permissions" not in words[:2] and not {"-h", "--help"} & set(words):
         raise CallError("VALIDATION_ERROR", "nats makes permissions: enfold nats permissions app.py --users users.json")
     rest = [word for index, word in enumerate(words) if index > 1 or word != "permissions"]
-    options = parse("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
+    options = parse_command("nats permissions", rest, registry, "Make the permissions of a NATS server.", _add_options)
 
     def show(found: Registry) -> int:
         specs, users = with_task_verbs(found, users_in(options.users))
@@ -35,7 +35,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def with_task_verbs(registry: Registry, users: list[NATSUser]) -> tuple[list[OperationSpec], list[NATSUser]]:
-    """The operations of a registry and who serves them, with the verbs of tasks, which a worker of durable ones offers, too."""
+    """The operations of a registry and its users; where an operation is durable, with the task operations that workers offer."""
     specs = registry.list()
     durable = [spec.id for spec in specs if spec.durable != "never"]
     if not durable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.formats import DEFAULT_FORMAT
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Print the document, with every operation in it."""
-    options = parse("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", _add_options)
+    options = parse_command("openapi", words, registry, "Print the OpenAPI document of the HTTP surface.", _add_options)
 
     def show(found: Registry) -> int:
         introduce(found, {})

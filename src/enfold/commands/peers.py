@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from enfold.calls.caller.peer_stats import PATIENCE, RunningPeer, find_peers
 from enfold.calls.transports.addresses import reached
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import TOKEN
 from enfold.errors import CallError
@@ -23,7 +23,7 @@ def run(words: list[str], registry: Registry | None) -> int:
     add_address_options(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--patience", type=float, default=PATIENCE, help="how long answers may take, in seconds")
-    options = parsed(parser, words)
+    options = parse_options(parser, words)
     peers = asyncio.run(_find(options))
     if not peers:
         raise CallError("UNAVAILABLE", "Nobody answers: nobody serves there, or you may not ask")
@@ -35,7 +35,7 @@ def run(words: list[str], registry: Registry | None) -> int:
 
 
 def add_address_options(parser: ArgumentParser) -> _MutuallyExclusiveGroup:
-    """The options by which a command finds its peers; the answer takes others that may stand in their place."""
+    """Add the options that name the peers' server; the group takes others that may stand in their place."""
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--nats", metavar="URL", help="servers of NATS, with commas between them")
     place.add_argument("--hub", metavar="URL", help="the ws:// or wss:// address of a hub")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import in_lines
 from enfold.envelope import local_envelope
 from enfold.formats import mcp_envelope_v0_1
@@ -35,7 +35,7 @@ _STORE: Final = "the SQLite file that holds the records"
 def run(words: list[str], registry: Registry | None) -> int:
     """Show, verify or draw records; the exit code is 1 for not verified, 2 for no record, 3 for not found."""
     del registry
-    options = parsed(_parser(), words)
+    options = parse_options(_parser(), words)
     try:
         code: int = options.run(options)
     except ValueError as error:

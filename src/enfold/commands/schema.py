@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import in_lines
 from enfold.config.config_keys import schema
 from enfold.registry import Registry
@@ -13,6 +13,8 @@ from enfold.registry import Registry
 def run(words: list[str], registry: Registry | None) -> int:
     """Print the schema, in lines: it is kept as a file beside the configuration."""
     del registry
-    parsed(ArgumentParser("enfold schema", description="Print the JSON Schema of enfold.toml, for your editor."), words)
+    parse_options(
+        ArgumentParser("enfold schema", description="Print the JSON Schema of enfold.toml, for your editor."), words
+    )
     print(in_lines(schema()))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from enfold.commands.shared.callers import local_caller
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import on_target
 from enfold.errors import CallError
@@ -24,7 +24,7 @@ def run(words: list[str], registry: Registry | None) -> int:
         parser.add_argument("--json", action="store_true", help="as JSON")
         parser.add_argument("--tokens", metavar="FILE", help="search what ENFOLD_TOKEN, of this file, may call")
 
-    options = parse("search", words, registry, "Find operations by what they do.", add)
+    options = parse_command("search", words, registry, "Find operations by what they do.", add)
     return on_target(options.target, lambda found: _print_found(found, options))
 
 

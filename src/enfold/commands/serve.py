@@ -14,7 +14,7 @@ import msgspec
 from enfold.commands.serving.banner import announce_server
 from enfold.commands.serving.listening import Certificate, bind, check_certificate, start_listening
 from enfold.commands.shared.callers import add_caller_options, current_rights, token_verifier
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.log_setup import add_log_options, announce, metrics_mount, set_up_log, write_calls
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.server_settings import add_agent_options, agent_settings, bounds_of
@@ -68,18 +68,19 @@ class Terms(msgspec.Struct, frozen=True):
 
     @property
     def is_loud(self) -> bool:
-        """Whether it says at its start what is there; of several processes one does."""
+        """Whether this process prints where it serves; of several, one does."""
         return self.worker is None or self.worker.is_loud
 
 
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until somebody ends it."""
     ignore_hangups()
-    options = parse("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
+    options = parse_command("serve", words, registry, "Serve the operations over HTTP.", _add_serve_options)
     if options.reload:
         from enfold.commands.serving.reload import run_reloading
 
-        return run_reloading(_own_command(registry), [word for word in words if word != "--reload"])
+        program = ["-m", "enfold"] if registry is None else [sys.argv[0]]
+        return run_reloading([sys.executable, *program, "serve", *(word for word in words if word != "--reload")])
     set_up_log(options.log_level, options.log_format)
     terms = _terms(options)
     with bind(options.host, options.port) as listening:  # a port that is taken is told before anything is opened
@@ -219,7 +220,7 @@ def _add_serve_options(parser: ArgumentParser) -> None:
 
 
 def _number(option: str, kind: Callable[[str], float], least: int, most: int) -> Callable[[str], Any]:
-    """Reads the number of an option, which lies between two others."""
+    """A reader of an option that is a number between two others."""
 
     def read(text: str) -> float:
         try:
@@ -240,10 +241,6 @@ def _root_path(text: str) -> str:
     return f"/{path}" if path else ""
 
 
-def _own_command(registry: Registry | None) -> list[str]:
-    return [sys.executable, "-m", "enfold", "serve"] if registry is None else [sys.executable, sys.argv[0], "serve"]
-
-
 async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], listening: socket) -> None:
     async with opening as own:
         target = terms.options.target
@@ -261,7 +258,7 @@ async def _serve(terms: Terms, opening: AbstractAsyncContextManager[Registry], l
 
 
 def _hiding_errors(registry: Registry, terms: Terms) -> Registry:
-    """The registry, which beyond this machine tells callers no words of an unexpected exception; a task tells none either."""
+    """The registry; beyond this machine, neither calls nor tasks tell the words of an unexpected exception."""
     return registry if terms.is_local else registry.with_policy(Policy(expose_errors=False))
 
 
@@ -398,7 +395,7 @@ class _Serving:
 
 
 def _payloads(options: Namespace) -> Payloads | None:
-    """What takes the arguments and results of calls; None unless the operator asks for it."""
+    """Where arguments and results of calls are kept; None unless the operator asks for it."""
     if not options.keep_payloads:
         return None
     from enfold.introspection.payloads import Payloads  # which a server without it can do without

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from enfold.commands.shared.callers import LOCAL
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.commands.shared.printing import print_json
 from enfold.commands.shared.targets import opened, read_target
 from enfold.commands.shared.task_store import DEFAULT_STORE, TaskSettings, opened_tasks, task_settings
@@ -46,13 +46,13 @@ def run(words: list[str], registry: Registry | None) -> int:
     """Run one verb on the store; whoever can open the file sees all of it."""
     del registry
     silence("enfold.tasks")  # The user is told in one sentence.
-    options = parsed(_parser(), words)
+    options = parse_options(_parser(), words)
     _check_words(options)
     return asyncio.run(_run(options))
 
 
 def _check_words(options: Namespace) -> None:
-    """Refuse an id that is missing, and words that would be passed over."""
+    """Refuse an id that is missing, and words that would be ignored."""
     takes_id = options.verb not in ("list", "clean")
     if takes_id and options.id is None:
         raise wrong(f"{options.verb} needs the id of a task, which `call --detach` prints")
@@ -123,7 +123,7 @@ def _settings(options: Namespace) -> TaskSettings:
 
 
 def _with_cause(error: CallError, settings: TaskSettings) -> CallError:
-    """Who looks at a store with their own hands is told why it cannot be used."""
+    """The error with the reason why the store cannot be used: whoever can open it may know."""
     if error.details.get("reason") != "store" or error.__cause__ is None:
         return error
     return CallError("UNAVAILABLE", f"{settings.store or settings.path} cannot be used: {error.__cause__}")
@@ -153,11 +153,11 @@ async def _verb(tasks: Tasks, options: Namespace) -> int:
 
 
 async def _wait(handle: TaskHandle, options: Namespace) -> int:
-    """Show how far it is until it has ended, then what the call would have printed."""
+    """Show the progress of a task until it has ended, then print what the call would have printed."""
     line = ProgressLine(sys.stderr)
     try:
         async with asyncio.timeout(options.timeout):
-            task = await _ended(handle, line)
+            task = await _wait_for_end(handle, line)
     except TimeoutError:
         raise CallError("TIMEOUT", f"The task {handle.id} has not ended yet, and goes on") from None
     finally:
@@ -167,7 +167,7 @@ async def _wait(handle: TaskHandle, options: Namespace) -> int:
     return error_of(envelope).row.exit_code if envelope.is_error else 0
 
 
-async def _ended(handle: TaskHandle, line: ProgressLine) -> Task:
+async def _wait_for_end(handle: TaskHandle, line: ProgressLine) -> Task:
     async for task in handle.watch():
         if task.is_ended:
             return task
@@ -178,7 +178,7 @@ async def _ended(handle: TaskHandle, line: ProgressLine) -> Task:
             if not is_terminal(sys.stdin, sys.stderr):
                 keys = ", ".join(task.questions)
                 raise CallError("UNAVAILABLE", f"The task asks for {keys}: enfold tasks answer {task.id} KEY=JSON")
-            await handle.answer(_asked(task))
+            await handle.answer(_ask_person(task))
     raise CallError("TASK_NOT_FOUND", "The task is not kept any more")
 
 
@@ -189,7 +189,7 @@ def _answers(task: Task, words: list[str]) -> dict[str, Any]:
     """The answers that words give, by their keys; at a terminal without any each question is asked."""
     if not words:
         if task.questions and is_terminal(sys.stdin, sys.stderr):
-            return _asked(task)
+            return _ask_person(task)
         raise wrong(f"answer needs KEY=JSON for: {', '.join(task.questions) or 'nothing now'}")
     given = dict(_answer(word) for word in words)
     if unknown := ", ".join(key for key in given if key not in task.questions):
@@ -210,6 +210,6 @@ def _answer(word: str) -> tuple[str, dict[str, Any]]:
     return key, content if "action" in content else {"action": "accept", "content": content}
 
 
-def _asked(task: Task) -> dict[str, Any]:
+def _ask_person(task: Task) -> dict[str, Any]:
     person = TerminalPeer(sys.stdin, sys.stderr)
     return {key: person.answer(each.method, each.params) for key, each in task.questions.items()}

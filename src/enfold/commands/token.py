@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from enfold.commands.shared.command_options import parsed
+from enfold.commands.shared.command_options import parse_options
 from enfold.errors import CallError
 from enfold.identities.token_file import add_token, list_tokens, read_duration, read_resources, revoke_tokens
 from enfold.registry import Registry
@@ -16,7 +16,7 @@ from enfold.registry import Registry
 def run(words: list[str], registry: Registry | None) -> int:
     """Make, list or revoke tokens; a new token is printed once, alone on stdout."""
     del registry
-    options = parsed(_parser(), words)
+    options = parse_options(_parser(), words)
     try:
         return {"new": _new, "list": _list, "revoke": _revoke}[options.command](options)
     except OSError as error:

@@ -16,7 +16,7 @@ from enfold.calls.transports.addresses import reached
 from enfold.commands.nats import users_in
 from enfold.commands.peers import add_address_options
 from enfold.commands.shared.callers import current_rights, token_file
-from enfold.commands.shared.command_options import parse
+from enfold.commands.shared.command_options import parse_command
 from enfold.commands.shared.log_setup import add_log_options, announce, set_up_log, write_calls
 from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
 from enfold.commands.shared.signals import ended_by_signals, ignore_hangups, run_server
@@ -25,7 +25,6 @@ from enfold.commands.shared.task_store import TaskSettings, opened_tasks, task_s
 from enfold.identities.tokens import AnyOf
 from enfold.introspection import introduce
 from enfold.log import counted
-from enfold.operation import Identity
 from enfold.registry import Registry
 from enfold.surfaces.calls import Serving, serve_calls
 from enfold.tasks import Tasks
@@ -41,7 +40,7 @@ GRACE = 10.0  # seconds that running tasks have to end, before they are given up
 def run(words: list[str], registry: Registry | None) -> int:
     """Serve until SIGTERM or Ctrl-C, then let running calls come to their end."""
     ignore_hangups()
-    options = parse("work", words, registry, "Serve the operations to other processes.", _add_options)
+    options = parse_command("work", words, registry, "Serve the operations to other processes.", _add_options)
     set_up_log(options.log_level, options.log_format)
     run_server(_work(options))
     return 0
@@ -69,26 +68,18 @@ async def _work(options: Namespace) -> None:
     own = opened(options.target, rereads=True)
     settings = task_settings(options.target, options.tasks)
     if options.tasks is not None:
+        tokens = None if options.tokens is None else AnyOf([token_file(options.tokens)])
         async with own as found:
             write_calls(found, options)
-            await _run_tasks(
-                found, settings, {"recorder": recorder_of(options), "current": current_rights(_tokens(options.tokens))}
-            )
+            await _run_tasks(found, settings, {"recorder": recorder_of(options), "current": current_rights(tokens)})
         return
     place, limits = options.nats or options.hub, WorkerLimits(options.running, options.waiting, options.per_peer)
-    identities = None if options.users is None else _identities(options.users)
+    users = None if options.users is None else users_in(options.users)
+    identities = None if users is None else {peer_name(user.identity.id): user.identity for user in users}
     known = {"name": options.name, "token": os.environ.get(TOKEN), "insecure": options.insecure}
     async with own as found, reached(place, identities=identities, **known) as transport:
         write_calls(found, options)
         await _serve(found, transport, options.service, limits, settings, recorder_of(options))
-
-
-def _identities(file: Path) -> dict[str, Identity]:
-    return {peer_name(user.identity.id): user.identity for user in users_in(file)}
-
-
-def _tokens(file: str | None) -> AnyOf | None:
-    return None if file is None else AnyOf([token_file(file)])
 
 
 async def _run_tasks(registry: Registry, settings: TaskSettings, how: Mapping[str, Any]) -> None:

@@ -216,7 +216,7 @@ class _FileReader:
             raise self._wrong(path, f'"{name}" must be a table')
         entry: Entry = self._filled(raw, path)
         if not is_strict:
-            entry = _in_our_words(entry)
+            entry = _translate_entry(entry)
         kind = self._kind(entry, path, is_strict=is_strict)
         self._check_table(entry, {**COMMON, **BY_KIND[kind]}, path, is_strict=is_strict)
         self._check_access(entry, path)
@@ -300,7 +300,7 @@ def _is_misspelt(name: str, keys: Keys) -> bool:
     return name not in _EDITORS and nearest(name, keys, 0.8) is not None
 
 
-def _in_our_words(entry: Entry) -> Entry:
+def _translate_entry(entry: Entry) -> Entry:
     """An editor's entry under our names for the same things."""
     ours = {key: value for key, value in entry.items() if key not in ("serverUrl", "httpUrl", "type", "auth", "oauth")}
     url = next((entry[key] for key in URL_KEYS if key in entry), None)
@@ -309,7 +309,7 @@ def _in_our_words(entry: Entry) -> Entry:
     kind = entry.get("type", "http" if "httpUrl" in entry else None)
     if url is not None and isinstance(kind, str):
         ours.setdefault("transport", "sse" if kind == "sse" else "http")
-    ours |= _auth_in_our_words(entry)
+    ours |= _translate_auth(entry)
     for theirs, own in (("disabledTools", "exclude"), ("excludeTools", "exclude"), ("includeTools", "include")):
         if entry.get(theirs):
             ours.setdefault(own, entry[theirs])
@@ -318,7 +318,7 @@ def _in_our_words(entry: Entry) -> Entry:
     return ours
 
 
-def _auth_in_our_words(entry: Entry) -> Entry:
+def _translate_auth(entry: Entry) -> Entry:
     """The login of an editor's entry, which stands under one of two names, and may be no more than a word."""
     given = next((entry[key] for key in ("auth", "oauth") if key in entry), None)
     if given in ("oauth", True):

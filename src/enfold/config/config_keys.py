@@ -96,10 +96,6 @@ def _flag(about: str, *, default: bool | None = False) -> ConfigKey:
     return ConfigKey(bool, "true or false", about, default)
 
 
-def _seconds(about: str) -> ConfigKey:
-    return ConfigKey(_Number, "a number of seconds", about)
-
-
 def _number(of: str, about: str) -> ConfigKey:
     return ConfigKey(_Number, f"a number of {of}", about)
 
@@ -170,7 +166,7 @@ COMMON: Final[Keys] = {
     "coerce": _flag("text that stands for a number or a truth value is converted in arguments", default=True),
     "extras": _one_of("strip", "keep", about="what becomes of properties that a schema does not name"),
     "detect": _one_of("all", "instances", about="whether a mapping that looks like an envelope counts as one"),
-    "timeout": _seconds("how long a call may take; 60 unless it is said"),
+    "timeout": _number("seconds", "how long a call may take; 60 unless it is said"),
     "durable": ConfigKey(
         _Durable,
         "true, a pattern, a list of patterns, or a table of patterns and never, optional or required",
@@ -193,9 +189,11 @@ POLICIES: Final = ("normalize", "strict_output", "coerce", "extras", "detect")
 
 LIMITS: Final[Keys] = {
     "message_bytes": _number("bytes", "of one message"),
-    "connect": _seconds("from the start of a server to the end of the handshake"),
-    "probe": _seconds("for the newest revision's first question, before the older handshake is tried beside it"),
-    "held": _seconds("for a user to answer, while a call of an older server waits"),
+    "connect": _number("seconds", "from the start of a server to the end of the handshake"),
+    "probe": _number(
+        "seconds", "for the newest revision's first question, before the older handshake is tried beside it"
+    ),
+    "held": _number("seconds", "for a user to answer, while a call of an older server waits"),
     "rounds": _number("rounds", "of questions in one call"),
     "pages": _number("pages", "of one list"),
     "list_items": _number("items", "of one list, over all its pages"),
@@ -260,7 +258,7 @@ BY_KIND: Final[dict[Kind, Keys]] = {
         "advertise_output": _flag("the output schema is shown where the tool is served again", default=True),
         "protocol": _text("one revision, such as `2025-11-25`, in the place of `auto`"),
         "log_level": _text("which log messages are asked for where a client has not said; `info`"),
-        "connect_timeout": _seconds("the same as `connect` in `limits`"),
+        "connect_timeout": _number("seconds", "the same as `connect` in `limits`"),
         "max_bytes": _number("bytes", "the same as `message_bytes` in `limits`"),
         "limits": _table(
             "a table of numbers, such as {list_items = 10000}: see the page on MCP servers",
@@ -291,15 +289,17 @@ BY_KIND: Final[dict[Kind, Keys]] = {
 # --- other tables -------------------------------------------------------------------------------------------------
 
 _APP: Final[Keys] = {"title": _text("the name of the application"), "version": _text("its version")}
-_IDEMPOTENCY: Final[Keys] = {"keep": _seconds("how long the first result of a key is kept; 3600 unless it is said")}
+_IDEMPOTENCY: Final[Keys] = {
+    "keep": _number("seconds", "how long the first result of a key is kept; 3600 unless it is said")
+}
 _TASKS: Final[Keys] = {
     "store": _text("a file beside the configuration, or `nats://…`; by default `.enfold/tasks.db`"),
     "secret": _text("signs the handles of other servers' tasks; by default made once, beside the store"),
     "fsync": _one_of(
         "full", "normal", about="how surely a task is on the disk before its id is given out", default="full"
     ),
-    "keep": _seconds("how long a task is kept after its deadline; 86400 unless it is said"),
-    "deadline": _seconds("for all attempts and all waiting; 86400 unless it is said"),
+    "keep": _number("seconds", "how long a task is kept after its deadline; 86400 unless it is said"),
+    "deadline": _number("seconds", "for all attempts and all waiting; 86400 unless it is said"),
     "limit": _count("unfinished tasks of one identity", 100),
     "kept_bytes_per_identity": _count("bytes that are kept of the finished tasks of one identity", 4_000_000_000),
     "kept_bytes": _count("the same of all together; beyond it each identity has a tenth of theirs", 16_000_000_000),

@@ -279,7 +279,8 @@ class _Keeper:
                 self._log_down(error)
                 self._retire_predecessor()
                 self._enter("down", why=self._failure)
-                backoff = max(backoff, LOGIN_BACKOFF if _is_login(error) else 0.0)
+                if isinstance(error, CallError) and error.details.get("reason") == "login":
+                    backoff = LOGIN_BACKOFF
             finally:
                 self._unregister()
                 self._opened = None
@@ -370,10 +371,6 @@ def _sentence(error: Exception, kind: str) -> str:
     if isinstance(error, ModuleNotFoundError) and kind != "functions":
         return f"it needs {error.name}: pip install 'enfold[{kind}]'"
     return sentence_of(error)
-
-
-def _is_login(error: Exception) -> bool:
-    return isinstance(error, CallError) and error.details.get("reason") == "login"
 
 
 # --- sources ------------------------------------------------------------------------------------------------------

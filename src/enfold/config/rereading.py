@@ -1,4 +1,4 @@
-"""A configuration file that is read again when it changes: what is right is taken up, what is wrong is told and left."""
+"""A configuration file that is read again when it changes: what is right is applied, what is wrong is logged and ignored."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ INTERVAL: Final = 0.25  # seconds between two looks at the file
 
 
 class InForce:
-    """The version of a file that several processes follow, kept for one of them that is started again.
+    """The version of a configuration that several processes use, kept in a file for one of them that is started again.
 
-    It begins with that version and not with the file, which may be wrong by then, or half of a change.
+    It starts with that version and not with the configuration itself, which may be wrong by then, or half written.
     """
 
     def __init__(self, place: Path) -> None:
@@ -37,7 +37,7 @@ class InForce:
         replace_file(self._place, msgspec.msgpack.encode((config.text, config.version)))
 
     def over(self, first: Config, environ: Mapping[str, str]) -> Config:
-        """What is in force; `first` where nothing has been taken up since."""
+        """The version that was kept; `first` where none was."""
         try:
             text, version = msgspec.msgpack.decode(self._place.read_bytes(), type=tuple[str, FileVersion])
         except OSError:
@@ -49,7 +49,7 @@ class InForce:
 async def reread(
     registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None
 ) -> AsyncIterator[Rereading]:
-    """Keep a registry as its file says, while the block runs; `in_force` is told what is taken up."""
+    """Apply changes of the file to a registry while the block runs; `in_force` keeps what was applied last."""
     rereading = Rereading(registry, environ, in_force)
     task = asyncio.get_running_loop().create_task(rereading.run())
     try:
@@ -60,7 +60,7 @@ async def reread(
 
 
 class Rereading:
-    """Looks at the file from time to time, and when it is told to."""
+    """Polls the file, and reads it when it has changed or when it is told to."""
 
     def __init__(
         self, registry: ConfiguredRegistry, environ: Mapping[str, str], in_force: InForce | None = None

@@ -20,7 +20,7 @@ class RunningCalls:
         return bool(self._running)
 
     def counted(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """The same handler, whose calls count while they run: what it gives may go on after it has returned."""
+        """The same handler; each call counts until it, and the stream or the future that it returns, has ended."""
 
         @wraps(handler)
         async def call(*args: Any, **arguments: Any) -> Any:
@@ -45,7 +45,7 @@ class RunningCalls:
             self._running.discard(mark)
 
     def _with_stream_counted(self, given: Any) -> Any:
-        """What a handler gives, counted on where that is a stream or something to wait for."""
+        """What a handler returns; a stream or a future counts until it has ended."""
         if hasattr(given, "__aiter__"):
             return self._items(given)
         if hasattr(given, "__next__"):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,7 +121,9 @@ def file_artifact(
         if is_json_type(media_type) and size <= MAX_JSON_FILE_BYTES:
             text = canonical_json(_parse_json(file.read(), locator))
             return _artifact(digest_bytes(text, algorithm), media_type, size, {"role": role}, locator)
-        return _artifact(digest_chunks(_chunks(file), algorithm), media_type, size, {"role": role}, locator)
+        return _artifact(
+            digest_chunks(iter(partial(file.read, 1 << 20), b""), algorithm), media_type, size, {"role": role}, locator
+        )
 
 
 def _path_below(locator: str, root: Path) -> Path:
@@ -147,11 +150,6 @@ def _parse_json(content: bytes, locator: str) -> Any:
         return msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{locator} is not JSON: {error}") from error
-
-
-def _chunks(file: Any) -> Iterator[bytes]:
-    while chunk := file.read(1 << 20):
-        yield chunk
 
 
 def opened_artifact(reference: ArtifactRef, root: Path) -> Artifact:

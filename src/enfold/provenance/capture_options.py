@@ -56,8 +56,7 @@ def _flag(meta: Mapping[str, Any], name: str) -> bool:
 
 
 def _mode(value: Any) -> Mode:
-    if value == "minimal":
-        return "minimal"
-    if value == "full":
-        return "full"
-    raise invalid_argument("provenance_mode", "constraint", "minimal or full")
+    if value not in ("minimal", "full"):
+        raise invalid_argument("provenance_mode", "constraint", "minimal or full")
+    mode: Mode = value
+    return mode

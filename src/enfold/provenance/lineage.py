@@ -70,14 +70,11 @@ def reach(start: str, step: Callable[[str], Iterable[str]], most: float = inf) -
 
 def build_graph(records: Iterable[Record | Mapping[str, Any]]) -> Graph:
     """The graph of these records; CycleError where a run would be its own ancestor."""
-    known = {record.run_id: record for record in map(_as_record, records)}
+    read = [each if isinstance(each, Record) else read_record(each) for each in records]
+    known = {record.run_id: record for record in read}
     ordered = _parents_first(known)
     missing = {parent: None for record in ordered for parent in record.parents if parent not in known}
     return Graph({record.run_id: record for record in ordered}, tuple(missing))
-
-
-def _as_record(record: Record | Mapping[str, Any]) -> Record:
-    return record if isinstance(record, Record) else read_record(record)
 
 
 def _parents_first(known: Mapping[str, Record]) -> list[Record]:

@@ -229,12 +229,11 @@ def method_id_fault(method_id: str, catalogue: Catalogue = CATALOGUE) -> str | N
 def deprecation_notes(methods: Iterable[str], catalogue: Catalogue = CATALOGUE) -> list[str]:
     """A sentence for each deprecated id: it stays valid, and says what took its place."""
     known = map(catalogue.methods.get, methods)
-    return [_deprecation(method) for method in known if method is not None and method.status == "deprecated"]
-
-
-def _deprecation(method: Method) -> str:
-    instead = f": use {method.superseded_by}" if method.superseded_by else ""
-    return f"{method.id} is deprecated{instead}"
+    return [
+        f"{method.id} is deprecated" + (f": use {method.superseded_by}" if method.superseded_by else "")
+        for method in known
+        if method is not None and method.status == "deprecated"
+    ]
 
 
 # --- checking claims ----------------------------------------------------------------------------------------------

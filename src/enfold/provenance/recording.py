@@ -5,10 +5,10 @@ A run that is not recorded comes near none of this. Recording never makes a call
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET
@@ -56,13 +56,6 @@ EVIDENCE_META: Final = "evidence"  # of a spec: which input place supports which
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _new_run_id() -> str:
-    """A random UUID; made here, because `uuid.uuid4` takes three times as long."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Recorder(msgspec.Struct, kw_only=True, eq=False):
@@ -124,7 +117,7 @@ class Recording(msgspec.Struct, eq=False):
     clock: Callable[[], str] | None = None
     caller: Recording | None = None  # the run that this one is called by, in this process
     is_asked: bool = True  # whether the record goes back to the caller
-    run_id: str = msgspec.field(default_factory=_new_run_id)
+    run_id: str = msgspec.field(default_factory=lambda: str(uuid4()))
     is_kept: bool = False  # whether the record was made and, where there is a store, is safe in it
     consumed: list[Artifact] = []  # what the runs that this one called have made
     called: set[str] = set()  # the ids of those runs

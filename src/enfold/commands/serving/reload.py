@@ -13,18 +13,16 @@ from enfold.commands.shared.signals import HANGUP
 from enfold.files import FileVersion, file_version
 
 INTERVAL: Final = 0.5
-PATIENCE: Final = (
-    10.0  # seconds that calls have to finish before a start anew; at the end they have what they have without us
-)
+PATIENCE: Final = 10.0  # seconds that calls have to finish before a start anew; at the end they have their own time
 
 
-def run_reloading(command: list[str], words: list[str]) -> int:
+def run_reloading(command: list[str]) -> int:
     """Keep the command running until a signal ends it; one that fails waits for the next change."""
-    return _Supervisor([*command, *words]).run()
+    return _Supervisor(command).run()
 
 
 class _Supervisor:
-    """Who starts the command again, and passes signals on to it."""
+    """Starts the command again, and passes signals on to it."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -75,7 +73,7 @@ class _Supervisor:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End a child; one that takes too long is told again, and then does not wait for its calls."""
+    """End a child: by SIGTERM, by a second one, which does not wait for calls, and then by SIGKILL."""
     for end in (child.terminate, child.terminate, child.kill):
         end()
         try:

@@ -1,4 +1,4 @@
-"""How the user of a command logs in where a server asks for it: with their browser, and only once."""
+"""How the user of a command logs in where a server asks for it: in their browser; the tokens are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOGIN_PATIENCE: Final = 330.0  # seconds that a command waits for a user who has
 
 
 def logins(patience: float = 0.0) -> Logins:
-    """A login that opens the browser, and is kept below the user's home."""
+    """Logins that open the browser, and keep their tokens below the user's home."""
     from enfold.config import Logins
 
     home = os.environ.get("HOME") or os.environ.get("USERPROFILE")

@@ -1,4 +1,4 @@
-"""Who may come in, as options, variables and a configuration say; and who calls from this machine."""
+"""The callers of a server, as options, variables and a configuration say; and who calls from this machine."""
 
 from __future__ import annotations
 

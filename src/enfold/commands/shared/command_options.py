@@ -15,7 +15,7 @@ from enfold.registry import Registry
 TARGETS = "app.py, app.py:ops, package.module:ops, a configuration, an OpenAPI document, or an address; or -- COMMAND"
 
 
-def parse(
+def parse_command(
     command: str,
     words: list[str],
     registry: Registry | None,
@@ -31,14 +31,14 @@ def parse(
         count = "?" if command in ("serve", "doctor") else None
         parser.add_argument("target", nargs=count, help=TARGETS)
     add(parser)
-    options = parsed(parser, own)
+    options = parse_options(parser, own)
     if target is None and options.target is not None:
         target = read_target(options.target)
     options.target = target
     return options
 
 
-def parsed(parser: ArgumentParser, words: list[str]) -> Namespace:
+def parse_options(parser: ArgumentParser, words: list[str]) -> Namespace:
     """The options that the words give; argparse itself prints the help, and what is wrong with a word that it knows."""
     try:
         options, unknown = parser.parse_known_args(words)

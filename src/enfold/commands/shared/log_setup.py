@@ -64,7 +64,7 @@ def _entry(message: str) -> logging.LogRecord:
 
 
 def _should_log(record: logging.LogRecord) -> bool:
-    """Whether nobody else tells it: a server that ends says how many calls it cancels, and its parent which worker died."""
+    """False for what is logged elsewhere: a server that ends says how many calls it cancels, its parent which worker died."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, CancelledError) and not getattr(error, "is_told", False)
 
@@ -101,7 +101,7 @@ class JSONLines(logging.Formatter):
             entry |= {"request_id": record.request_id} if hasattr(record, "request_id") else {}
         if record.exc_info:
             entry["stack"] = self.formatException(record.exc_info)[-LONGEST:]
-        return _printable(msgspec.json.encode(_without_half_characters(entry)).decode())
+        return _printable(msgspec.json.encode(_without_lone_surrogates(entry)).decode())
 
 
 def write_calls(registry: Registry, options: Namespace) -> None:
@@ -156,8 +156,8 @@ def _escaped(character: str) -> str:
     return "".join(f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2))
 
 
-def _without_half_characters(entry: dict[str, Any]) -> dict[str, Any]:
-    """UTF-8 has no place for half of a pair of surrogates, which an exception's words may hold."""
+def _without_lone_surrogates(entry: dict[str, Any]) -> dict[str, Any]:
+    """The same entry, in which every text can be written as UTF-8: an exception's words may hold half of a surrogate pair."""
     return {
         name: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for name, value in entry.items()

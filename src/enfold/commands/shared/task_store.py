@@ -115,7 +115,7 @@ async def opened_tasks(
 
 
 async def _check_file(store: TaskStore, path: Path) -> None:
-    """Refuse a file that is none of tasks, before anything is served; one that cannot be opened now may come back."""
+    """Refuse a file that is no store of tasks, before anything is served; one that cannot be opened now may come back."""
     from sqlite3 import OperationalError  # the store has loaded it
 
     try:
@@ -190,7 +190,7 @@ def task_terms(settings: TaskSettings) -> dict[str, Any]:
 
 
 def _kept_secret(store: Path) -> bytes:
-    """The secret that lies beside a store, made by whoever needs it first; where it cannot be written, one for this run."""
+    """The secret in the file beside a store, made by whoever needs it first; where it cannot be written, one for this run."""
     from tempfile import NamedTemporaryFile  # once for each store
 
     path = store.with_name(f"{store.stem}.secret")
