@@ -100,7 +100,7 @@ async def test_a_call_that_is_given_up_is_counted_no_more() -> None:
 async def test_strangers_by_the_thousand_are_forgotten() -> None:
     limits = CallLimits(per_second=1_000_000)
     for number in range(20_000):
-        limits.leave(limits.enter(Identity(f"caller {number}")))
+        limits.release(limits.acquire(Identity(f"caller {number}")))
     assert len(limits._due) <= 1_000
     assert limits._running == {}
 

@@ -18,7 +18,7 @@ def may_call(access: AccessControl, identity: Identity | None, input: Mapping[st
     if access.resource_type is None:
         return may_list(access, identity)
     if identity is None:
-        return access.admits_strangers
+        return access.admits_anonymous
     if EVERYTHING in identity.scopes:
         return True
     return _has_scopes(access, identity.scopes) and _has_resource(access, identity, input)
@@ -27,7 +27,7 @@ def may_call(access: AccessControl, identity: Identity | None, input: Mapping[st
 def may_list(access: AccessControl, identity: Identity | None) -> bool:
     """Whether the caller may run it with at least some inputs; lists show only such operations."""
     if identity is None:
-        return access.admits_strangers
+        return access.admits_anonymous
     scopes = identity.scopes
     if access.resource_type is None and not access.required_scopes_any and scopes.issuperset(access.required_scopes):
         return True  # the usual case

@@ -171,7 +171,7 @@ class PreparedOperation:
         if self._is_checked:
             check_access(self.spec, identity, input)
             if self._limits is not None:
-                self._limits.leave(self._limits.enter(identity))
+                self._limits.release(self._limits.acquire(identity))
         read, _ = self._read_whole(input)
         if select is not None:
             self._selection(select)
@@ -227,7 +227,7 @@ class PreparedOperation:
                 result = await self._start(arguments, context)
             else:
                 result = await self._handler(**arguments)
-            if selection is None and (context is None or (context.recording is None and not context.is_looked_into)):
+            if selection is None and (context is None or (context.recording is None and not context.keeps_result)):
                 return finish(result)
             envelope = self._finish_plainly(result, selection)
         except CallError as error:
@@ -318,7 +318,7 @@ class PreparedOperation:
         return self._execute_and_log(self._payloads, input, context or Context())
 
     async def _execute_and_log(self, payloads: PayloadLog, input: Any, context: Context) -> ResponseEnvelope[Any]:
-        context.is_looked_into = True
+        context.keeps_result = True
         with self._log_payload(payloads, input, context) as payload:
             envelope = await self._execute_counted(input, context)
             payload.take(envelope)
@@ -387,7 +387,7 @@ class PreparedOperation:
         from enfold.operation.repeats import EntryKey, input_digest, owned_by  # only keys need it
 
         entry = EntryKey(owned_by(context.identity), self.id, key)
-        context.idempotency_key, context.is_looked_into = entry.digest(), True
+        context.idempotency_key, context.keeps_result = entry.digest(), True
         left, own = context.remaining(), self.spec.timeout
         wait = min(limit for limit in (left, own, MAX_REPEAT_WAIT) if limit is not None)
         try:
@@ -430,11 +430,11 @@ class PreparedOperation:
         """Count one running call of this caller; a call that may not be made is refused first, and not counted."""
         identity = None if context is None else context.identity
         check_access(self.spec, identity, input)
-        caller = limits.enter(identity)
+        caller = limits.acquire(identity)
         try:
             yield
         finally:
-            limits.leave(caller)
+            limits.release(caller)
 
     # reading the input
 
@@ -606,9 +606,9 @@ class PreparedOperation:
         """The error as callers may see it: with the declared row of its code, and without words that are to be hidden."""
         error.row = self.spec.declared_row(error.code) or error.row
         if error.details:
-            from enfold.schema.plain import told_details  # which the first result loads, too
+            from enfold.schema.plain import plain_details  # which the first result loads, too
 
-            error.details = told_details(error.details)
+            error.details = plain_details(error.details)
         if not self._policy.expose_errors:
             error.hide_words()
         return error

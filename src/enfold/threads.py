@@ -114,7 +114,7 @@ class NestedCalls:
         self._waiting: list[ThreadFuture[Any]] = []
         if context.call is not None:
             context.call.wait_for = self._wait_for
-            context.call.carry = self._loop.call_soon_threadsafe
+            context.call.deliver = self._loop.call_soon_threadsafe
 
     def _wait_for(self, call: Coroutine[Any, Any, Any], needs_loop: bool) -> Any:
         del needs_loop  # there is a loop

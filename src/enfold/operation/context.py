@@ -88,7 +88,7 @@ class CallState(msgspec.Struct, eq=False):
     # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
     wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
     # How messages get from a worker thread to the loop.
-    carry: Callable[[Notify, Progress | LogMessage], object] | None = None
+    deliver: Callable[[Notify, Progress | LogMessage], object] | None = None
 
 
 class Context:
@@ -106,7 +106,7 @@ class Context:
         "idempotency_key",
         "identity",
         "inline",
-        "is_looked_into",
+        "keeps_result",
         "last_event_id",
         "meta",
         "parent_request_id",
@@ -143,7 +143,7 @@ class Context:
         self.idempotency_key: str | None = None  # the same bound to its caller: fit to be handed on to another system
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.select: str | None = None  # what of the result is wanted, where its caller says so
-        self.is_looked_into = False  # whether the result is kept before it is written, and so is plain data
+        self.keeps_result = False  # whether the result is kept before it is written, and so is plain data
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
@@ -208,11 +208,11 @@ class Context:
 
     def _send(self, message: Progress | LogMessage) -> Sent:
         if self._notify is not None:
-            carry = None if self.call is None else self.call.carry
-            if carry is None:
+            deliver = None if self.call is None else self.call.deliver
+            if deliver is None:
                 self._notify(message)
             else:
-                carry(self._notify, message)
+                deliver(self._notify, message)
         return SENT
 
     def hear(self, notify: Notify) -> None:
@@ -288,7 +288,7 @@ class Context:
         another._origin = self
         another.recording = self.recording
         another.select = self.select
-        another.is_looked_into = self.is_looked_into
+        another.keeps_result = self.keeps_result
         return another
 
     def child(self) -> Context:

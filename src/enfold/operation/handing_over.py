@@ -50,14 +50,14 @@ class TaskQuestion(msgspec.Struct):
     told: Mapping[str, Any] | None = None  # what its server tells of it, once it has
 
 
-def taker(context: Context) -> TakeTask | None:
+def task_taker(context: Context) -> TakeTask | None:
     """What takes the task of a server for the caller of this very call; None where nobody does."""
     return None if context.meta is None or context.is_nested else context.meta.get(TAKES_TASK)
 
 
 def hand_over(context: Context, task: Mapping[str, Any]) -> None:
     """Hand a task over by raising it, where the caller of this very call takes one; what a handler calls is waited for."""
-    take = taker(context)
+    take = task_taker(context)
     taken = None if take is None else take(task)
     if taken is not None:
         raise HandedOver(taken)

@@ -44,7 +44,7 @@ class AccessControl(msgspec.Struct, frozen=True):
         return not (self.required_scopes or self.required_scopes_any or self.resource_type)
 
     @property
-    def admits_strangers(self) -> bool:
+    def admits_anonymous(self) -> bool:
         """Whether a caller without an identity may run it."""
         return self.is_open
 
@@ -59,7 +59,7 @@ class ReservedAccess(AccessControl, frozen=True):
         return False  # who has an identity is looked at even where strangers may come in
 
     @property
-    def admits_strangers(self) -> bool:
+    def admits_anonymous(self) -> bool:
         return not self.has_identities
 
 

@@ -14,14 +14,14 @@ from enfold.schema.keywords import LISTS, is_deprecated, with_parts
 Schema: TypeAlias = dict[str, Any]
 Make: TypeAlias = Callable[[Any], Any]
 
-_SAID: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
+_DESCRIBING: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
 
 
 # What may have to be changed, as it stands in the text of a schema: most have nothing, and writing one is far quicker
 # than a walk through it.
 _PATTERNS: Final = re.compile(rb'"pattern')
 _UNUSED: Final = re.compile(rb'"examples?":|"deprecated":true')
-_WORDS: Final = re.compile(rb'"examples?":|"deprecated":true|"description":')
+_UNUSED_OR_LONG: Final = re.compile(rb'"examples?":|"deprecated":true|"description":')
 _ENDS: Final = re.compile(r"[.!?](?=\s|$)|[。！？]")  # the signs of Chinese and Japanese
 _PARAGRAPH: Final = re.compile(r"\n\s*\n")
 _ABBREVIATIONS: Final = ("e.g", "i.e", "etc", "vs", "cf", "approx", "incl", "no", "min", "max")
@@ -43,7 +43,7 @@ class Advertising:
     def __init__(self) -> None:
         self._portable = _Rewriting(_with_portable_pattern, _PATTERNS)
         self._useful = _Rewriting(_without_unused, _UNUSED)
-        self._short = _Rewriting(_in_short, _WORDS)
+        self._short = _Rewriting(_shortened, _UNUSED_OR_LONG)
         # Each with its original, so that no other definition can have the same identity meanwhile.
         self._loose: dict[int, tuple[Any, Any]] = {}
 
@@ -76,7 +76,7 @@ class Advertising:
             return {}
         loose: Schema = {}
         for key, value in schema.items():
-            if key in _SAID:
+            if key in _DESCRIBING:
                 loose[key] = value
             elif key == "type" and isinstance(value, str | list):
                 loose["$comment"] = value if isinstance(value, str) else " or ".join(map(str, value))
@@ -95,7 +95,7 @@ class Advertising:
             loose[key] = self._loosened(value)
 
     def _shared_loosely(self, definition: Any) -> Any:
-        return _once(self._loose, definition, self._loosened)
+        return _memoized(self._loose, definition, self._loosened)
 
 
 # --- rewriting ----------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class _Rewriting:
         }
 
     def _definition(self, definition: Any) -> Any:
-        return _once(self._known, definition, lambda each: self._rewritten(each) if self._is_needed(each) else each)
+        return _memoized(self._known, definition, lambda each: self._rewritten(each) if self._is_needed(each) else each)
 
     def _is_needed(self, schema: Any) -> bool:
         try:
@@ -175,7 +175,7 @@ def _without_unused(schema: Schema) -> Schema:
     return schema if is_same else kept
 
 
-def _in_short(schema: Schema) -> Schema:
+def _shortened(schema: Schema) -> Schema:
     kept = _without_unused(schema)
     description = kept.get("description")
     if not isinstance(description, str) or (short := first_sentence(description)) == description:
@@ -183,7 +183,7 @@ def _in_short(schema: Schema) -> Schema:
     return {**kept, "description": short}
 
 
-def _once(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any:
+def _memoized(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any:
     found = known.get(id(definition))
     if found is None:
         found = known[id(definition)] = definition, make(definition)

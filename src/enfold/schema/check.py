@@ -27,15 +27,15 @@ from enfold.schema.structs import QuickTests, quick_tests
 class Schema:
     """One JSON Schema, compiled. A schema that could not be compiled accepts everything and says why in `problem`."""
 
-    __slots__ = ("_check", "_clean", "_is_delicate", "_keep", "_searches", "_strip", "problem", "root", "variants")
+    __slots__ = ("_check", "_clean", "_effort", "_keep", "_may_break", "_strip", "problem", "root", "variants")
 
     def __init__(self, schema: Any) -> None:
         nodes, self.problem = _read(schema)
         self.root = nodes[0]
         self.variants = Variants()
-        self._is_delicate = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
+        self._may_break = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
         # Entering costs as much as checking a number does, and few schemas have a pattern that could take long.
-        self._searches = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
+        self._effort = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
         remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(remembers=remembers))
         self._strip = _bundles(checks, self.variants, strip=True)
@@ -54,13 +54,13 @@ class Schema:
     def is_clean(self, value: Any) -> bool:
         """Whether repair would give this very object back: valid, plain, nothing to strip, nothing to fill."""
         try:
-            return self._clean(value) or (self._is_delicate and self._must_stay(value))
+            return self._clean(value) or (self._may_break and self._repair_keeps(value))
         except Exception:  # noqa: BLE001  # as above
             return False
 
     def clean_test(self) -> Callable[[Any], bool]:
         """`is_clean` without its guard, for a caller who has one: what breaks when it is looked at breaks the test."""
-        return self.is_clean if self._is_delicate else self._bounded(self._strip.clean_of(self.root))
+        return self.is_clean if self._may_break else self._bounded(self._strip.clean_of(self.root))
 
     def quick_tests(self) -> QuickTests | None:
         """Tests by msgspec, if it can say what the schema says; they are new at each call."""
@@ -75,16 +75,16 @@ class Schema:
         return self._clean(value)
 
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        return test if self._searches is nullcontext else sharing_effort(test)
+        return test if self._effort is nullcontext else sharing_effort(test)
 
-    def _must_stay(self, value: Any) -> bool:
+    def _repair_keeps(self, value: Any) -> bool:
         """Whether stripping or filling would break a demand on the whole, so that repair does neither."""
         return is_plain(value) and self._check(value) and unchanged(self._strip, self.root, value, strip=True)
 
     def repair(self, value: Any, extras: Literal["strip", "keep"] = "strip") -> Repaired:
         """The value by the rules of repair; `extras="keep"` leaves properties that the schema does not know."""
         bundles = self._keep if extras == "keep" else self._strip
-        with self._searches():
+        with self._effort():
             try:
                 is_clean = bundles.clean_of(self.root)(value)
             except Exception:  # noqa: BLE001  # as above
@@ -101,7 +101,7 @@ class Schema:
 
     def mismatches(self, value: Any) -> tuple[ResultWarning, ...]:
         """Where the value does not fit, if it is left as it is; nothing for a valid one."""
-        with self._searches():
+        with self._effort():
             return () if self.check(value) else misfits(self._keep, self.root, value)
 
 
@@ -149,7 +149,7 @@ class _SeenSchema:
         properties = schema.get("properties")
         self._properties = dict(properties) if isinstance(properties, dict) else properties
 
-    def is_still(self, schema: dict[str, Any]) -> bool:
+    def is_unchanged(self, schema: dict[str, Any]) -> bool:
         return self.schema is schema and self._outer == schema and self._properties == schema.get("properties")
 
 
@@ -163,7 +163,7 @@ def compile_schema(schema: Any) -> Schema:
     A change of its keys or of its properties is noticed; for one deeper inside, give a new dict.
     """
     known = _known.get(id(schema))
-    if known is not None and known.is_still(schema):
+    if known is not None and known.is_unchanged(schema):
         return known.compiled
     compiled = _compiled(_Key(schema))
     if isinstance(schema, dict):

@@ -198,10 +198,10 @@ def _values(given: Bundle) -> list[Any] | None:
 def _broken_rules(given: Bundle, part: Node) -> Iterator[str]:
     """The rules of a node, but for those about what is inside, that a given value of the right type may break."""
     for field, keywords in _CONDITIONS.items():
-        if getattr(part, field) and not any(_say_the_same(each, part, keywords) for each in given.parts):
+        if getattr(part, field) and not any(_agree(each, part, keywords) for each in given.parts):
             yield f"has other conditions ({keywords[0]}), which are not compared"
     if given.types & _NUMBERS:
-        yield from _broken_ends(given, part)
+        yield from _broken_bounds(given, part)
     for kind, field, sentence, sign in _COUNTS:
         if kind in given.types and _breaks_count(given, part, field, sign):
             yield sentence.format(getattr(part, field))
@@ -214,16 +214,16 @@ def _broken_rules(given: Bundle, part: Node) -> Iterator[str]:
         yield "may have an item twice"
 
 
-def _say_the_same(one: Node, other: Node, keywords: Iterable[str]) -> bool:
+def _agree(one: Node, other: Node, keywords: Iterable[str]) -> bool:
     return all(one.source.get(keyword) == other.source.get(keyword) for keyword in keywords)
 
 
-def _broken_ends(given: Bundle, part: Node) -> Iterator[str]:
+def _broken_bounds(given: Bundle, part: Node) -> Iterator[str]:
     for inclusive, exclusive, word, sign in (
         ("minimum", "exclusive_minimum", "below", 1),
         ("maximum", "exclusive_maximum", "above", -1),
     ):
-        inner, outer = _end(given.parts, inclusive, exclusive, sign), _end([part], inclusive, exclusive, sign)
+        inner, outer = _bound(given.parts, inclusive, exclusive, sign), _bound([part], inclusive, exclusive, sign)
         if outer is not None and (inner is None or inner < outer):
             end = sign * outer[0]
             yield f"may be {end} or {word} it" if outer[1] else f"may be {word} {end}"
@@ -232,7 +232,7 @@ def _broken_ends(given: Bundle, part: Node) -> Iterator[str]:
         yield f"may be no multiple of {part.multiple_of}"
 
 
-def _end(parts: Iterable[Node], inclusive: str, exclusive: str, sign: int) -> tuple[float, bool] | None:
+def _bound(parts: Iterable[Node], inclusive: str, exclusive: str, sign: int) -> tuple[float, bool] | None:
     """The tightest end of a range, and whether it is itself left out; `sign` makes the highest a lowest."""
     ends = [(getattr(part, field), field == exclusive) for part in parts for field in (inclusive, exclusive)]
     return max(((sign * end, is_left_out) for end, is_left_out in ends if end is not None), default=None)

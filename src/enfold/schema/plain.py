@@ -28,15 +28,15 @@ from enfold.errors import CallError, sentence_of, writable
 from enfold.json_pointer import escape
 
 DEEPEST: Final = 256  # levels of nesting that a result may have on its way to JSON
-_DEEPEST_TOLD: Final = 8  # those of a value that has no form in JSON as a whole
+_DEEPEST_LENIENTLY: Final = 8  # those of a value that has no form in JSON as a whole
 
 _METAS: Final = (LocalResponseMeta, HTTPResponseMeta, MCPResponseMeta)
 _NATIVE_TEXT: Final = frozenset(
     {bytes, bytearray, memoryview, Decimal, UUID, dt.datetime, dt.date, dt.time, dt.timedelta}
 )
-_WRITTEN_ALIKE: Final = _NATIVE_TEXT | {str, int, float, bool, type(None), msgspec.UnsetType}
+_SAME_IN_MSGSPEC: Final = _NATIVE_TEXT | {str, int, float, bool, type(None), msgspec.UnsetType}
 # What has a wire form of its own, which says less than its fields do, or says it otherwise.
-_OWN: Final = (ResponseEnvelope, *_METAS, ResultWarning, *get_args(ContentBlock))
+_WITH_WIRE_FORM: Final = (ResponseEnvelope, *_METAS, ResultWarning, *get_args(ContentBlock))
 
 
 def is_plain(value: Any) -> bool:
@@ -87,7 +87,7 @@ def _converted_by_msgspec(value: Any) -> Any:
 def is_for_msgspec(value: Any) -> bool:
     """Whether msgspec writes a value as we do: nothing of our own inside, no fields left on a class, only text keys."""
     kind: Any = type(value)
-    if kind in _WRITTEN_ALIKE:
+    if kind in _SAME_IN_MSGSPEC:
         return kind is not Decimal or is_finite(value)
     if kind is list:
         return all(map(is_for_msgspec, value))
@@ -103,7 +103,7 @@ def _names_for_msgspec(kind: type) -> tuple[str, ...] | None:
     if issubclass(kind, enum.Enum):
         return ("value",)
     if issubclass(kind, msgspec.Struct):
-        return None if issubclass(kind, _OWN) else kind.__struct_fields__
+        return None if issubclass(kind, _WITH_WIRE_FORM) else kind.__struct_fields__
     if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__pydantic_serializer__"):
         return tuple(_field_names(kind, ""))
     return None
@@ -128,9 +128,9 @@ class _Walk:
         if leaf is not NotImplemented:
             return leaf
         if id(value) in self.open:
-            raise _unfit(path, "it contains itself")
+            raise _not_json(path, "it contains itself")
         if len(self.open) >= DEEPEST:
-            raise _unfit(path, "it is nested too deeply")
+            raise _not_json(path, "it is nested too deeply")
         self.open.add(id(value))
         plain = self._container(value, path)
         self.open.discard(id(value))
@@ -139,8 +139,8 @@ class _Walk:
     def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, enum.Enum):
             return self.to_plain(value.value, path)
-        if isinstance(value, _OWN):
-            return self.to_plain(_own_wire(value, path), path)
+        if isinstance(value, _WITH_WIRE_FORM):
+            return self.to_plain(_wire_form(value, path), path)
         if isinstance(value, Mapping):
             return self._mapping(value, path)
         if isinstance(value, Sequence | AbstractSet) or _is_array(value):
@@ -154,7 +154,7 @@ class _Walk:
         for name, item in value.items():
             key = _key(name, path)
             if key in plain:
-                raise _unfit(_below(path, key), "two keys have the same text")
+                raise _not_json(_below(path, key), "two keys have the same text")
             plain[key] = self.to_plain(item, _below(path, key))
         return plain
 
@@ -172,13 +172,13 @@ def _leaf(value: Any, path: str) -> Any:
     if isinstance(value, float):
         return _finite(value, path)
     if not is_finite(value):
-        raise _unfit(path, f"{value} is not a number that JSON can hold")
+        raise _not_json(path, f"{value} is not a number that JSON can hold")
     return _text(value)
 
 
 def _finite(value: float, path: str) -> float:
     if not math.isfinite(value):
-        raise _unfit(path, f"{float(value)} is not a number that JSON can hold")
+        raise _not_json(path, f"{float(value)} is not a number that JSON can hold")
     return float(value)
 
 
@@ -202,7 +202,7 @@ def is_text_like(value: Any) -> bool:
 _TEXT_MODULES: Final = frozenset({"pathlib", "ipaddress"})
 
 
-def _own_wire(value: Any, path: str) -> Any:
+def _wire_form(value: Any, path: str) -> Any:
     """The wire form of an envelope or a part of one: private headers and what a warning saw stay in the process."""
     try:
         if isinstance(value, ResponseEnvelope):
@@ -211,7 +211,7 @@ def _own_wire(value: Any, path: str) -> Any:
             return to_wire(ResponseEnvelope(None, value))["meta"]
         return value.to_wire()
     except Exception as error:
-        raise _unfit(path, str(error)) from error
+        raise _not_json(path, str(error)) from error
 
 
 def _key(name: Any, path: str) -> str:
@@ -221,11 +221,11 @@ def _key(name: Any, path: str) -> str:
     key = _Walk().to_plain(name, _below(path, name if isinstance(name, str) else "?"))
     if isinstance(key, str):
         return key
-    if _is_endless(key):
-        raise _unfit(path, _FLAWS[_is_endless])
+    if _has_too_many_digits(key):
+        raise _not_json(path, _FLAWS[_has_too_many_digits])
     if isinstance(key, int | float) and not isinstance(key, bool):
         return str(key)
-    raise _unfit(path, f"a key of type {type(name).__name__} is not text")
+    raise _not_json(path, f"a key of type {type(name).__name__} is not text")
 
 
 def _is_array(value: Any) -> bool:
@@ -260,7 +260,7 @@ def _field_names(kind: type, path: str) -> list[str]:
         return [field.name for field in dataclasses.fields(kind) if not field.name.startswith("_")]
     if hasattr(kind, "__attrs_attrs__"):
         return [field.name for field in kind.__attrs_attrs__ if not field.name.startswith("_")]
-    raise _unfit(path, f"{kind.__qualname__} has no form in JSON")
+    raise _not_json(path, f"{kind.__qualname__} has no form in JSON")
 
 
 def _struct_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
@@ -287,32 +287,32 @@ def _dump(value: Any, path: str) -> Any:
     try:
         return dump(value)
     except Exception as error:
-        raise _unfit(path, str(error)) from error
+        raise _not_json(path, str(error)) from error
 
 
-def told_details(details: Any) -> dict[str, Any]:
+def plain_details(details: Any) -> dict[str, Any]:
     """The details of an error as data that every wire can hold, whatever its handler gave."""
-    told = to_told(details)
+    told = to_plain_leniently(details)
     return told if isinstance(told, dict) else {"details": told}
 
 
-def to_told(value: Any, above: tuple[int, ...] = ()) -> Any:
+def to_plain_leniently(value: Any, above: tuple[int, ...] = ()) -> Any:
     """The value as plain data, in which text stands for all that has no form in JSON; `above` are the ids it lies in."""
     with suppress(CallError, RecursionError):
         plain = to_plain(value)
-        if all(_place(plain, is_flaw) is None for is_flaw in _FLAWS):
+        if all(_find_flaw(plain, is_flaw) is None for is_flaw in _FLAWS):
             return plain
-    if id(value) in above or len(above) >= _DEEPEST_TOLD:
+    if id(value) in above or len(above) >= _DEEPEST_LENIENTLY:
         return "…"
     within = (*above, id(value))
     if isinstance(value, Mapping):
-        return {writable(sentence_of(name)): to_told(item, within) for name, item in value.items()}
+        return {writable(sentence_of(name)): to_plain_leniently(item, within) for name, item in value.items()}
     if isinstance(value, list | tuple | AbstractSet):
-        return [to_told(item, within) for item in value]
-    return writable(sentence_of(value)) if _has_words(value) else type(value).__name__
+        return [to_plain_leniently(item, within) for item in value]
+    return writable(sentence_of(value)) if _has_text_of_its_own(value) else type(value).__name__
 
 
-def _has_words(value: Any) -> bool:
+def _has_text_of_its_own(value: Any) -> bool:
     """Whether it says something of itself, and not only where it lies in memory."""
     kind: Any = type(value)
     return kind.__str__ is not object.__str__ or kind.__repr__ is not object.__repr__
@@ -322,35 +322,35 @@ def unwritable(data: Any, error: Exception) -> CallError:
     """The failure to write plain data as JSON text, with its place where that can be found."""
     for is_flaw, reason in _FLAWS.items():
         with suppress(RecursionError):
-            steps = _place(data, is_flaw)
+            steps = _find_flaw(data, is_flaw)
             if steps is not None:
-                return _unfit("".join(_below("", step) for step in steps), reason)
+                return _not_json("".join(_below("", step) for step in steps), reason)
     return CallError("EXECUTION_ERROR", f"failed to marshal response: {error}")
 
 
-def half_character(data: Any) -> list[str | int] | None:
+def find_half_character(data: Any) -> list[str | int] | None:
     """The keys and numbers that lead to text which UTF-8 cannot write, or to the object that has it as a key."""
-    return _place(data, _is_half)
+    return _find_flaw(data, _is_half_character)
 
 
-def _place(data: Any, is_flaw: Callable[[Any], bool]) -> list[str | int] | None:
+def _find_flaw(data: Any, is_flaw: Callable[[Any], bool]) -> list[str | int] | None:
     if is_flaw(data):
         return []
     parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
     for step, part in parts:
         if is_flaw(step):
             return []
-        steps = _place(part, is_flaw)
+        steps = _find_flaw(part, is_flaw)
         if steps is not None:
             return [step, *steps]
     return None
 
 
-def _is_half(data: Any) -> bool:
+def _is_half_character(data: Any) -> bool:
     return isinstance(data, str) and not data.isascii() and data.encode("utf-8", "ignore").decode() != data
 
 
-def _is_endless(data: Any) -> bool:
+def _has_too_many_digits(data: Any) -> bool:
     """Whether it is a number that Python does not write for being too long."""
     if not isinstance(data, int) or data.bit_length() <= _BITS_ALWAYS_WRITTEN:
         return False
@@ -361,14 +361,17 @@ def _is_endless(data: Any) -> bool:
 
 
 _BITS_ALWAYS_WRITTEN: Final = 2048  # the limit of digits cannot be set below 640
-_FLAWS: Final = {_is_half: "the text holds half a character", _is_endless: "the number has too many digits"}
+_FLAWS: Final = {
+    _is_half_character: "the text holds half a character",
+    _has_too_many_digits: "the number has too many digits",
+}
 
 
 def _below(path: str, key: Any) -> str:
     return f"{path}/{escape(str(key))}"
 
 
-def _unfit(path: str, reason: str) -> CallError:
+def _not_json(path: str, reason: str) -> CallError:
     """The reason may be the words of a user's class, which are shown where those of exceptions are."""
     sentence = f"failed to marshal response: {path or '/'}"
     error = CallError("EXECUTION_ERROR", sentence, {"path": path, "reason": reason})

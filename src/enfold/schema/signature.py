@@ -120,7 +120,7 @@ def _read_result(declaration: Declaration) -> _Result:
     annotation = declaration.returns
     if annotation is not UNSET:
         annotation = declaration.resolve(annotation, "the return type")
-    kind, annotation = _apart_from_stream(declaration, annotation)
+    kind, annotation = _read_stream(declaration, annotation)
     reader = TypeReader(declaration.locals, is_result=True)
     asked = Any if annotation is UNSET else None if annotation in (Never, NoReturn) else annotation
     shape = read_shape(declaration, "the return type", reader, asked)
@@ -135,7 +135,7 @@ def _make_converter(result: _Result) -> Converter | None:
     return result_converter(result.annotation, result.shape, result.definitions)
 
 
-def _apart_from_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:
+def _read_stream(declaration: Declaration, annotation: Any) -> tuple[Kind, Any]:
     """How the function runs, and what it gives each time."""
     origin = get_origin(annotation) or annotation
     if declaration.kind == "generator":

@@ -21,7 +21,7 @@ _FRACTION: Final = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 _NUMBER: Final = Union[int, _FRACTION]  # noqa: UP007  # not a class
 _SCALARS: Final[dict[str, Any]] = {"null": None, "boolean": bool, "integer": int, "number": _NUMBER, "string": str}
 
-_BARE: Final = Node(0)
+_EMPTY_NODE: Final = Node(0)
 _OF_OBJECTS: Final = frozenset({"types", "properties", "required", "additional"})
 
 
@@ -86,9 +86,9 @@ class _Structs:
 
     def _make(self, node: Node) -> Any:
         inner = choice_or_null(node)
-        if inner is not None and _says_only(node, ("any_of", "one_of")):
+        if inner is not None and _has_only(node, ("any_of", "one_of")):
             return self._any_of([self.annotation(inner), None])
-        if len(node.all_of) == 1 and _says_only(node, ("all_of",)):  # a reference
+        if len(node.all_of) == 1 and _has_only(node, ("all_of",)):  # a reference
             return self.annotation(node.all_of[0])
         if node.enum is not None:
             return self._any_of(_choices(node))
@@ -104,12 +104,12 @@ class _Structs:
         return union
 
     def _of_type(self, node: Node, kind: str) -> Any:
-        if kind == "object" and _says_only(node, _OF_OBJECTS):
+        if kind == "object" and _has_only(node, _OF_OBJECTS):
             return self._struct(node) if node.properties else self._table(node)
-        if kind == "array" and node.items is not None and _says_only(node, ("types", "items")):
+        if kind == "array" and node.items is not None and _has_only(node, ("types", "items")):
             self.has_containers = True
             return list[self.annotation(node.items)]  # type: ignore[misc]  # known only here
-        if kind in _SCALARS and _says_only(node, ("types", "items", *_OF_OBJECTS)):
+        if kind in _SCALARS and _has_only(node, ("types", "items", *_OF_OBJECTS)):
             return _SCALARS[kind]
         raise _NoStructError
 
@@ -141,10 +141,10 @@ class _Structs:
         )
 
 
-def _says_only(node: Node, fields: Iterable[str]) -> bool:
+def _has_only(node: Node, fields: Iterable[str]) -> bool:
     allowed = SILENT.union(fields)
     return all(
-        getattr(node, field) == getattr(_BARE, field) for field in Node.__struct_fields__ if field not in allowed
+        getattr(node, field) == getattr(_EMPTY_NODE, field) for field in Node.__struct_fields__ if field not in allowed
     )
 
 
@@ -152,7 +152,7 @@ def _choices(node: Node) -> list[Any]:
     """A choice of words and whole numbers, perhaps with null."""
     kinds = node.types or frozenset({"string", "integer", "null"})
     values = [value for value in node.enum or [] if _KINDS.get(type(value)) in kinds]
-    if not all(type(value) in _KINDS for value in node.enum or []) or not _says_only(node, ("types", "enum")):
+    if not all(type(value) in _KINDS for value in node.enum or []) or not _has_only(node, ("types", "enum")):
         raise _NoStructError
     constants = tuple(value for value in values if value is not None)
     return [*([Literal[constants]] if constants else []), *([None] if None in values else [])]
@@ -176,9 +176,9 @@ class _BuiltinGuard:
 
     def function(self, root: Node) -> Callable[[Any], bool] | None:
         """The function for a schema of whose values one is a dict; None where it would have nothing to do."""
-        root = _meant(root)
+        root = _target(root)
         is_flat = root.types == frozenset({"object"}) and not any(True for _ in self._parts(root))
-        if is_flat or not _may_be_taken(root):
+        if is_flat or not _needs_guard(root):
             return None
         self._program.declare("guard", lambda function: self._write(function, root, "v"))
         return self._program.function("guard")
@@ -189,12 +189,12 @@ class _BuiltinGuard:
     def _parts(self, node: Node) -> Iterator[tuple[str | None, Node]]:
         """What is to be looked at in an object: by name, or, where it has no names, each value."""
         for name, child in (node.properties or {}).items():
-            if _may_be_taken(_meant(child)):
-                yield name, _meant(child)
-        if node.additional is not None and not node.properties and _may_be_taken(_meant(node.additional)):
-            yield None, _meant(node.additional)
+            if _needs_guard(_target(child)):
+                yield name, _target(child)
+        if node.additional is not None and not node.properties and _needs_guard(_target(node.additional)):
+            yield None, _target(node.additional)
 
-    def _place(self, function: Function, node: Node, variable: str) -> None:
+    def _write_nested(self, function: Function, node: Node, variable: str) -> None:
         """Look at a part here, or, where the function has become long or deep, in one of its own."""
         if function.has_room:
             with function.level():
@@ -234,15 +234,15 @@ class _BuiltinGuard:
             return
         part = function.fresh()
         function.line(f"{part} = {place}")
-        self._place(function, node, part)
+        self._write_nested(function, node, part)
 
     def _write_each(self, function: Function, node: Node, values: str) -> None:
         item = function.fresh()
         with function.block(f"for {item} in {values}:"):
-            self._place(function, node, item)
+            self._write_nested(function, node, item)
 
 
-def _meant(node: Node) -> Node:
+def _target(node: Node) -> Node:
     """The node that a reference, or a choice between it and null, leads to."""
     while (inner := choice_or_null(node) or (node.all_of[0] if node.all_of else None)) is not None:
         node = inner
@@ -251,10 +251,10 @@ def _meant(node: Node) -> Node:
 
 def _items(node: Node) -> Node | None:
     """What is to be looked at in each item of an array, if anything."""
-    items = _meant(node.items) if "array" in (node.types or ()) and node.items is not None else None
-    return items if items is not None and _may_be_taken(items) else None
+    items = _target(node.items) if "array" in (node.types or ()) and node.items is not None else None
+    return items if items is not None and _needs_guard(items) else None
 
 
-def _may_be_taken(node: Node) -> bool:
+def _needs_guard(node: Node) -> bool:
     """Whether msgspec may take another value for what the node describes."""
     return bool({"object", "number"} & (node.types or frozenset())) or _items(node) is not None

@@ -37,6 +37,6 @@ def encode_failure(wire: Any) -> bytes:
     try:
         return msgspec.json.encode(wire, enc_hook=str)
     except (ValueError, TypeError, RecursionError):
-        from enfold.schema.plain import to_told  # few failures need it
+        from enfold.schema.plain import to_plain_leniently  # few failures need it
 
-        return msgspec.json.encode(to_told(wire))
+        return msgspec.json.encode(to_plain_leniently(wire))

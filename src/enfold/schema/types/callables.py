@@ -58,14 +58,14 @@ def read_callable(function: Any) -> Declaration:
     """Read a function, a method, a partial or an object that can be called; a TypeError says what cannot be served."""
     if not callable(function):
         raise TypeError(f"{function!r} cannot be called")
-    inner = _innermost(function)
-    function_with_code, bound = _with_code(inner)
+    inner = _unwrap(function)
+    function_with_code, bound = _find_code(inner)
     if function_with_code is None or hasattr(function, "__signature__"):
         return _read_by_inspection(function)
     return _read_code(function, function_with_code, bound)
 
 
-def _innermost(function: Any) -> Any:
+def _unwrap(function: Any) -> Any:
     """What decorators made with `functools.wraps` stand for."""
     seen = {id(function)}
     while (wrapped := getattr(function, "__wrapped__", None)) is not None and id(wrapped) not in seen:
@@ -74,12 +74,12 @@ def _innermost(function: Any) -> Any:
     return function
 
 
-def _with_code(function: Any) -> tuple[types.FunctionType | None, int]:
+def _find_code(function: Any) -> tuple[types.FunctionType | None, int]:
     """The plain function behind a method or a callable object, and how many arguments it is given already."""
     if isinstance(function, types.FunctionType):
         return function, 0
     if isinstance(function, types.MethodType):
-        plain, bound = _with_code(_innermost(function.__func__))
+        plain, bound = _find_code(_unwrap(function.__func__))
         return plain, bound + 1
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is wanted
     if isinstance(function, partial | type) or not isinstance(call, types.FunctionType):
@@ -159,7 +159,7 @@ def _names_of_callers(globals_: dict[str, Any]) -> dict[str, Any]:
 
 def _kind(outer: Any, inner: Any) -> Kind:
     """How a call runs: the outer function says, unless it is a plain `def` that hands on what the inner one gives."""
-    code_of_outer = _with_code(outer)[0]
+    code_of_outer = _find_code(outer)[0]
     kind = _kind_of_code(code_of_outer)
     return _kind_of_code(inner) if kind == "def" else kind
 
@@ -184,9 +184,9 @@ def _read_by_inspection(function: Any) -> Declaration:
         signature = inspect.signature(function)
     except ValueError as error:
         raise TypeError(f"{name}(): its signature cannot be read") from error
-    parameters = tuple(_inspected(name, parameter) for parameter in signature.parameters.values())
+    parameters = tuple(_read_parameter(name, parameter) for parameter in signature.parameters.values())
     returns = UNSET if signature.return_annotation is inspect.Signature.empty else signature.return_annotation
-    plain, _ = _with_code(_innermost(_unpartial(function)))
+    plain, _ = _find_code(_unwrap(_unpartial(function)))
     return Declaration(
         name,
         _kind(_unpartial(function), plain),
@@ -204,7 +204,7 @@ def _unpartial(function: Any) -> Any:
     return function
 
 
-def _inspected(name: str, parameter: Any) -> FunctionParameter:
+def _read_parameter(name: str, parameter: Any) -> FunctionParameter:
     if parameter.kind is parameter.VAR_POSITIONAL:
         raise TypeError(f"{name}(): *{parameter.name} has no names to call it by; write the parameters out")
     if parameter.kind is parameter.VAR_KEYWORD:

@@ -53,7 +53,7 @@ def _expected_formats(schema: dict[str, Any], path: Path) -> str | None:
     """The formats that a schema names for the text at a place, such as `date-time`; None where it names none."""
     nodes = _alternatives(schema, [schema])
     for step in path:
-        nodes = _alternatives(schema, [_inside(node, step) for node in nodes])
+        nodes = _alternatives(schema, [_subschema(node, step) for node in nodes])
     formats = dict.fromkeys(text for node in nodes if (text := node.get("format") or node.get("contentEncoding")))
     return " or ".join(formats) or None
 
@@ -79,7 +79,7 @@ def _members(schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [member for member in members if isinstance(member, dict)]
 
 
-def _inside(schema: dict[str, Any], key: str | int) -> Any:
+def _subschema(schema: dict[str, Any], key: str | int) -> Any:
     """What a schema says about one part of a value."""
     if key == KEY:
         return schema.get("propertyNames")

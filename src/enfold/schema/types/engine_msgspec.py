@@ -37,7 +37,7 @@ _UNCONVERTED: Final = frozenset({"null", "boolean", "integer", "string"})
 # How msgspec says where: "... - at `$.a[0]`", or "... - at `key` in `$.a`".
 _WHERE: Final = r"(?s) - at `(key` in `)?\$(.*)`$"
 _STEP: Final = r"\.([^.\[]+|\[key\])|\[(\d+|\.\.\.)\]"
-_UNTOLD: Final = "..."
+_UNNAMED_KEY: Final = "..."
 _FIELD_FAULTS: Final[list[tuple[str, Literal["missing", "unknown"]]]] = [
     (r"(?s)Object missing required field `(.*)`", "missing"),
     (r"(?s)Object contains unknown field `(.*)`", "unknown"),
@@ -50,7 +50,7 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeS
     It raises DecodeError. A type that msgspec cannot read is a TypeError (or a NameError) here, not at the first call.
     """
     struct = _arguments_struct(record, definitions)
-    _look_at_every_type(struct)
+    _check_types(struct)
     if all(_is_unconverted(field.shape) and field.wire_name == field.keyword for field in record.fields):
         return _checking_reader(struct, schema)
     return _with_finite_decimals(_converting_reader(struct, record, schema), record, definitions)
@@ -59,7 +59,7 @@ def argument_reader(record: RecordShape, definitions: Definitions, schema: MakeS
 def value_reader(shape: Shape, definitions: Definitions, schema: MakeSchema) -> Read:
     """A function from JSON data to a value of the shape; it raises DecodeError."""
     annotation = to_annotation(shape, definitions)
-    _look_at_every_type(annotation)
+    _check_types(annotation)
 
     def read(data: Any) -> Any:
         try:
@@ -89,7 +89,7 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
         case shapes.Anything():
             return Any
         case shapes.Scalar("number"):
-            return _finite(shape.limits)
+            return _finite_number(shape.limits)
         case shapes.Scalar():
             return _with_limits(_PYTHON_TYPES[shape.type], shape.limits)
         case shapes.Text():
@@ -145,7 +145,7 @@ def _with_limits(annotation: Any, limits: ValueLimits) -> Any:
     return annotation if limits == NO_LIMITS else Annotated[annotation, msgspec.Meta(**limits.given())]
 
 
-def _finite(limits: ValueLimits) -> Any:
+def _finite_number(limits: ValueLimits) -> Any:
     """A number within its limits; those it lacks are the largest that JSON can hold, so that infinity is none."""
     given = limits.given()
     if not given.keys() & {"ge", "gt"}:
@@ -168,7 +168,7 @@ def _arguments_struct(record: RecordShape, definitions: Definitions) -> type[msg
     return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=rename, gc=False)
 
 
-def _look_at_every_type(annotation: Any) -> None:
+def _check_types(annotation: Any) -> None:
     """The first conversion makes msgspec build its own picture of the types, and say what it cannot read."""
     try:
         convert({}, annotation, **_OPTIONS)
@@ -201,13 +201,15 @@ def _checking_reader(struct: type[msgspec.Struct], schema: MakeSchema) -> Read:
 
 def _converting_reader(struct: type[msgspec.Struct], record: RecordShape, schema: MakeSchema) -> Read:
     count = len(record.fields)
-    take = as_dict if _has_legal_names(record) else partial(_take_numbered, [field.keyword for field in record.fields])
+    to_dict = (
+        as_dict if _has_legal_names(record) else partial(_numbered_to_dict, [field.keyword for field in record.fields])
+    )
     needs_options = not all(_is_simple(field.shape) for field in record.fields)
 
     def read(arguments: dict[str, Any]) -> dict[str, Any]:
         try:
             # Options are costly, and few signatures need them.
-            given = take(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
+            given = to_dict(convert(arguments, struct, **_OPTIONS) if needs_options else convert(arguments, struct))
         except _REFUSALS as error:
             raise _refused(error, arguments, struct, schema) from error
         if len(arguments) == count:
@@ -223,7 +225,7 @@ def _has_legal_names(record: RecordShape) -> bool:
     return not any(field.keyword.startswith("__") for field in record.fields)
 
 
-def _take_numbered(keywords: list[str], struct: msgspec.Struct) -> dict[str, Any]:
+def _numbered_to_dict(keywords: list[str], struct: msgspec.Struct) -> dict[str, Any]:
     return dict(zip(keywords, msgspec.structs.astuple(struct), strict=True))
 
 
@@ -246,10 +248,10 @@ _REFUSALS: Final = (ValidationError, UnicodeEncodeError)
 
 def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -> DecodeError:
     if isinstance(error, UnicodeEncodeError):
-        from enfold.schema.plain import half_character  # with the first of its kind
+        from enfold.schema.plain import find_half_character  # with the first of its kind
 
-        return refusal(half_character(data) or [], "it holds half a character", "constraint")
-    message, where = _apart(str(error))
+        return refusal(find_half_character(data) or [], "it holds half a character", "constraint")
+    message, where = _split_message(str(error))
     path = _exact_path(_steps(where), data, annotation)
     for pattern, reason in _FIELD_FAULTS:
         if fault := re.fullmatch(pattern, message):
@@ -259,7 +261,7 @@ def _refused(error: Exception, data: Any, annotation: Any, schema: MakeSchema) -
     return explain_refusal(path, schema(), error.__cause__, message)
 
 
-def _apart(text: str) -> tuple[str, str]:
+def _split_message(text: str) -> tuple[str, str]:
     """What msgspec says, and where: the path, with a mark of ours where it speaks of a key."""
     where = re.search(_WHERE, text)
     if where is None:
@@ -269,25 +271,25 @@ def _apart(text: str) -> tuple[str, str]:
 
 def _steps(where: str) -> Path:
     steps = (step.groups() for step in re.finditer(_STEP, where))
-    return [name if name is not None else (int(place) if place != _UNTOLD else place) for name, place in steps]
+    return [name if name is not None else (int(place) if place != _UNNAMED_KEY else place) for name, place in steps]
 
 
 def _exact_path(path: Path, data: Any, annotation: Any) -> Path:
     """msgspec does not tell which value of an object it refused, so we leave it one at a time and ask again."""
-    while _UNTOLD in path:
-        place = path.index(_UNTOLD)
-        for key in _part(data, path[:place]):
+    while _UNNAMED_KEY in path:
+        place = path.index(_UNNAMED_KEY)
+        for key in _object_at(data, path[:place]):
             try:
                 convert(_with_only(data, path[:place], key), annotation, **_OPTIONS)
             except ValidationError as error:
-                path = [*path[:place], key, *_steps(_apart(str(error))[1])[place + 1 :]]
+                path = [*path[:place], key, *_steps(_split_message(str(error))[1])[place + 1 :]]
                 break
         else:
             return path[:place]
     return path
 
 
-def _part(data: Any, path: Path) -> Any:
+def _object_at(data: Any, path: Path) -> Any:
     for step in path:
         data = data[step]
     return data if isinstance(data, dict) else {}

@@ -145,15 +145,15 @@ class _CoreBuilder:
             case shapes.Enumeration() if shape.is_plain and all(type(value) is str for value in shape.values):
                 return core_schema.literal_schema(list(shape.values))
             case shapes.Enumeration():
-                return core_schema.no_info_plain_validator_function(functools.partial(_pick, shape))
+                return core_schema.no_info_plain_validator_function(functools.partial(_read_member, shape))
             case shapes.Flags():
-                return _made_by(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
+                return _then_build(functools.partial(_read_flags, shape.cls), core_schema.int_schema(strict=True))
             case shapes.Items():
                 limits = shape.limits
                 items = core_schema.list_schema(
                     self.core(shape.item), min_length=limits.min_length, max_length=limits.max_length
                 )
-                return items if shape.build is list else _made_by(shape.build, items)
+                return items if shape.build is list else _then_build(shape.build, items)
             case shapes.Row():
                 return core_schema.tuple_schema([self.core(item) for item in shape.items])
             case shapes.Table():
@@ -181,15 +181,15 @@ class _CoreBuilder:
         names = [(field.wire_name, field.keyword) for field in record.read_fields]
         if record.build is dict and all(wire_name == keyword for wire_name, keyword in names):
             return core
-        return _made_by(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
+        return _then_build(lambda data: record.build(**{new: data[old] for old, new in names if old in data}), core)
 
     def _row(self, record: RecordShape) -> Core:
         """An array may end before the fields that have a default."""
         items = [self._row_item(field) for field in record.read_fields]
         if record.tag is None:
-            return _made_by(lambda row: record.build(*_given(row)), core_schema.tuple_schema(items))
+            return _then_build(lambda row: record.build(*_without_unset(row)), core_schema.tuple_schema(items))
         tag = core_schema.literal_schema([record.tag[1]])
-        return _made_by(lambda row: record.build(*_given(row[1:])), core_schema.tuple_schema([tag, *items]))
+        return _then_build(lambda row: record.build(*_without_unset(row[1:])), core_schema.tuple_schema([tag, *items]))
 
     def _row_item(self, field: Field) -> Core:
         item = self.core(field.shape)
@@ -203,7 +203,7 @@ class _CoreBuilder:
             min_length=limits.min_length,
             max_length=limits.max_length,
         )
-        return core if shape.build is dict else _made_by(shape.build, core)
+        return core if shape.build is dict else _then_build(shape.build, core)
 
     def _key(self, key: Shape) -> Core:
         """A key is text in JSON whatever it stands for; msgspec reads it as it reads the keys of its own objects."""
@@ -292,7 +292,7 @@ _LIMITS: Final[dict[str, tuple[str, Callable[[Any, Any], Any]]]] = {
 }
 
 
-def _pick(shape: shapes.Enumeration, value: Any) -> Any:
+def _read_member(shape: shapes.Enumeration, value: Any) -> Any:
     for json_value, member in zip(shape.values, shape.members, strict=True):
         if type(json_value) is type(value) and json_value == value:
             return member
@@ -309,7 +309,7 @@ def _read_flags(cls: type, value: int) -> Any:
         raise ValueError(f"Invalid enum value {value}") from None  # what msgspec says
 
 
-def _made_by(build: Callable[[Any], Any], core: Core) -> Core:
+def _then_build(build: Callable[[Any], Any], core: Core) -> Core:
     def make(data: Any) -> Any:
         try:
             return build(data)
@@ -319,7 +319,7 @@ def _made_by(build: Callable[[Any], Any], core: Core) -> Core:
     return core_schema.no_info_after_validator_function(make, core)
 
 
-def _given(row: tuple[Any, ...]) -> Iterator[Any]:
+def _without_unset(row: tuple[Any, ...]) -> Iterator[Any]:
     return (item for item in row if item is not UNSET)
 
 
@@ -356,7 +356,7 @@ def _refused_by_schema(data: Any, schema: dict[str, Any]) -> DecodeError:
 
 
 def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> DecodeError:
-    fault = min(error.errors(include_url=False, include_input=False), key=_is_less_telling)
+    fault = min(error.errors(include_url=False, include_input=False), key=_rank)
     path = _path(fault["loc"], data)
     if fault["type"] in _FIELD_FAULTS:
         return refusal([*_path(fault["loc"][:-1], data), fault["loc"][-1]], "", _FIELD_FAULTS[fault["type"]])
@@ -366,7 +366,7 @@ def _refused(error: ValidationError, data: Any, schema: dict[str, Any]) -> Decod
 _FIELD_FAULTS: Final[dict[str, Literal["missing", "unknown"]]] = {"missing": "missing", "extra_forbidden": "unknown"}
 
 
-def _is_less_telling(fault: Any) -> tuple[bool, bool, int]:
+def _rank(fault: Any) -> tuple[bool, bool, int]:
     """A union gives an error for each member: a validator's own words come first, then what is found deepest.
 
     That an argument is missing comes last: the schema tells of it.

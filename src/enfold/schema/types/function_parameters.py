@@ -42,9 +42,11 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
             _refuse_another(declaration, context_parameter, parameter.name)
             context_parameter = parameter.name
             continue
-        annotation, default = _field_apart(annotation, parameter.default)
+        annotation, default = _field_as_metadata(annotation, parameter.default)
         shape = read_shape(declaration, f"parameter {parameter.name!r}", reader, annotation)
-        fields.append(_argument(FunctionParameter(parameter.name, annotation, default), shape, documentation, defaults))
+        fields.append(
+            _make_field(FunctionParameter(parameter.name, annotation, default), shape, documentation, defaults)
+        )
         if reader.needs_pydantic and beyond is None:
             beyond = parameter.name
     record = RecordShape(None, declaration.name, tuple(fields), dict, is_closed=True)
@@ -79,7 +81,7 @@ def _is_context(annotation: Any, context_type: type | None) -> bool:
     return any(_is_context(part, context_type) for part in get_args(annotation))
 
 
-def _field_apart(annotation: Any, default: Any) -> tuple[Any, Any]:
+def _field_as_metadata(annotation: Any, default: Any) -> tuple[Any, Any]:
     """A pydantic `Field` that stands as the default says what one inside `Annotated` says."""
     return (Annotated[annotation, default], UNSET) if is_field(default) else (annotation, default)
 
@@ -90,7 +92,7 @@ def _field_in(annotation: Any) -> Any:
     return next((item for item in get_args(annotation)[1:] if is_field(item)), None)
 
 
-def _argument(
+def _make_field(
     parameter: FunctionParameter, shape: Shape, documentation: Docstring, defaults: dict[str, Callable[[], Any]]
 ) -> Field:
     name, default, field = parameter.name, parameter.default, _field_in(parameter.annotation)

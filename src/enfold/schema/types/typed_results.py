@@ -43,13 +43,13 @@ def result_converter(annotation: Any, shape: Shape, definitions: Definitions) ->
     if all(map(_is_plain_part, parts)):
         return None
     own = _pydantic_form(shape)
-    is_opaque = any(isinstance(part, shapes.Foreign) and not _reaches_hook(part.annotation) for part in parts)
+    is_opaque = any(isinstance(part, shapes.Foreign) and not _is_for_hook(part.annotation) for part in parts)
     try:
         if own is None and not is_opaque:
             return None if _hides_defaults(parts, definitions) else _by_msgspec(shape, definitions, parts)
         guard = _Guards(definitions, is_exact=True).guard(shape)
         return _by_pydantic(annotation if own is None else own, guard, is_final=own is not None)
-    except _UnguardedError:
+    except _RecursiveTypeError:
         return None
 
 
@@ -97,7 +97,7 @@ def _by_msgspec(shape: Shape, definitions: Definitions, parts: list[Part]) -> Co
     is_guarded = any(isinstance(part, shapes.Anything | shapes.Table) or shapes.is_decimal(part) for part in parts)
     guard = _Guards(definitions, is_exact=False).guard(shape) if is_guarded else None
     has_tuples = any(map(_is_tuple, parts))
-    to_builtins, hook = msgspec.to_builtins, _written_otherwise
+    to_builtins, hook = msgspec.to_builtins, _encode_other
 
     def convert(value: Any) -> Any:
         plain = to_builtins(value, enc_hook=hook)
@@ -125,18 +125,18 @@ def _untrusted() -> TypeError:
     return TypeError("it holds what the engine writes in another form")
 
 
-def _written_otherwise(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     """What msgspec calls for an object it does not know: a path, an address, or something of pydantic's."""
     if is_text_like(value):
         return str(value)
-    if _reaches_hook(type(value)):
+    if _is_for_hook(type(value)):
         from enfold.schema.types.foreign import dump
 
         return dump(value)
     raise TypeError(f"{type(value).__qualname__} has no form in JSON")
 
 
-def _reaches_hook(annotation: Any) -> bool:
+def _is_for_hook(annotation: Any) -> bool:
     """Whether it is a class of pydantic's that msgspec has no form of its own for."""
     is_class = isinstance(annotation, type) and hasattr(annotation, "__get_pydantic_core_schema__")
     return is_class and not hasattr(annotation, "__dataclass_fields__")
@@ -202,7 +202,7 @@ def _pydantic_form(shape: Shape) -> Any:
 # --- guards -------------------------------------------------------------------------------------------------------
 
 
-class _UnguardedError(Exception):
+class _RecursiveTypeError(Exception):
     """A type inside itself: values of all its levels looked at together could be more than there is room for."""
 
 
@@ -247,7 +247,7 @@ class _Guards:
 
     def _named(self, key: Any) -> Guard | None:
         if key in self._open:
-            raise _UnguardedError
+            raise _RecursiveTypeError
         if key not in self._known:
             self._open.add(key)
             self._known[key] = self.guard(self._definitions[key])

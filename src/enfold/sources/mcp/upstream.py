@@ -16,7 +16,7 @@ from enfold.mcp.task_extension import TASK_METHODS, declares_tasks, with_tasks, 
 from enfold.observing import outgoing
 from enfold.operation import Context
 from enfold.operation.asking import EVERY_QUESTION, Peer, peer_of
-from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, taker
+from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note_task, noted_task, task_taker
 from enfold.sources.mcp.mcp_callers import Answerers, MCPCaller, SuspendedCalls
 from enfold.sources.mcp.mcp_settings import Command, ServerSettings
 from enfold.sources.mcp.pooled_session import PooledSession
@@ -194,7 +194,7 @@ class Upstream:
         params = {**request.params, "_meta": meta} if meta else request.params
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
         # Who takes a task and has no client beside it is shown its questions as it is.
-        answers_later = peer_of(caller.context) is None and not self._answers and taker(caller.context) is not None
+        answers_later = peer_of(caller.context) is None and not self._answers and task_taker(caller.context) is not None
 
         def send(session: UpstreamSession) -> Awaitable[dict[str, Any]]:
             is_shown_all = answers_later and declares_tasks(session.capabilities)
