@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from enfold.schema.keywords import LISTS, is_deprecated, with_parts
 
 Schema: TypeAlias = dict[str, Any]
-Make: TypeAlias = Callable[[Any], Any]
+T = TypeVar("T")
 
 _DESCRIBING: Final = frozenset({"$ref", "title", "description", "deprecated", "contentEncoding", "contentMediaType"})
 
@@ -44,8 +44,7 @@ class Advertising:
         self._portable = _Rewriting(_with_portable_pattern, _PATTERNS)
         self._useful = _Rewriting(_without_unused, _UNUSED)
         self._short = _Rewriting(_shortened, _UNUSED_OR_LONG)
-        # Each with its original, so that no other definition can have the same identity meanwhile.
-        self._loose: dict[int, tuple[Any, Any]] = {}
+        self._loosened_once = remembered(self._loosened)
 
     def portable(self, schema: Schema) -> Schema:
         """The schema with every pattern rewritten for the `u` flag or left out; the same object where nothing changes."""
@@ -90,12 +89,9 @@ class Advertising:
         if key == "properties":
             loose[key] = {name: self._loosened(each) for name, each in value.items()}
         elif key == "$defs":
-            loose[key] = {name: self._shared_loosely(each) for name, each in value.items()}
+            loose[key] = {name: self._loosened_once(each) for name, each in value.items()}
         elif key in ("items", "additionalProperties"):
             loose[key] = self._loosened(value)
-
-    def _shared_loosely(self, definition: Any) -> Any:
-        return _memoized(self._loose, definition, self._loosened)
 
 
 # --- rewriting ----------------------------------------------------------------------------------------------------
@@ -107,30 +103,30 @@ class _Rewriting:
     def __init__(self, rule: Callable[[Schema], Schema], needed: re.Pattern[bytes]) -> None:
         self._rule = rule
         self._needed = needed
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._rewritten_once = remembered(self._rewritten)
 
     def of(self, schema: Schema) -> Schema:
         try:
-            made: Schema = self._root(schema)
+            made: Schema = self._with_definitions(schema)
         except RecursionError:
             return {key: schema[key] for key in ("type", "description") if key in schema}
         return made
 
-    def _root(self, schema: Schema) -> Any:
+    def _with_definitions(self, schema: Schema) -> Any:
         shared = schema.get("$defs")
         if not isinstance(shared, dict):
-            return self._rewritten(schema) if self._is_needed(schema) else schema
+            return self._rewritten(schema)
         own = {key: value for key, value in schema.items() if key != "$defs"}
-        changed = self._rewritten(own) if self._is_needed(own) else own
-        definitions = with_parts("$defs", shared, self._definition)
+        changed = self._rewritten(own)
+        definitions = with_parts("$defs", shared, self._rewritten_once)
         if changed is own and definitions is shared:
             return schema
         return {
             key: definitions if key == "$defs" else changed[key] for key in schema if key in changed or key == "$defs"
         }
 
-    def _definition(self, definition: Any) -> Any:
-        return _memoized(self._known, definition, lambda each: self._rewritten(each) if self._is_needed(each) else each)
+    def _rewritten(self, schema: Any) -> Any:
+        return self._walk(schema) if self._is_needed(schema) else schema
 
     def _is_needed(self, schema: Any) -> bool:
         try:
@@ -138,13 +134,11 @@ class _Rewriting:
         except (TypeError, ValueError):  # a value in it that JSON does not have
             return True
 
-    def _rewritten(self, schema: Any) -> Any:
+    def _walk(self, schema: Any) -> Any:
         if not isinstance(schema, dict):
             return schema
         ruled = self._rule(schema)
-        changed = {
-            key: new for key, value in ruled.items() if (new := with_parts(key, value, self._rewritten)) is not value
-        }
+        changed = {key: new for key, value in ruled.items() if (new := with_parts(key, value, self._walk)) is not value}
         return {**ruled, **changed} if changed else ruled
 
 
@@ -183,8 +177,15 @@ def _shortened(schema: Schema) -> Schema:
     return {**kept, "description": short}
 
 
-def _memoized(known: dict[int, tuple[Any, Any]], definition: Any, make: Make) -> Any:
-    found = known.get(id(definition))
-    if found is None:
-        found = known[id(definition)] = definition, make(definition)
-    return found[1]
+def remembered(make: Callable[[Any], T]) -> Callable[[Any], T]:
+    """The function with a memory: of each definition, known by its identity, it makes something once."""
+    # Each with its original, so that no other definition can have the same identity meanwhile.
+    known: dict[int, tuple[Any, T]] = {}
+
+    def make_once(definition: Any) -> T:
+        found = known.get(id(definition))
+        if found is None:
+            found = known[id(definition)] = definition, make(definition)
+        return found[1]
+
+    return make_once

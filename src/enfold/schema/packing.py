@@ -8,6 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from enfold.schema.advertised import remembered
+
 Schema: TypeAlias = dict[str, Any]
 
 # A reference in the text of a schema: to a definition by its name, or elsewhere.
@@ -20,8 +22,7 @@ class Packing:
 
     def __init__(self, rewrite: Callable[[Schema], Schema]) -> None:
         self._rewrite = rewrite
-        # Each with its original, so that no other definition can have the same identity meanwhile.
-        self._known: dict[int, tuple[Any, _Definition]] = {}
+        self._definition = remembered(self._written_definition)
 
     def packed(self, schema: Schema, most: int | None = None) -> Schema:
         """The schema with the definitions that it reaches, as text; where `most` bytes do not hold them all, the nearest.
@@ -60,12 +61,8 @@ class Packing:
                 waiting += definition.uses
         return found
 
-    def _definition(self, definition: Any) -> _Definition:
-        known = self._known.get(id(definition))
-        if known is None:
-            rewritten = self._rewrite(definition) if isinstance(definition, dict) else definition
-            known = self._known[id(definition)] = definition, _written(rewritten)
-        return known[1]
+    def _written_definition(self, definition: Any) -> _Definition:
+        return _written(self._rewrite(definition) if isinstance(definition, dict) else definition)
 
 
 class _Definition(msgspec.Struct, frozen=True):

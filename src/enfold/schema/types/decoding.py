@@ -126,30 +126,27 @@ class _Rewriting:
         self._known: dict[tuple[Hashable, int], tuple[Any, Any]] = {}
 
     def of(self, part: Part, value: Any) -> Any:
-        match part, value:
-            case ((shapes.Noted() | shapes.Alias()), _):
-                return self.of(part.shape, value)
-            case shapes.Either(), _:
+        match part:
+            case shapes.Scalar() | shapes.Text():
+                return self._rule(part, value)
+            case shapes.Either():
                 return self._of_either(part, value)
-            case shapes.Named(), dict() | list():
+            case shapes.Noted() | shapes.Alias():
+                return self.of(part.shape, value)
+            case shapes.Named() if isinstance(value, dict | list):
                 return self._of_named(part.key, value)
-            case RecordShape(), dict() | list():
-                return self._of_record(part, value)
-            case shapes.Items(), list():
+            case RecordShape() if isinstance(value, dict):
+                return self._of_fields(part, value)
+            case RecordShape() if isinstance(value, list):
+                tag = () if part.tag is None else (shapes.Anything(),)
+                return self._of_row((*tag, *(field.shape for field in part.fields)), value)
+            case shapes.Items() if isinstance(value, list):
                 return self._of_items(part.item, value)
-            case shapes.Row(), list():
+            case shapes.Row() if isinstance(value, list):
                 return self._of_row(part.items, value)
-            case shapes.Table(), dict():
-                return _same_or_new(value, {self.of(part.key, key): self.of(part.value, value[key]) for key in value})
+            case shapes.Table() if isinstance(value, dict):
+                return self._of_table(part, value)
         return self._rule(part, value)
-
-    def _of_record(self, record: RecordShape, value: Any) -> Any:
-        fields = {field.wire_name: field.shape for field in record.read_fields}
-        if isinstance(value, list):
-            tag = () if record.tag is None else (shapes.Anything(),)
-            return self._of_row((*tag, *fields.values()), value)
-        changes = {key: self.of(shape, value[key]) for key, shape in fields.items() if key in value}
-        return _same_or_new(value, {**value, **changes})
 
     def _of_either(self, shape: shapes.Either, value: Any) -> Any:
         if any(_takes_as_it_is(member, value) for member in shape.members):
@@ -164,6 +161,14 @@ class _Rewriting:
             self._known[key] = (value, self.of(self._definitions[name], value))
         return self._known[key][1]
 
+    def _of_fields(self, record: RecordShape, value: dict[str, Any]) -> Any:
+        changed = {}
+        for field in record.fields:
+            old = value.get(field.wire_name)
+            if (new := self.of(field.shape, old)) is not old:
+                changed[field.wire_name] = new
+        return {**value, **changed} if changed else value
+
     def _of_items(self, shape: Shape, value: list[Any]) -> Any:
         """There may be very many items, so those of a plain type are not matched one by one."""
         change = self._rule if isinstance(shape, shapes.Scalar) else self.of
@@ -173,6 +178,11 @@ class _Rewriting:
         changed = [self.of(shape, item) for shape, item in zip(shapes, value, strict=False)]
         return _same_or_new(value, [*changed, *value[len(changed) :]])
 
+    def _of_table(self, shape: shapes.Table, value: dict[str, Any]) -> Any:
+        keys, items = list(value), list(value.values())
+        new_keys, new_items = self._of_items(shape.key, keys), self._of_items(shape.value, items)
+        return value if new_keys is keys and new_items is items else dict(zip(new_keys, new_items, strict=True))
+
 
 def _takes_as_it_is(shape: Shape, value: Any) -> bool:
     """Whether a member of a union is a number with a fraction or a text, and the value is one."""
@@ -181,6 +191,5 @@ def _takes_as_it_is(shape: Shape, value: Any) -> bool:
     return isinstance(shape, shapes.Scalar) and shape.type == kind
 
 
-def _same_or_new(old: Any, new: Any) -> Any:
-    are_same = all(map(is_, old, new)) and (isinstance(old, list) or all(map(is_, old.values(), new.values())))
-    return old if are_same else new
+def _same_or_new(old: list[Any], new: list[Any]) -> list[Any]:
+    return old if all(map(is_, old, new)) else new

@@ -197,32 +197,17 @@ class _Writer:
         """A schema of pydantic's with its definitions moved into ours, renamed where the name is taken by another."""
         names = {}
         for name, body in defs.items():
-            same = self.names.get(_Adopted(name, body))
-            names[name] = same or self._free_name(name)
-            if same is None:
-                self.names[_Adopted(name, body)] = names[name]
-                self.defs[names[name]] = {}
+            # The same name and the same body are the same definition.
+            key = (name, repr(body))
+            if key not in self.names:
+                self.names[key] = self._free_name(name)
+                self.defs[self.names[key]] = {}
+            names[name] = self.names[key]
         references = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
         for name, body in defs.items():
             self.defs[names[name]] = with_references(body, lambda each: references.get(each, each))
         renamed: dict[str, Any] = with_references(schema, lambda each: references.get(each, each))
         return renamed
-
-
-class _Adopted:
-    """A definition of pydantic's as a key: the same name and the same body are the same definition."""
-
-    __slots__ = ("body", "name")
-
-    def __init__(self, name: str, body: dict[str, Any]) -> None:
-        self.name = name
-        self.body = body
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Adopted) and (self.name, self.body) == (other.name, other.body)
 
 
 def _title(definition: RecordShape | shapes.Alias) -> dict[str, Any]:

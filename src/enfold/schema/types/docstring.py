@@ -68,7 +68,7 @@ def parse_docstring(text: str | None) -> Docstring:
 def _clean_lines(text: str) -> list[str]:
     """The lines without the indentation they share; the first line stands behind the quotes and has none."""
     first, *rest = text.expandtabs().splitlines() or [""]
-    margin = min((len(line) - len(line.lstrip()) for line in rest if line.strip()), default=0)
+    margin = _margin(rest)
     return [first.strip(), *(line[margin:].rstrip() for line in rest)]
 
 
@@ -184,7 +184,7 @@ def _return_text(section: _Section) -> str | None:
 
 
 def _margin(lines: list[str]) -> int:
-    return min((len(line) - len(line.lstrip()) for line in lines if line), default=0)
+    return min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
 
 
 def _joined(lines: list[str]) -> str:

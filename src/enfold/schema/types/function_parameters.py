@@ -39,7 +39,9 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
     for parameter in declaration.parameters:
         annotation = _resolve_parameter(declaration, parameter, context_type)
         if _is_context(annotation, context_type):
-            _refuse_another(declaration, context_parameter, parameter.name)
+            if context_parameter is not None:
+                both = f"{context_parameter!r} and {parameter.name!r}"
+                raise TypeError(f"{declaration.name}(): {both} both ask for the context, and there is one")
             context_parameter = parameter.name
             continue
         annotation, default = _field_as_metadata(annotation, parameter.default)
@@ -51,11 +53,6 @@ def read_arguments(declaration: Declaration, documentation: Docstring, context_t
             beyond = parameter.name
     record = RecordShape(None, declaration.name, tuple(fields), dict, is_closed=True)
     return Arguments(record, reader.definitions, context_parameter, beyond, reader.unknown, defaults)
-
-
-def _refuse_another(declaration: Declaration, known: str | None, name: str) -> None:
-    if known is not None:
-        raise TypeError(f"{declaration.name}(): {known!r} and {name!r} both ask for the context, and there is one")
 
 
 def _resolve_parameter(declaration: Declaration, parameter: FunctionParameter, context_type: type | None) -> Any:
