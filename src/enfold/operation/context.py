@@ -87,7 +87,7 @@ class CallState(msgspec.Struct, eq=False):
     runs_in_place: bool = False  # whether a `def` is run on the caller's thread, and so what it calls, too
     # Set while a `def` runs: how a nested call, which is a coroutine, is waited for from there.
     wait_for: Callable[[Coroutine[Any, Any, Any], bool], Any] | None = None
-    # How messages get from a worker thread to the loop.
+    # Passes a message from a worker thread on to the loop.
     deliver: Callable[[Notify, Progress | LogMessage], object] | None = None
 
 
@@ -129,7 +129,10 @@ class Context:
         meta: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> None:
-        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` is told of progress and log messages; `inline` runs `def` in place; with an `idempotency_key` a mutation runs once, and a repeat gets its result."""
+        """`timeout` counts from now, a `deadline` is one of `time.monotonic()`; `notify` gets progress and log messages.
+
+        `inline` runs a `def` in place; with an `idempotency_key` a mutation runs once, and a repeat gets its result.
+        """
         self._request_id = request_id
         self.parent_request_id = parent_request_id
         self.identity = identity
@@ -139,11 +142,13 @@ class Context:
         self._notify = notify
         self.inline = inline
         self.meta = meta
-        self.unused_key = idempotency_key  # of the caller, until the call begins
-        self.idempotency_key: str | None = None  # the same bound to its caller: fit to be handed on to another system
+        self.unused_key = idempotency_key  # as the caller gave it, until the call begins
+        self.idempotency_key: str | None = (
+            None  # the same bound to its caller, set when the call begins: may be passed on to another system
+        )
         self.recording: RecordedRun | None = None  # set by a surface whose caller asked for provenance
         self.select: str | None = None  # what of the result is wanted, where its caller says so
-        self.keeps_result = False  # whether the result is kept before it is written, and so is plain data
+        self.keeps_result = False  # whether the result is stored before it is written, and so must be plain data
         self.call: CallState | None = None  # set when a call begins under this context
         self._cancelled = False
         self._origin: Context | None = None  # the context a caller gave to several calls; this is one of them
@@ -216,7 +221,7 @@ class Context:
         return SENT
 
     def hear(self, notify: Notify) -> None:
-        """Tell a listener of progress and log messages from now on."""
+        """Send progress and log messages to this listener from now on."""
         self._notify = notify
 
     @property

@@ -56,7 +56,7 @@ class ReservedAccess(AccessControl, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        return False  # who has an identity is looked at even where strangers may come in
+        return False  # an identity is checked even where anonymous callers are admitted
 
     @property
     def admits_anonymous(self) -> bool:

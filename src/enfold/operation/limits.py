@@ -8,7 +8,7 @@ from typing import Final
 from enfold.errors import CallError
 from enfold.operation.identity import Identity
 
-_MOST_CALLERS: Final = 1_000  # callers whose time has passed, before they are forgotten
+_MOST_CALLERS: Final = 1_000  # whose rate is remembered before those that may call again are forgotten
 
 
 class CallLimits:

@@ -1,4 +1,4 @@
-"""Calls that may come twice, as values: whose key it is, for which operation, and the store of first results as a port."""
+"""Idempotency keys as values: whose key it is, for which operation; and the store of first results as a protocol."""
 
 from __future__ import annotations
 

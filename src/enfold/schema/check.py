@@ -34,7 +34,7 @@ class Schema:
         self.root = nodes[0]
         self.variants = Variants()
         self._may_break = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
-        # Entering costs as much as checking a number does, and few schemas have a pattern that could take long.
+        # A limit on the effort costs as much as checking a number, and few schemas have a pattern that could take long.
         self._effort = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
         remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(remembers=remembers))

@@ -32,7 +32,7 @@ class QuickTests(msgspec.Struct, frozen=True):
     """
 
     type: Any  # `msgspec.convert(data, type)` tests data of the exact builtin types, as an engine makes it
-    # False for what `convert` would take although it writes otherwise; None where there is nothing of that kind.
+    # Refuses what `convert` accepts but `encode` writes in another way; None where there is nothing of that kind.
     guard: Callable[[Any], bool] | None
     of_text: Callable[[bytes], Any] | None  # JSON text; None where null may stand for NaN or for a value
 
@@ -256,5 +256,5 @@ def _items(node: Node) -> Node | None:
 
 
 def _needs_guard(node: Node) -> bool:
-    """Whether msgspec may take another value for what the node describes."""
+    """Whether msgspec may accept a value of another type where the node describes an object or a number."""
     return bool({"object", "number"} & (node.types or frozenset())) or _items(node) is not None

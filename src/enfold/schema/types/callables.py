@@ -1,4 +1,4 @@
-"""What a callable declares: its parameters, its return type and how it runs. Evaluated lazily light: `inspect` only if needed."""
+"""What a callable declares: its parameters, its return type and how it runs. `inspect` is slow to import, and loaded only where code does not tell."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_callable(function: Any) -> Declaration:
 
 
 def _unwrap(function: Any) -> Any:
-    """What decorators made with `functools.wraps` stand for."""
+    """The function under all decorators that were made with `functools.wraps`."""
     seen = {id(function)}
     while (wrapped := getattr(function, "__wrapped__", None)) is not None and id(wrapped) not in seen:
         seen.add(id(wrapped))

@@ -169,7 +169,7 @@ def _arguments_struct(record: RecordShape, definitions: Definitions) -> type[msg
 
 
 def _check_types(annotation: Any) -> None:
-    """The first conversion makes msgspec build its own picture of the types, and say what it cannot read."""
+    """Convert once: at its first conversion msgspec reads the types, and raises TypeError for what it cannot read."""
     try:
         convert({}, annotation, **_OPTIONS)
     except ValidationError:

@@ -20,7 +20,7 @@ _NULL: Final = Scalar("null")
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """The parameters of a function as one record, and what stands beside it."""
+    """The parameters of a function as one record, the types it names, and what decides which engine reads it."""
 
     record: RecordShape
     definitions: Definitions

@@ -203,7 +203,7 @@ def _pydantic_form(shape: Shape) -> Any:
 
 
 class _RecursiveTypeError(Exception):
-    """A type inside itself: values of all its levels looked at together could be more than there is room for."""
+    """A type inside itself: its values on all levels, looked at together, could be too many."""
 
 
 class _Guards:
