@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from enfold.sources.redaction import MOST, KnownSecrets
+from enfold.sources.redaction import MAX_SECRETS, KnownSecrets
 
 TOKEN = b"eyJhbGci/access-1+x=="
 UPPER = "".join(f"\\u{each:04X}" for each in TOKEN).encode()
@@ -54,9 +54,9 @@ def test_a_short_token_is_not_looked_for() -> None:
 
 
 def test_the_newest_secrets_are_hidden_and_old_ones_forgotten() -> None:
-    tokens = [f"token-{number:04}" for number in range(MOST + 1)]
+    tokens = [f"token-{number:04}" for number in range(MAX_SECRETS + 1)]
     known = knowing(*tokens, tokens[-1])
-    assert known.redact(tokens) == [tokens[0], *["[hidden]"] * MOST]
+    assert known.redact(tokens) == [tokens[0], *["[hidden]"] * MAX_SECRETS]
 
 
 def test_many_backslashes_do_not_stop_the_process() -> None:

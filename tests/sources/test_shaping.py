@@ -14,6 +14,7 @@ from enfold import CallError, Context, OperationRegistry, OperationSpec, TextCon
 from enfold.config import open_config, read_config
 from enfold.operation import Operation, OperationType
 from enfold.sources.openapi import from_openapi
+from enfold.sources.redaction import KnownSecrets
 from enfold.sources.shaping import shaping
 from enfold.surfaces.mcp.tool_costs import tool_costs
 
@@ -49,7 +50,7 @@ async def test_a_fixed_argument_is_hidden_and_filled_and_cannot_be_changed() -> 
     shape = shaping(fix={"token": "secret", "page": "3", "other": 1})
     for is_closed in (True, False):
         ops = OperationRegistry()
-        ops.register(shape.of(operation(additionalProperties=not is_closed)))
+        ops.register(shape.apply(operation(additionalProperties=not is_closed)))
         schema = ops.get_spec("card").input_schema
         assert (list(schema["properties"]), schema["required"]) == (["id"], ["id"])
         await ops.execute("card", {"id": 1})
@@ -65,7 +66,7 @@ async def test_a_fixed_argument_is_hidden_and_filled_and_cannot_be_changed() -> 
 
 async def test_a_stream_gets_its_fixed_arguments_too() -> None:
     ops = OperationRegistry()
-    ops.register(shaping(fix={"token": "secret"}).of(operation(OperationType.SUBSCRIPTION)))
+    ops.register(shaping(fix={"token": "secret"}).apply(operation(OperationType.SUBSCRIPTION)))
     [item] = [each.data async for each in ops.subscribe("card", {"id": 1})]
     assert item == {"id": 1, "name": "secret"}
 
@@ -97,16 +98,23 @@ async def test_a_fixed_secret_that_the_service_repeats_is_hidden(given: Any, see
 
     shape = shaping(fix={"token": SECRET, "page": 3})
     ops = OperationRegistry()
-    ops.register(shape.of(operation().replace(handler=echo, spec=operation().spec.replace(output_schema={}))))
+    ops.register(shape.apply(operation().replace(handler=echo, spec=operation().spec.replace(output_schema={}))))
     found = await ops.execute("card", {"id": 1})
     assert found.data == getattr(seen, "data", seen)
     assert SECRET not in str(found)
     follower = operation(OperationType.SUBSCRIPTION).replace(handler=stream)
     ops = OperationRegistry()
-    ops.register(shape.of(follower.replace(spec=follower.spec.replace(output_schema={}))))
+    ops.register(shape.apply(follower.replace(spec=follower.spec.replace(output_schema={}))))
     [item] = [each async for each in ops.subscribe("card", {"id": 1})]
     assert item.data == getattr(seen, "data", seen)
     assert SECRET not in str(item)
+
+
+def test_all_fixed_secrets_are_hidden_however_many_there_are() -> None:
+    fix = {f"token_{number}": f"secret-{number:03}" for number in range(20)}
+    secrets = KnownSecrets(len(fix))
+    secrets.remember_named(fix)
+    assert set(secrets.redact(list(fix.values()))) == {"[hidden]"}
 
 
 async def test_a_fixed_secret_in_an_error_is_hidden() -> None:
@@ -114,7 +122,7 @@ async def test_a_fixed_secret_in_an_error_is_hidden() -> None:
         raise CallError("EXECUTION_ERROR", f"no card for {input['token']}", {"body": {"sent": [input["token"]]}})
 
     ops = OperationRegistry()
-    ops.register(shaping(fix={"token": SECRET}).of(operation().replace(handler=fail)))
+    ops.register(shaping(fix={"token": SECRET}).apply(operation().replace(handler=fail)))
     with pytest.raises(CallError) as refused:
         await ops.execute("card", {"id": 1})
     assert refused.value.message == "no card for [hidden]"
@@ -124,7 +132,7 @@ async def test_a_fixed_secret_in_an_error_is_hidden() -> None:
 async def test_operations_may_be_described_in_short_and_selected_from_unasked() -> None:
     whole, short = OperationRegistry(), OperationRegistry()
     whole.register(operation())
-    short.register(shaping(describe="short", select={"card": "name"}).of(operation()))
+    short.register(shaping(describe="short", select={"card": "name"}).apply(operation()))
     assert (await short.execute("card", {"id": 1, "token": "t"})).data == {"name": "Tea"}
     assert tool_costs(short)["card"] < tool_costs(whole)["card"]
     with pytest.raises(ValueError, match="short or full"):
@@ -133,7 +141,7 @@ async def test_operations_may_be_described_in_short_and_selected_from_unasked() 
 
 def test_an_unchanged_operation_is_the_same_object() -> None:
     made = operation()
-    assert shaping().of(made) is made
+    assert shaping().apply(made) is made
 
 
 DOCUMENT = {

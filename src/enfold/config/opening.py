@@ -511,7 +511,7 @@ def _with_file_policy(operation: Operation, source: SourceEntry) -> Operation:
         return governed
     from enfold.sources.shaping import shaping
 
-    return shaping(**shape).of(governed)
+    return shaping(**shape).apply(governed)
 
 
 def _located(target: str, config: Config) -> str:

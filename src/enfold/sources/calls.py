@@ -16,8 +16,8 @@ from enfold.operation import Operation, OperationSpec, OperationType
 from enfold.registry import OperationRegistry
 from enfold.reserved import is_reserved
 from enfold.sources.choosing import Choice, Filter, choosing
-from enfold.sources.kept_registries import KeptRegistries, bring_up_to_date
 from enfold.sources.report import ImportReport, Problem
+from enfold.sources.synced_registries import SyncedRegistries, sync
 
 __all__ = ["CallOperations", "from_calls"]
 
@@ -70,7 +70,7 @@ class CallOperations:
         self._namespace = namespace
         self._choice = choice
         self._timeout = timeout
-        self._registries = KeptRegistries(self, "calls")
+        self._registries = SyncedRegistries(self, "calls")
         self._lookout = lookout(self._changed, self._registries.tell)
         self._operations: dict[str, Operation] = {}
         self._skipped: list[Problem] = []
@@ -124,7 +124,7 @@ class CallOperations:
 
     def keep(self, registry: OperationRegistry) -> None:
         """Register what there is, now and from now on; an id that the registry has of its own is never replaced."""
-        bring_up_to_date(registry, {}, self._operations)
+        sync(registry, {}, self._operations)
         self._registries.add(registry, self.name)
 
     def keep_current(self, registry: OperationRegistry) -> None:

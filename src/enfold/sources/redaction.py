@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
@@ -15,7 +16,7 @@ from enfold.envelope import HTTPResponseMeta, MCPResponseMeta, ResponseEnvelope
 from enfold.errors import CallError
 
 SHORTEST: Final = 8  # of a secret; a shorter one would be found in texts that have nothing to do with it
-MOST: Final = 8  # secrets that are remembered at a time
+MAX_SECRETS: Final = 8  # that are remembered at a time, where they change
 HIDDEN: Final = "[hidden]"
 
 _SECRET_NAME: Final = re.compile(r"token|key|secret|passw|auth|credential", re.IGNORECASE)
@@ -28,7 +29,8 @@ _ESCAPE: Final = re.compile(rb"\\{1,15}(?:u00(2[013-9a-fA-F]|[346][0-9a-fA-F]|5[
 class KnownSecrets:
     """The secrets that a service was sent of late; what it answers is redacted before anybody else sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_SECRETS) -> None:
+        self._limit = limit
         self._spellings: dict[str, tuple[str, ...]] = {}  # of each secret, the oldest first
         self._texts: tuple[str, ...] = ()
         self._bytes: tuple[bytes, ...] = ()
@@ -42,7 +44,7 @@ class KnownSecrets:
         if secret in self._spellings or len(secret) < SHORTEST:
             return
         self._spellings[secret] = tuple(spelled(secret) for spelled in _SPELLINGS)
-        if len(self._spellings) > MOST:
+        if len(self._spellings) > self._limit:
             del self._spellings[next(iter(self._spellings))]
         self._texts = tuple(dict.fromkeys(text for each in self._spellings.values() for text in each))
         self._bytes = tuple(map(str.encode, self._texts))
@@ -103,8 +105,14 @@ class KnownSecrets:
             meta = msgspec.structs.replace(meta, content=blocks, structured_content=structured, _meta=own)
         return msgspec.structs.replace(result, data=self.redact(result.data), meta=meta)
 
-    def redact_error(self, error: CallError) -> None:
-        error.message, error.details = self.redact(error.message), self.redact(error.details)
+    @contextmanager
+    def hidden_in_errors(self) -> Iterator[None]:
+        """Hide every secret in an error that is raised inside."""
+        try:
+            yield
+        except CallError as error:
+            error.message, error.details = self.redact(error.message), self.redact(error.details)
+            raise
 
 
 def _character(found: re.Match[bytes]) -> bytes:

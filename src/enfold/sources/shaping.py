@@ -1,18 +1,16 @@
-"""What a user changes about operations they import: arguments that are fixed, shorter words, and what is selected unasked.
+"""What a user changes about imported operations: fixed arguments, short descriptions, and fields selected by default.
 
-An argument that is fixed is not in the schema any more: callers neither see nor send it, and what is recorded of them has none.
+A fixed argument is no longer in the schema: callers neither see nor send it, and no record of a call has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from enfold.errors import CallError
 from enfold.operation import Context, Operation, OperationSpec, OperationType
 from enfold.schema.arguments import coerce
 from enfold.schema.keywords import properties_of
@@ -37,7 +35,7 @@ def shaping(
 
 
 class Shaping(msgspec.Struct, frozen=True):
-    """Changes operations one by one; those that are not concerned stay as they are."""
+    """The changes; an operation that none of them concerns stays as it is."""
 
     fix: dict[str, Any]
     describe: Describe | None
@@ -47,12 +45,12 @@ class Shaping(msgspec.Struct, frozen=True):
     def changes_nothing(self) -> bool:
         return not self.fix and self.describe != "short" and not self.select
 
-    def of(self, operation: Operation) -> Operation:
+    def apply(self, operation: Operation) -> Operation:
         if self.changes_nothing:
             return operation
         operation = self._described(operation)
         if self.fix and operation.signature is None and operation.handler is not None:
-            return _fixed(operation, self.fix)
+            return _with_fixed_arguments(operation, operation.handler, self.fix)
         return operation
 
     def _described(self, operation: Operation) -> Operation:
@@ -69,22 +67,21 @@ class Shaping(msgspec.Struct, frozen=True):
         return next((self.select[name] for name in names if name in self.select), None)
 
 
-def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
-    """The operation with some of its arguments filled; which it has is found out when somebody reads its schema."""
-    filled = _Filled(operation.spec, fix)
-    spec = operation.spec.replace(input_schema=lambda: filled.schema)
-    handler: Callable[..., Any] = operation.handler or _nothing
+def _with_fixed_arguments(operation: Operation, handler: Callable[..., Any], fix: Mapping[str, Any]) -> Operation:
+    """The operation with some of its arguments fixed; which it has is found out when somebody reads its schema."""
+    fixed = _FixedArguments(operation.spec, fix)
+    spec = operation.spec.replace(input_schema=lambda: fixed.schema)
 
     async def call(input: dict[str, Any], context: Context) -> Any:
-        with filled.secrets_kept():
-            return filled.secrets.redact_result(await handler(filled.input(input), context))
+        with fixed.secrets.hidden_in_errors():
+            return fixed.secrets.redact_result(await handler(fixed.input(input), context))
 
     async def stream(input: dict[str, Any], context: Context) -> AsyncIterator[Any]:
-        items = handler(filled.input(input), context)
+        items = handler(fixed.input(input), context)
         try:
-            with filled.secrets_kept():
+            with fixed.secrets.hidden_in_errors():
                 async for item in items:
-                    yield filled.secrets.redact_result(item)
+                    yield fixed.secrets.redact_result(item)
         finally:
             if hasattr(items, "aclose"):
                 await items.aclose()
@@ -93,11 +90,7 @@ def _fixed(operation: Operation, fix: Mapping[str, Any]) -> Operation:
     return operation.replace(spec=spec, handler=stream if is_stream else call)
 
 
-def _nothing(*_: Any) -> Any:
-    raise RuntimeError("the registry runs no operation without a handler")
-
-
-class _Filled:
+class _FixedArguments:
     """The arguments of one operation that are fixed, and its schema without them."""
 
     def __init__(self, spec: OperationSpec, fix: Mapping[str, Any]) -> None:
@@ -118,18 +111,9 @@ class _Filled:
 
     @cached_property
     def secrets(self) -> KnownSecrets:
-        secrets = KnownSecrets()
+        secrets = KnownSecrets(len(self._values))
         secrets.remember_named(self._values)
         return secrets
-
-    @contextmanager
-    def secrets_kept(self) -> Iterator[None]:
-        """What is raised inside does not tell the secrets either."""
-        try:
-            yield
-        except CallError as error:
-            self.secrets.redact_error(error)
-            raise
 
     @cached_property
     def schema(self) -> dict[str, Any]:

@@ -370,7 +370,7 @@ class _Maker:
         if spec.id in self._made:
             self._skip(spec.id, "another offer has the same id: rename one of them")
             return
-        self._made[spec.id] = self._options.shape.of(self._operation(spec, handler))
+        self._made[spec.id] = self._options.shape.apply(self._operation(spec, handler))
 
     def _operation(self, spec: OperationSpec, handler: Callable[..., Any]) -> Operation:
         options = self._options

@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.mcp.json_rpc import RPCMessage
-from enfold.sources.mending import Mending
+from enfold.sources.lenient_json import Replacements
 
 
 class RepairedResult(dict[str, Any]):
@@ -20,13 +20,13 @@ class RepairedResult(dict[str, Any]):
 
 def repair_message(text: bytes) -> RPCMessage | None:
     """A message with `null` for numbers that JSON does not know and U+FFFD for halves of characters; None if it is no message."""
-    mending = Mending()
+    replacements = Replacements()
     try:
-        message = msgspec.convert(mending.mend(json.loads(text.decode("utf-8", "replace")), ""), RPCMessage)
+        message = msgspec.convert(replacements.apply(json.loads(text.decode("utf-8", "replace")), ""), RPCMessage)
     except (ValueError, RecursionError):
         return None
     if message.result is msgspec.UNSET:
         return message
     result = RepairedResult(message.result)
-    result.warnings = mending.inside("/result")
+    result.warnings = replacements.warnings_below("/result")
     return msgspec.structs.replace(message, result=result)

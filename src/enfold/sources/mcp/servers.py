@@ -15,7 +15,6 @@ from enfold.operation import AccessControl, Normalize, OnCrash, Operation, Polic
 from enfold.registry import OperationRegistry
 from enfold.sources.choosing import Filter, choosing
 from enfold.sources.durability import DurableChoice, durability
-from enfold.sources.kept_registries import KeptRegistries
 from enfold.sources.mcp.listings import KINDS, Imported, Kind, Options, import_operations
 from enfold.sources.mcp.mcp_callers import Answerers
 from enfold.sources.mcp.mcp_settings import (
@@ -32,6 +31,7 @@ from enfold.sources.mcp.result_envelopes import Reads
 from enfold.sources.mcp.upstream import Upstream
 from enfold.sources.report import ImportReport, Problem
 from enfold.sources.shaping import Describe, shaping
+from enfold.sources.synced_registries import SyncedRegistries
 from enfold.sources.web.supplied import Supplied, current
 from enfold.sources.web.urls import basic_authorization
 
@@ -199,7 +199,7 @@ class _Server:
     """One server and the operations made of its lists, which follow their changes."""
 
     def __init__(self, settings: ServerSettings, answers: Answerers, log_level: str, options: Options) -> None:
-        self.registries = KeptRegistries(self, "mcp")
+        self.registries = SyncedRegistries(self, "mcp")
         self._upstream = Upstream(settings, answers, log_level, self._changed, self.registries.tell)
         self._login = settings.login
         self._options = options

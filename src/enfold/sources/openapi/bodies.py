@@ -185,7 +185,7 @@ def write_body(
     `is_file` names the fields that are files, `wanted` is the caller's choice within a media range.
     """
     if media.is_range(kind.type):
-        return _of_any_type(kind, value, is_file, wanted)
+        return _write_in_range(kind, value, is_file, wanted)
     if media.is_json(kind.type) or (media.is_yaml(kind.type) and not isinstance(value, str)):
         return _json(value), kind.type
     if media.is_form(kind.type) and isinstance(value, dict):
@@ -211,7 +211,7 @@ def _json(value: Any) -> bytes:
         raise CallError("VALIDATION_ERROR", f"The body cannot be written as JSON: {error}") from error
 
 
-def _of_any_type(kind: Media, value: Any, is_file: frozenset[str], wanted: str | None) -> tuple[bytes, str]:
+def _write_in_range(kind: Media, value: Any, is_file: frozenset[str], wanted: str | None) -> tuple[bytes, str]:
     """For a media range: the caller's own type, else what the value looks like, else the plainest of the range."""
     own = wanted or (value.get("content_type") if is_described_file(value) else None)
     if isinstance(own, str) and not media.is_range(own) and not is_described_file(value):
@@ -279,8 +279,8 @@ def _form_pairs(name: str, value: Any, encoding: dict[str, Any]) -> list[tuple[s
         return styles.form_pairs(name, value)
     style = encoding.get("style", "form")
     explode = encoding.get("explode", style == "form")
-    put = styles.ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else styles.encode_form
-    return styles.expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, put)
+    escape = styles.ENCODE_RESERVED["query"] if encoding.get("allowReserved") is True else styles.encode_form
+    return styles.expand_query(name, with_inner_lists_joined(value, encoding.get("items")), style, explode, escape)
 
 
 def _multipart(kind: Media, value: Any, is_file: frozenset[str]) -> tuple[bytes, str]:
@@ -320,7 +320,7 @@ def _field(name: str, value: Any, encoding: dict[str, Any], is_file: bool) -> It
         yield name, _as_file(read_file(value, name), name, encoding)
     elif {"style", "explode"} & set(encoding) and declared is None:
         style = encoding.get("style", "form")
-        explode, raw = encoding.get("explode", style == "form"), styles.as_it_is
+        explode, raw = encoding.get("explode", style == "form"), styles.unescaped
         for key, text in styles.expand_query(name, value, style, explode, raw, raw):
             yield key, FilePart(text.encode())
     elif isinstance(value, (dict, list)) or media.is_json(declared or ""):

@@ -145,10 +145,10 @@ class Library:
         if known is None:
             address, _, fragment = ref.partition("#")
             resource = self._resource(address, base) if address else base
-            known = base.resolved[ref] = self._inside(resource, fragment, ref)
+            known = base.resolved[ref] = self._resolve_fragment(resource, fragment, ref)
         return known
 
-    def _inside(self, resource: DocumentResource, fragment: str, ref: str) -> DocumentPlace:
+    def _resolve_fragment(self, resource: DocumentResource, fragment: str, ref: str) -> DocumentPlace:
         if not fragment or fragment == "/":
             return DocumentPlace(resource.root, resource)
         if fragment.startswith("/"):
@@ -174,15 +174,15 @@ class Library:
         if isinstance(node, dict):
             found = name if name in node else key
             return (
-                self._entered(DocumentPlace(node[found], place.resource, (*place.pointer, found)))
+                self._in_own_resource(DocumentPlace(node[found], place.resource, (*place.pointer, found)))
                 if found in node
                 else None
             )
         if isinstance(node, list) and name.isdecimal() and int(name) < len(node):
-            return self._entered(DocumentPlace(node[int(name)], place.resource, (*place.pointer, name)))
+            return self._in_own_resource(DocumentPlace(node[int(name)], place.resource, (*place.pointer, name)))
         return None
 
-    def _entered(self, place: DocumentPlace) -> DocumentPlace:
+    def _in_own_resource(self, place: DocumentPlace) -> DocumentPlace:
         resource = self.own_resource(place.node, place.resource)
         return place if resource is place.resource else DocumentPlace(place.node, resource)
 
@@ -239,10 +239,10 @@ class Library:
                 continue
             seen.add(id(node))
             if isinstance(node, dict):
-                base = self._named(node, base)
+                base = self._index_names(node, base)
             waiting.extend((value, base) for value in (node.values() if isinstance(node, dict) else node))
 
-    def _named(self, node: dict[str, Any], base: DocumentResource) -> DocumentResource:
+    def _index_names(self, node: dict[str, Any], base: DocumentResource) -> DocumentResource:
         own = node.get("$id")
         if isinstance(own, str) and not own.startswith("#") and node is not base.root:
             base = DocumentResource(urldefrag(urljoin(base.uri, own))[0], node)

@@ -123,9 +123,9 @@ class ServiceEndpoint:
         envelope = to_envelope(answer, expects_json=promises_json, private_headers=self._shared.private_headers)
         if response is None or not promises_json or not isinstance(envelope.data, str):
             return envelope
-        return self._with_broken_promise(envelope, self._schema_of(response, ""))
+        return self._with_root_mismatch(envelope, self._schema_of(response, ""))
 
-    def _with_broken_promise(self, envelope: ResponseEnvelope[Any], schema: Schema) -> ResponseEnvelope[Any]:
+    def _with_root_mismatch(self, envelope: ResponseEnvelope[Any], schema: Schema) -> ResponseEnvelope[Any]:
         """Text where JSON was promised is no result, though the schema may allow any text: a login page, half a document."""
         is_page = media.bare(getattr(envelope.meta, "content_type", "")) in ("text/html", "application/xhtml+xml")
         is_broken = any(each.code == "invalid_json" for each in envelope.warnings)

@@ -13,9 +13,9 @@ from enfold.sources.openapi import media
 
 MAX_LENGTH: Final = 300
 
-_MOST_ERRORS: Final = 5
-_MOST_DEEP: Final = 4
-_MOST_READ: Final = 1_000_000
+_MAX_ERRORS: Final = 5
+_MAX_DEPTH: Final = 4
+_MAX_BYTES: Final = 1_000_000
 _WORDS: Final = ("detail", "title", "message", "error")
 _OTHER_WORDS: Final = (
     "error_description",
@@ -38,7 +38,7 @@ _HTML: Final = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECA
 
 def explanation(content: bytes, content_type: str) -> str:
     """The upstream's own words, at most 300 characters of one line; empty where it has none."""
-    text = content[:_MOST_READ].decode("utf-8", "replace")
+    text = content[:_MAX_BYTES].decode("utf-8", "replace")
     if media.bare(content_type) in ("text/html", "application/xhtml+xml") or _HTML.match(text):
         return _line(_first(_TITLE, text))
     if text.lstrip().startswith("<"):
@@ -65,10 +65,10 @@ def _words(value: Any, depth: int) -> str:
     """The explanation in a JSON value, wherever common servers put it."""
     if isinstance(value, str):
         return value
-    if depth >= _MOST_DEEP:
+    if depth >= _MAX_DEPTH:
         return ""
     if isinstance(value, list):
-        return _joined(_item(each, depth) for each in value[:_MOST_ERRORS])
+        return _joined(_item(each, depth) for each in value[:_MAX_ERRORS])
     return _of_object({str(key).lower(): each for key, each in value.items()}, depth) if isinstance(value, dict) else ""
 
 
@@ -89,7 +89,7 @@ def _named(value: Mapping[str, Any], words: Iterable[str], depth: int) -> str:
 def _errors(value: Any, depth: int) -> str:
     """A list of errors, or errors by the name of what is wrong."""
     if isinstance(value, dict) and not any(isinstance(value.get(word), str) for word in _WORDS):
-        named = list(value.items())[:_MOST_ERRORS]
+        named = list(value.items())[:_MAX_ERRORS]
         return _joined(f"{name}: {text}" for name, each in named if (text := _words(each, depth + 1)))
     return _words(value, depth + 1)
 

@@ -22,7 +22,7 @@ from enfold.sources.openapi.security import Credential
 from enfold.sources.openapi.server_urls import Reach
 from enfold.sources.openapi.service_client import OpenAPILimits, ServiceClient
 from enfold.sources.web.supplied import current
-from enfold.sources.web.urls import basic_authorization, place_of, shown, split_url
+from enfold.sources.web.urls import basic_authorization, display_url, place_of, split_url
 
 _TIMEOUT: Final = 30.0
 _ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
@@ -99,13 +99,13 @@ class Loader:
         try:
             answer = _run_in_thread(self._get(url))
         except CallError as error:
-            raise BrokenReferenceError(f"{shown(url)} cannot be read: {error.message}") from error
+            raise BrokenReferenceError(f"{display_url(url)} cannot be read: {error.message}") from error
         except TimeoutError:
-            raise BrokenReferenceError(f"{shown(url)} did not answer within {_TIMEOUT:g} seconds") from None
+            raise BrokenReferenceError(f"{display_url(url)} did not answer within {_TIMEOUT:g} seconds") from None
         if answer.status != 200:
             is_login = answer.status in (401, 403)
             advice = ": give headers, credentials or a client that are let in" if is_login else ""
-            raise BrokenReferenceError(f"{shown(url)} answered {answer.status}{advice}")
+            raise BrokenReferenceError(f"{display_url(url)} answered {answer.status}{advice}")
         return answer.content
 
     async def _get(self, url: str) -> ReceivedResponse:

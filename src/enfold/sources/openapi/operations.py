@@ -50,7 +50,7 @@ def find_operations(library: Library, problems: list[Problem]) -> list[FoundOper
 
 
 def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str, DocumentPlace]]:
-    paths = _followed(library, library.place().child("paths"), problems)
+    paths = _follow(library, library.place().child("paths"), problems)
     if paths is None or paths.node is None:
         return
     if not isinstance(paths.node, dict):
@@ -59,7 +59,7 @@ def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str
     for path, item in paths.items():
         if path.startswith("x-") or item.node is None:
             continue
-        whole = _whole_item(library, item, problems)
+        whole = _merge_siblings(library, item, problems)
         if whole is None:
             continue
         if not isinstance(whole.node, dict):
@@ -68,9 +68,9 @@ def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str
         yield path if path.startswith("/") else f"/{path}", whole
 
 
-def _whole_item(library: Library, item: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
+def _merge_siblings(library: Library, item: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
     """A path item; where it is a reference with siblings, these are laid over what it names."""
-    target = _followed(library, item, problems)
+    target = _follow(library, item, problems)
     if target is None or target is item or not isinstance(target.node, dict):
         return target
     siblings = {key: value for key, value in item.node.items() if key != "$ref"}
@@ -79,7 +79,7 @@ def _whole_item(library: Library, item: DocumentPlace, problems: list[Problem]) 
     return DocumentPlace({**target.node, **siblings}, target.resource, target.pointer)
 
 
-def _followed(library: Library, place: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
+def _follow(library: Library, place: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
     try:
         return library.follow(place)
     except BrokenReferenceError as error:
@@ -99,7 +99,7 @@ def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
 def _read(
     library: Library, method: str, path: str, item: DocumentPlace, place: DocumentPlace, problems: list[Problem]
 ) -> FoundOperation | None:
-    target = _followed(library, place, problems)
+    target = _follow(library, place, problems)
     if target is None:
         return None
     if not isinstance(target.node, dict):

@@ -173,18 +173,18 @@ def _undeclared(found: FoundOperation, placeholders: list[str], declared: list[P
 
 def path_text(parameter: Parameter, value: Any, *, keeps_slashes: bool = False) -> str:
     """The text a path parameter puts in the place of its placeholder."""
-    put = styles.ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
+    escape = styles.ENCODE_RESERVED["path rest"] if keeps_slashes else _encoder(parameter)
     if parameter.content_type is not None:
-        return put(content_text(parameter.content_type, value))
-    return styles.expand_path(parameter.name, value, parameter.style, parameter.explode, put)
+        return escape(content_text(parameter.content_type, value))
+    return styles.expand_path(parameter.name, value, parameter.style, parameter.explode, escape)
 
 
 def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     """The encoded pairs a query parameter adds to the query string."""
-    put = _encoder(parameter)
+    escape = _encoder(parameter)
     if parameter.content_type is not None:
-        return [(styles.encode(parameter.name), put(content_text(parameter.content_type, value)))]
-    pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, put)
+        return [(styles.encode(parameter.name), escape(content_text(parameter.content_type, value)))]
+    pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, escape)
     # What must be there is there, though it be empty.
     return pairs or ([(styles.encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
 
@@ -206,8 +206,8 @@ def cookie_texts(parameter: Parameter, value: Any) -> list[str]:
     """The cookies, `name=value` each."""
     if parameter.content_type is not None:
         return [f"{parameter.name}={styles.encode(content_text(parameter.content_type, value))}"]
-    put = _encoder(parameter)
-    return styles.expand_cookie(parameter.name, value, parameter.style, parameter.explode, put)
+    escape = _encoder(parameter)
+    return styles.expand_cookie(parameter.name, value, parameter.style, parameter.explode, escape)
 
 
 def _encoder(parameter: Parameter) -> styles.Encode:

@@ -23,7 +23,7 @@ _COOKIE_END: Final = re.compile(r"[\x00-\x1f\x7f;]")
 _NO_DOTS: Final = "text without a part that is . or .. between slashes"
 
 _SLASHES: Final = re.compile(r"[/\\]")
-_MOST_DECODED: Final = 8  # how often text may be percent-encoded before it counts as an attack
+_MAX_DECODINGS: Final = 8  # how often text may be percent-encoded before it counts as an attack
 
 
 class Outgoing(msgspec.Struct):
@@ -275,7 +275,7 @@ def _has_dots(text: str, only: tuple[str, ...] = (".", "..")) -> bool:
     """Whether a part of the text is only dots, also for a server that decodes twice or cuts off `;` and what follows."""
     if "." not in text and "%" not in text:
         return False
-    for _ in range(_MOST_DECODED):
+    for _ in range(_MAX_DECODINGS):
         if any(part.partition(";")[0] in only for part in _SLASHES.split(text)):
             return True
         decoded = unquote(text)

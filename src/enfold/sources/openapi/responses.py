@@ -8,7 +8,7 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
-from enfold.sources.mending import read_json
+from enfold.sources.lenient_json import read_json
 from enfold.sources.openapi import media
 from enfold.sources.openapi.explanations import explanation
 from enfold.sources.web.status_errors import status_error

@@ -21,7 +21,7 @@ from enfold.sources.web.supplied import current
 
 Credential: TypeAlias = str | tuple[str, str] | list[str] | Mapping[str, str] | Callable[[], Any]
 Requirements: TypeAlias = tuple[tuple[str, ...], ...] | None
-Standing: TypeAlias = tuple[str, str]
+ParameterKey: TypeAlias = tuple[str, str]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9]+")
@@ -37,7 +37,7 @@ class Scheme(msgspec.Struct, frozen=True):
     token_url: str = ""
 
     @property
-    def standing(self) -> Standing:
+    def key(self) -> ParameterKey:
         """The location and the name of its credential, a header's in lower case."""
         return self.location, self.parameter.lower() if self.location == "header" else self.parameter
 
@@ -204,24 +204,24 @@ class Security:
         """Send every credential with every call where no operation asks for one, and some say nothing of it."""
         if None not in declared or any(names for requirements in declared for names in requirements or ()):
             return []
-        by_standing = {self._schemes[name].standing: name for name in reversed(list(self._credentials))}
-        self._assumed = tuple(name for name in self._credentials if name in by_standing.values())
+        by_key = {self._schemes[name].key: name for name in reversed(list(self._credentials))}
+        self._assumed = tuple(name for name in self._credentials if name in by_key.values())
         sent = [f"the document nowhere asks for credentials: that of {name} is sent anyway" for name in self._assumed]
         return [Problem("security", each) for each in sent]
 
-    def choose(self, requirements: Requirements, declared: Collection[Standing] = ()) -> tuple[str, ...]:
+    def choose(self, requirements: Requirements, declared: Collection[ParameterKey] = ()) -> tuple[str, ...]:
         """The first alternative we have all credentials for, and schemes of others that fill a declared parameter."""
         if requirements is None:
             return self._assumed
         chosen = next((names for names in requirements if names and self._credentials.keys() >= set(names)), ())
-        standing = self.supplied(chosen)
+        supplied = self.supplied(chosen)
         others = {name for names in requirements for name in names if name in self._credentials}
-        filling = {self._schemes[name].standing: name for name in sorted(others, reverse=True)}
-        return (*chosen, *(name for place, name in filling.items() if place in declared and place not in standing))
+        filling = {self._schemes[name].key: name for name in sorted(others, reverse=True)}
+        return (*chosen, *(name for place, name in filling.items() if place in declared and place not in supplied))
 
-    def supplied(self, names: Iterable[str]) -> set[Standing]:
+    def supplied(self, names: Iterable[str]) -> set[ParameterKey]:
         """The parameters that the chosen schemes fill in."""
-        return {self._schemes[name].standing for name in names}
+        return {self._schemes[name].key for name in names}
 
     def needs(self) -> list[SchemeNeed]:
         """Each scheme of the document, with the variable that would fill it."""

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from enfold.sources.openapi.document import DocumentPlace, Library
 from enfold.sources.openapi.operations import FoundOperation
-from enfold.sources.web.urls import PORTS, Place, place_of, shown
+from enfold.sources.web.urls import PORTS, Place, display_url, place_of
 
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
 
@@ -28,10 +28,12 @@ class Reach:
         """Why an address may not be contacted, as a sentence; None where it may."""
         found = place_of(url)
         if found is None:
-            return f"{shown(url)} is not an http(s) address"
+            return f"{display_url(url)} is not an http(s) address"
         if found == self.home or self._is_allowed(found):
             return None
-        return f"{shown(url)} is on another host than the one you gave: pass allow_hosts=[{found[1]!r}] to allow it"
+        return (
+            f"{display_url(url)} is on another host than the one you gave: pass allow_hosts=[{found[1]!r}] to allow it"
+        )
 
     def _is_allowed(self, found: Place) -> bool:
         scheme, host, port = found

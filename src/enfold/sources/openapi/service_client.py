@@ -19,12 +19,12 @@ from enfold.sources.web import Request, Response, WebError, open_client
 from enfold.sources.web.http_messages import Headers
 from enfold.sources.web.redirects import follow
 from enfold.sources.web.status_errors import read_retry_after
-from enfold.sources.web.web_error import SAFE_TO_REPEAT
+from enfold.sources.web.web_error import IDEMPOTENT_METHODS
 
 if TYPE_CHECKING:
     from enfold.sources.web import AnyClient
 
-RETRIED: Final = frozenset({429, 502, 503, 504})
+RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
 
 _FIRST_WAIT: Final = 0.1
 
@@ -113,7 +113,11 @@ class ServiceClient:
 
     def _wait_before_retry(self, request: Outgoing, response: Response, attempt: int) -> float | None:
         """The seconds to wait before another attempt; None where this answer is the one to keep."""
-        if response.status not in RETRIED or request.method not in SAFE_TO_REPEAT or attempt >= self.limits.retries:
+        if (
+            response.status not in RETRIED_STATUSES
+            or request.method not in IDEMPOTENT_METHODS
+            or attempt >= self.limits.retries
+        ):
             return None
         asked = read_retry_after(response.header("retry-after"))
         if asked is None:
@@ -123,7 +127,7 @@ class ServiceClient:
     async def _follow(self, request: Outgoing) -> Response:
         """Send, and follow redirects to addresses that may be contacted; credentials go to the user's own server only."""
         try:
-            return await follow(self.send, _written(request), self._keeps_headers, self.limits.redirects)
+            return await follow(self.send, _to_request(request), self._keeps_headers, self.limits.redirects)
         except WebError as error:
             raise self.failure(error, request) from error
 
@@ -133,7 +137,7 @@ class ServiceClient:
             self._client = open_client(self._given)
         is_home = self.reach.is_home(request.origin)
         if self._own_headers and is_home:
-            request = msgspec.structs.replace(request, headers=_added(request.headers, self._own_headers))
+            request = msgspec.structs.replace(request, headers=_with_missing(request.headers, self._own_headers))
         response = await self._client.send(request, is_own=is_home)
         if is_home and self.why:
             self._note("")
@@ -179,7 +183,7 @@ class ServiceClient:
 
     def failure(self, error: WebError, request: Outgoing) -> CallError:
         """What the caller hears of a request without an answer."""
-        host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in SAFE_TO_REPEAT
+        host, is_safe = request.origin.partition("//")[2].rpartition("@")[2], request.method in IDEMPOTENT_METHODS
         if error.kind == "unreachable":
             return CallError("UNAVAILABLE", f"{host} cannot be reached: {error.sentence}", retryable=True)
         if error.kind == "broken":
@@ -193,16 +197,16 @@ class ServiceClient:
         return CallError("EXECUTION_ERROR", error.sentence, {"reason": error.kind})
 
 
-def _written(request: Outgoing) -> Request:
+def _to_request(request: Outgoing) -> Request:
     headers = request.headers
     if request.cookies:
         headers = [*headers, ("Cookie", "; ".join(request.cookies))]
     if outgoing.inject is not None:
-        headers = _added(headers, list(outgoing.inject().items()))
+        headers = _with_missing(headers, list(outgoing.inject().items()))
     return Request(request.method, request.origin, request.target, headers, request.content)
 
 
-def _added(headers: Headers, own: Headers) -> Headers:
+def _with_missing(headers: Headers, own: Headers) -> Headers:
     """A request's headers, and the user's own that it does not have."""
     present = {name.lower() for name, _ in headers}
     return [*headers, *((name, value) for name, value in own if name.lower() not in present)]

@@ -31,7 +31,7 @@ from enfold.sources.openapi.server_urls import Servers
 from enfold.sources.openapi.service_client import OpenAPILimits, ServiceClient
 from enfold.sources.report import ImportReport, Problem
 from enfold.sources.shaping import Describe, Shaping, shaping
-from enfold.sources.web.web_error import SAFE_TO_REPEAT
+from enfold.sources.web.web_error import IDEMPOTENT_METHODS
 
 _log: Final = Log("enfold.openapi")
 _QUERIES: Final = frozenset({"GET", "HEAD", "QUERY"})
@@ -192,7 +192,7 @@ class _Importer:
             new = choice.name(name, original.original, blueprint.found.title)
             operation = self._operation(blueprint, new, original.original, streams=streams)
             if choice.takes(operation.spec):
-                operations.append(shape.of(operation))
+                operations.append(shape.apply(operation))
         _check_unique(operations)
         imported = [operation.spec.id for operation in operations]
         needs = self._shared.security.needs()
@@ -224,7 +224,7 @@ class _Importer:
             input_schema=lambda: self._schema_or(call.input_schema, found, {"type": "object"}),
             output_schema=lambda: self._schema_or(call.output_schema, found, {}),
             error_schemas=call.error_schemas(),
-            idempotent=found.method in SAFE_TO_REPEAT,
+            idempotent=found.method in IDEMPOTENT_METHODS,
             destructive=found.method == "DELETE",
             resumable=streams and found.method == "GET",
             timeout=None if streams else self._timeout,  # a stream lasts as long as it is listened to

@@ -12,7 +12,7 @@ import msgspec
 from enfold.envelope import ResponseEnvelope, ResultWarning, http_envelope
 from enfold.errors import CallError
 from enfold.operation import Context
-from enfold.sources.mending import read_json
+from enfold.sources.lenient_json import read_json
 from enfold.sources.openapi import media
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import to_envelope, to_error

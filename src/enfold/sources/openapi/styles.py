@@ -1,6 +1,6 @@
 """Parameter values as text, by the tables of OpenAPI 3.2 and RFC 6570: style, explode, allowReserved. No I/O.
 
-`expand_*` answers what to put on the wire, or None where the value is undefined and nothing is sent.
+`expand_*` answers what to escape on the wire, or None where the value is undefined and nothing is sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def encode(text: str) -> str:
     return quote(text, safe="", errors="surrogatepass")
 
 
-def as_it_is(text: str) -> str:
+def unescaped(text: str) -> str:
     return text
 
 
@@ -85,24 +85,24 @@ def _is_undefined(value: Any) -> bool:
 # --- path ---------------------------------------------------------------------------------------------------------
 
 
-def expand_path(name: str, value: Any, style: str, explode: bool, put: Encode) -> str:
+def expand_path(name: str, value: Any, style: str, explode: bool, escape: Encode) -> str:
     """The text for a placeholder of a path."""
     if _is_undefined(value):
         return ""
     if style == "matrix":
-        pairs = expand_query(name, value, "form", explode, put)
+        pairs = expand_query(name, value, "form", explode, escape)
         return "".join(f";{key}={text}" if text else f";{key}" for key, text in pairs)
     if style == "label":
-        return "." + _joined(value, explode, put, separator="." if explode else ",")
+        return "." + _joined(value, explode, escape, separator="." if explode else ",")
     if style in DELIMITERS:  # only 2.0 has these in a path
-        return encode(DELIMITERS[style]).join(put(scalar_text(each)) for each in _flat(value))
-    return _joined(value, explode, put, separator=",")
+        return encode(DELIMITERS[style]).join(escape(scalar_text(each)) for each in _flat(value))
+    return _joined(value, explode, escape, separator=",")
 
 
-def _joined(value: Any, explode: bool, put: Encode, separator: str) -> str:
+def _joined(value: Any, explode: bool, escape: Encode, separator: str) -> str:
     if isinstance(value, dict) and explode:
-        return separator.join(f"{put(member)}={put(scalar_text(each))}" for member, each in _members(value))
-    return separator.join(put(scalar_text(each)) for each in _flat(value))
+        return separator.join(f"{escape(member)}={escape(scalar_text(each))}" for member, each in _members(value))
+    return separator.join(escape(scalar_text(each)) for each in _flat(value))
 
 
 def _flat(value: Any) -> Iterator[Any]:
@@ -121,28 +121,28 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def expand_query(
-    name: str, value: Any, style: str, explode: bool, put: Encode, put_name: Encode = encode
+    name: str, value: Any, style: str, explode: bool, escape: Encode, escape_name: Encode = encode
 ) -> list[tuple[str, str]]:
     """The encoded pairs of a query string; their delimiters are part of neither."""
     if _is_undefined(value):
         return []
-    key = put_name(name)
+    key = escape_name(name)
     if style == "deepObject" and isinstance(value, (dict, list)):
-        return [(put_name(path), put(scalar_text(each))) for path, each in _deep(name, value)]
+        return [(escape_name(path), escape(scalar_text(each))) for path, each in _deep(name, value)]
     if isinstance(value, list) and explode:
-        return [(key, put(scalar_text(each))) for each in _elements(value)]
+        return [(key, escape(scalar_text(each))) for each in _elements(value)]
     if isinstance(value, dict) and explode:
-        return [pair for member, each in _members(value) for pair in _member_pairs(member, each, put)]
+        return [pair for member, each in _members(value) for pair in _member_pairs(member, each, escape)]
     delimiter = encode(DELIMITERS[style]) if style in DELIMITERS else ","
-    return [(key, delimiter.join(put(scalar_text(each)) for each in _flat(value)))]
+    return [(key, delimiter.join(escape(scalar_text(each)) for each in _flat(value)))]
 
 
-def _member_pairs(member: str, value: Any, put: Encode) -> list[tuple[str, str]]:
+def _member_pairs(member: str, value: Any, escape: Encode) -> list[tuple[str, str]]:
     """A member of an exploded object; a list of scalars in it is a repeated name."""
-    key = put(member)
+    key = escape(member)
     if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
-        return [(key, put(scalar_text(each))) for each in _elements(value)]
-    return [(key, put(scalar_text(value)))]
+        return [(key, escape(scalar_text(each))) for each in _elements(value)]
+    return [(key, escape(scalar_text(value)))]
 
 
 def _deep(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -169,19 +169,19 @@ def expand_header(value: Any, style: str, explode: bool) -> str | None:
     if _is_undefined(value):
         return None
     separator = DELIMITERS.get(style, ",")
-    return _joined(value, explode, as_it_is, separator)
+    return _joined(value, explode, unescaped, separator)
 
 
 # --- cookie -------------------------------------------------------------------------------------------------------
 
 
-def expand_cookie(name: str, value: Any, style: str, explode: bool, put: Encode) -> list[str]:
+def expand_cookie(name: str, value: Any, style: str, explode: bool, escape: Encode) -> list[str]:
     """The cookies of one parameter: `form` writes it like a query, `cookie` (3.2) like RFC 6265, unescaped."""
     if _is_undefined(value):
         return []
     if style != "cookie":
-        return [join_pairs(expand_query(name, value, "form", explode, put))]
-    pairs = expand_query(name, value, "form", explode, as_it_is, as_it_is)
+        return [join_pairs(expand_query(name, value, "form", explode, escape))]
+    pairs = expand_query(name, value, "form", explode, unescaped, unescaped)
     return [f"{key}={text}" for key, text in pairs]
 
 

@@ -13,9 +13,9 @@ from enfold.sources.web.web_error import WebError
 if TYPE_CHECKING:
     from enfold.sources.web.client import WebClient
     from enfold.sources.web.dialing import Allows
-    from enfold.sources.web.given import GivenClient
+    from enfold.sources.web.httpx_client import HttpxClient
 
-    AnyClient: TypeAlias = WebClient | GivenClient
+    AnyClient: TypeAlias = WebClient | HttpxClient
 
 __all__ = ["Request", "Response", "WebError", "open_client"]
 
@@ -23,9 +23,9 @@ __all__ = ["Request", "Response", "WebError", "open_client"]
 def open_client(given: Any = None, allows: Allows | None = None) -> AnyClient:
     """The user's httpx or httpx2 client behind our verbs, or our own; what neither needs is not imported."""
     if given is not None:
-        from enfold.sources.web.given import GivenClient
+        from enfold.sources.web.httpx_client import HttpxClient
 
-        return GivenClient(given)
+        return HttpxClient(given)
     try:
         from enfold.sources.web.client import WebClient
     except ImportError:

@@ -7,11 +7,11 @@ from typing import Final
 
 from enfold.sources.web.connection import Connection, ResponseReader
 from enfold.sources.web.dialing import Allows
+from enfold.sources.web.environment import proxy_for
 from enfold.sources.web.http_messages import Request, Response, write
 from enfold.sources.web.pool import Key, Pool
-from enfold.sources.web.surroundings import proxy_for
 from enfold.sources.web.urls import read_endpoint
-from enfold.sources.web.web_error import SAFE_TO_REPEAT, WebError
+from enfold.sources.web.web_error import IDEMPOTENT_METHODS, WebError
 
 MAX_ROUTES: Final = 1000
 
@@ -31,12 +31,12 @@ class WebClient:
         key = self._routes.get(request.origin) or self._route(request.origin)
         data = write(request, *key)
         pool = self._pools.get(asyncio.get_running_loop()) or self._new_pool()
-        while (connection := pool.take(key)) is not None:
+        while (connection := pool.acquire(key)) is not None:
             try:
                 return await _exchange(connection, request, data)
             except _StaleError:
                 # The server has ended a connection that waited; whether it has read the request nobody knows.
-                if request.method not in SAFE_TO_REPEAT:
+                if request.method not in IDEMPOTENT_METHODS:
                     raise
         return await _exchange(await pool.open(key), request, data)
 

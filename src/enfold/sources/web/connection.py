@@ -52,17 +52,17 @@ class Connection(asyncio.Protocol):
         if exchange is None:  # a server that speaks unasked cannot be understood any more
             self.close()
             return
-        exchange.take(data)
+        exchange.feed(data)
         if exchange.is_over:
             self._exchange = None
             self.is_used = True
-            exchange.let_flow()  # what waits in it is in memory; the connection is for others now
+            exchange.resume_reading()  # what waits in it is in memory; the connection is for others now
             if exchange.opens_tunnel:
                 return
             # The next request must not wait for the rest of this one.
             is_written = self.transport.get_write_buffer_size() == 0
             if exchange.is_reusable and self.is_open and is_written:
-                self._pool.free(self, exchange.idle_limit)
+                self._pool.release(self, exchange.idle_limit)
             else:
                 self.close()
 
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
         exchange, self._exchange = self._exchange, None
-        self._pool.lose(self)
+        self._pool.discard(self)
         if exchange is not None:
             exchange.lose(error)
 
@@ -144,10 +144,10 @@ class ResponseReader:
                 return b""
             await self._wait()
         chunks, self._chunks, self._buffered = self._chunks, [], 0
-        self.let_flow()
+        self.resume_reading()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def let_flow(self) -> None:
+    def resume_reading(self) -> None:
         if self._is_paused and self.connection is not None:
             self._is_paused = False
             self.connection.resume()
@@ -169,7 +169,7 @@ class ResponseReader:
 
     # --- what comes
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self.is_begun = True
         self._overhead += len(data)
         try:

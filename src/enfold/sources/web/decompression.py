@@ -10,7 +10,7 @@ from enfold.sources.web.web_error import WebError
 
 ACCEPTED: Final = "gzip, deflate"
 PIECE: Final = 64 * 1024
-MOST: Final = 2  # codings on top of each other
+MAX_CODINGS: Final = 2  # codings on top of each other
 
 _KNOWN: Final = ("gzip", "x-gzip", "deflate")
 
@@ -19,7 +19,7 @@ def decoder_for(encoding: str) -> Decoder | None:
     """The decoder of a `Content-Encoding`; None where nothing is packed. A coding nobody asked for is refused."""
     names = [name for each in encoding.split(",") if (name := each.strip().lower()) not in ("", "identity")]
     unknown = next((name for name in names if name not in _KNOWN), None)
-    if unknown is not None or len(names) > MOST:
+    if unknown is not None or len(names) > MAX_CODINGS:
         named = unknown if unknown is not None else ", ".join(names)
         raise _unreadable(f"its encoding {named[:40]!r} was not asked for")
     decoder: Decoder | None = None

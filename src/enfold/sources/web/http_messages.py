@@ -84,7 +84,7 @@ def _header_name(name: str) -> str:
     return name.lower()
 
 
-class Raw(Protocol):
+class RawBody(Protocol):
     """Where the bytes of a body come from."""
 
     async def chunk(self) -> bytes:
@@ -99,7 +99,9 @@ class Response:
 
     __slots__ = ("_raw", "headers", "peer", "reason", "status", "url")
 
-    def __init__(self, request: Request, status: int, reason: str, headers: Headers, raw: Raw, peer: str = "") -> None:
+    def __init__(
+        self, request: Request, status: int, reason: str, headers: Headers, raw: RawBody, peer: str = ""
+    ) -> None:
         self.status = status
         self.reason = reason
         self.headers = headers  # names in lower case

@@ -27,7 +27,7 @@ class Pool:
         self._count = 0
         self._open: set[Connection] = set()
 
-    def take(self, key: Key) -> Connection | None:
+    def acquire(self, key: Key) -> Connection | None:
         """A connection that is still good, if there is one."""
         idle = self._idle.get(key)
         while idle:
@@ -45,7 +45,7 @@ class Pool:
         self._open.add(connection)
         return connection
 
-    def free(self, connection: Connection, idle_limit: float) -> None:
+    def release(self, connection: Connection, idle_limit: float) -> None:
         """Take back a connection whose exchange is over; its server ends it after so many idle seconds."""
         if connection not in self._open or self._count >= MAX_IDLE:
             connection.close()
@@ -54,7 +54,7 @@ class Pool:
         self._idle.setdefault(connection.key, []).append(connection)
         self._count += 1
 
-    def lose(self, connection: Connection) -> None:
+    def discard(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
         self._open.discard(connection)
         idle = self._idle.get(connection.key, [])

@@ -100,7 +100,7 @@ def place_of(url: str) -> Place | None:
     return found.scheme, found.host, found.port
 
 
-def shown(url: str) -> str:
+def display_url(url: str) -> str:
     """A URL for people: without the user, the password and the query, which may be secrets."""
     try:
         parts = urlsplit(url)

@@ -11,7 +11,7 @@ Kind: TypeAlias = Literal[
     "unsendable", "refused", "unreachable", "broken", "unreadable", "too_large", "redirect", "late"
 ]
 
-SAFE_TO_REPEAT: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"})
+IDEMPOTENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "QUERY"})
 
 
 class WebError(Exception):

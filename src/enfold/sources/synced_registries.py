@@ -1,4 +1,4 @@
-"""Registries in step with a source that lives: what it has now is in them, and their tables of sources say how it is."""
+"""Registries kept in sync with a source whose operations come and go, and the callbacks of those who watch it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enfold.source_states import SourceKind, Watched
 ById: TypeAlias = Mapping[str, Operation]
 
 
-class KeptRegistries:
+class SyncedRegistries:
     """The registries that have the operations of one source."""
 
     def __init__(self, source: Watched, kind: SourceKind) -> None:
@@ -22,40 +22,40 @@ class KeptRegistries:
         self._watchers: list[Callable[[], None]] = []
 
     def add(self, registry: OperationRegistry, name: str) -> None:
-        """Keep a registry that has the operations there are now; its table of sources calls the source `name`."""
+        """Sync a registry that has the current operations from now on; its table of sources calls the source `name`."""
         self._kept.append((registry, registry.sources.follow(name, self._kind, self._source)))
 
     def remove(self, registry: OperationRegistry) -> None:
-        """Keep a registry no longer; it has the operations still."""
-        for _, leave in [pair for pair in self._kept if pair[0] is registry]:
-            leave()
+        """Stop syncing a registry; it keeps the operations it has."""
+        for _, unfollow in [pair for pair in self._kept if pair[0] is registry]:
+            unfollow()
         self._kept = [pair for pair in self._kept if pair[0] is not registry]
 
     def watch(self, callback: Callable[[], None]) -> None:
-        """Call back when the source was lost or is back, or its operations are others."""
+        """Call back when the source is lost or back, or its operations have changed."""
         self._watchers.append(callback)
 
     def tell(self) -> None:
-        """The source came or went."""
+        """Call the watchers: the source is lost or back."""
         for callback in list(self._watchers):
             callback()
 
     def update(self, before: ById, after: ById) -> None:
-        """The operations of the source are others."""
+        """Sync all registries, and call the watchers: the operations of the source have changed."""
         for registry, _ in self._kept:
-            bring_up_to_date(registry, before, after)
+            sync(registry, before, after)
         self.tell()
 
     def close(self) -> None:
-        """The source is closed, which is the last that is told of it."""
+        """Call the watchers a last time, and stop syncing: the source is closed."""
         self.tell()
-        for _, leave in self._kept:
-            leave()
+        for _, unfollow in self._kept:
+            unfollow()
         self._watchers.clear()
 
 
-def bring_up_to_date(registry: OperationRegistry, before: ById, after: ById) -> None:
-    """Bring a registry from some operations to others; what stays as it was, or is not ours, is not touched."""
+def sync(registry: OperationRegistry, before: ById, after: ById) -> None:
+    """Change a registry from the operations before to those after; what did not change, or is not ours, is not touched."""
     ours = {own_id for own_id, known in before.items() if own_id in registry and registry.get(own_id) is known}
     for own_id in ours - after.keys():
         registry.unregister(own_id)

@@ -14,7 +14,7 @@ from enfold.sources.web.web_error import WebError
 _TIMEOUT: Final = {"connect": CONNECT, "read": None, "write": None, "pool": None}
 
 
-class GivenClient:
+class HttpxClient:
     """The client stays the user's: nothing of an answer is kept in it, and it is not closed."""
 
     def __init__(self, client: Any) -> None:
@@ -77,7 +77,7 @@ class GivenClient:
 class _Body:
     """The body of a response as it is on the wire, where its transport still has it so."""
 
-    def __init__(self, client: GivenClient, response: Any) -> None:
+    def __init__(self, client: HttpxClient, response: Any) -> None:
         self._client = client
         self._response = response
         self._chunks: AsyncIterator[bytes] | None = None
