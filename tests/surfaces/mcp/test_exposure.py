@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
@@ -206,6 +207,20 @@ async def test_a_result_that_is_too_long_is_cut_and_says_what_is_missing(make_cl
     assert "enfold/truncated" not in (await client.call("few")).get("_meta", {})
     # A schema that fixes the length of a list does not allow it.
     assert len((await client.call("exact"))["structuredContent"]["result0"]) == 10_000
+
+
+async def test_the_items_of_a_long_stream_are_cut_like_a_list(make_client: MakeClient) -> None:
+    ops = OperationRegistry()
+
+    @ops.subscription
+    async def lines() -> AsyncIterator[dict[str, str]]:
+        for number in range(100):
+            yield {"line": f"{number} {'x' * 100}"}
+
+    cut = await make_client(ops, max_result_tokens=500).call("lines")
+    items = cut["structuredContent"]["result"]
+    assert 0 < len(items) < 100
+    assert cut["_meta"]["enfold/truncated"]["places"] == [{"path": "", "items": len(items), "of": 100}]
 
 
 async def test_a_known_client_gets_text_alone(make_client: MakeClient, board: OperationRegistry, revision: str) -> None:

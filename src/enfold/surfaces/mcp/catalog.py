@@ -259,7 +259,8 @@ class MCPTool:
             return None
         from enfold.selection.defaults import narrowed  # with the first list, or the first call that promises something
 
-        schema = narrowed(self.spec).output_schema
+        spec = narrowed(self.spec)
+        schema = (_collected(spec) if self.is_stream else spec).output_schema
         return {"type": schema["type"]} if _is_of_a_document(self.spec) and "type" in schema else schema
 
     def text(self, revision: Revision) -> bytes:

@@ -28,7 +28,7 @@ from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.changes import ChangeListener
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, too_many
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, with_recorded_id, written_result
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, with_recorded_id, write_result
 from enfold.surfaces.task_wire import flat_task, input_requests
 from enfold.tasks import Task, TaskHandle, Tasks
 from enfold.tasks.task import Status
@@ -144,7 +144,7 @@ def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
     asked = _asked_format(exchange)
     try:
         envelope = service.settings.tasks.outcome(task)
-        result = _plain(envelope) if tool is None else written_result(service, exchange, tool, envelope, asked)
+        result = _plain(envelope) if tool is None else write_result(service, exchange, tool, envelope, asked)
         with_recorded_id(result, envelope)
     except CallError as error:
         if error.details.get("reason") == "capability":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from enfold.surfaces.mcp.client_exchange import ClientExchange
     from enfold.surfaces.mcp.mcp_service import Service
 
-__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "success", "with_recorded_id", "with_run_id"]
+__all__ = ["ERROR_KEY", "FORMAT_KEY", "failure", "with_recorded_id", "with_run_id", "write_result"]
 
 Result: TypeAlias = dict[str, Any]
 
@@ -32,42 +31,50 @@ PROVENANCE_KEY: Final = "enfold/provenance"
 RUN_KEY: Final = "enfold/runId"
 
 
-def written_result(
-    service: Service, exchange: ClientExchange, tool: MCPTool, envelope: ResponseEnvelope[Any], asked: Format | None
-) -> Result:
-    """The result of a call or of a task, cut where it is too long and may be cut."""
-    most, revision = service.settings.max_result_tokens, exchange.caller.revision
-    if most is None:
-        return success(tool, envelope, revision, asked)
-    from enfold.surfaces.mcp.result_limits import limit_result
-
-    promised = None if exchange.is_relayed else tool.promised(revision)
-    shorter, missing = limit_result(envelope, most, promised)
-    result = success(tool, shorter, revision, asked)
-    if missing:
-        result["_meta"] = {**result.get("_meta", {}), TRUNCATED_KEY: missing}
-    return result
-
-
-def success(
+def write_result(
+    service: Service,
+    exchange: ClientExchange,
     tool: MCPTool,
     envelope: ResponseEnvelope[Any],
-    revision: Revision,
-    format: Format | None,
+    asked: Format | None,
     *,
-    truncated: bool = False,
+    truncated: Any = False,
 ) -> Result:
-    """The result of a call; `format` is the one that the caller asked for, if they did."""
-    is_usual = isinstance(envelope.meta, LocalResponseMeta) and not envelope.warnings and not truncated
+    """The result of a call or of a task, shortened where the operator limits results and its schema allows it.
+
+    `asked` is the format that the caller asked for, if they did. `truncated` is told in `_meta`: that or where data is missing.
+    """
+    revision, most = exchange.caller.revision, service.settings.max_result_tokens
+    if most is not None:
+        from enfold.surfaces.mcp.result_limits import limit_result  # few servers limit results
+
+        promised = None if exchange.is_relayed else tool.promised(revision)
+        envelope, missing = limit_result(envelope, most, promised)
+        truncated = missing or truncated
+    meta, chosen = envelope.meta, asked or tool.format
+    is_misfit = bool(envelope.warnings) and _is_misfit(tool, envelope)
+    is_error = is_misfit or (type(meta) is not LocalResponseMeta and envelope.is_error)
+    result: Result = {"content": [], "isError": is_error}
+    text: bytes | None = None
     try:
-        if not is_usual or format is not None or not tool.has_structure or envelope.provenance is not None:
-            return _unusual_success(tool, envelope, revision, format, truncated=truncated)
-        text = encode(tool.format.write(envelope, tool.spec))
+        if asked is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
+            result["content"] = msgspec.Raw(encode([_block(block, revision) for block in meta.content]))
+        elif chosen.is_content:
+            result["content"] = msgspec.Raw(encode(chosen.write(envelope, tool.spec)["content"]))
+        else:
+            text = encode(chosen.write(envelope, tool.spec))
+            result["content"] = [{"type": "text", "text": text.decode()}]
+        if revision.has_structure and not revision.is_text_alone and not is_misfit:
+            if asked is None and text is not None and not is_error and tool.has_structure:
+                result["structuredContent"] = msgspec.Raw(text)
+            elif (structure := _structure(tool, envelope, revision)) is not UNSET:
+                result["structuredContent"] = msgspec.Raw(encode(structure))
     except UNWRITABLE as error:
         raise unwritable(envelope.data, error) from error
-    result: Result = {"content": [{"type": "text", "text": text.decode()}], "isError": False}
-    if revision.has_structure and not revision.is_text_alone:
-        result["structuredContent"] = msgspec.Raw(text)
+    if type(meta) is not LocalResponseMeta or envelope.warnings or truncated or envelope.provenance is not None:
+        own = _meta(envelope, truncated)
+        if own:
+            result["_meta"] = own
     return result
 
 
@@ -85,48 +92,18 @@ def with_recorded_id(result: Result, envelope: ResponseEnvelope[Any]) -> Result:
     return result
 
 
-def _unusual_success(
-    tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None, *, truncated: bool
-) -> Result:
-    is_wrong = bool(envelope.warnings) and tool.output_schema is not None and _is_kept_wrong(tool, envelope)
-    is_error = envelope.is_error or is_wrong
-    has_structure = revision.has_structure and not revision.is_text_alone
-    content = encode(_content(tool, envelope, revision, format))
-    result: Result = {"content": msgspec.Raw(content), "isError": is_error}
-    structure = _structure(tool, envelope, revision) if has_structure and not is_wrong else UNSET
-    if structure is not UNSET:
-        result["structuredContent"] = msgspec.Raw(encode(structure))
-    meta = _meta(envelope, truncated=truncated)
-    if meta:
-        result["_meta"] = meta
-    return result
-
-
-def _is_kept_wrong(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the data was kept although it does not fit its schema.
+def _is_misfit(tool: MCPTool, envelope: ResponseEnvelope[Any]) -> bool:
+    """Whether the data was kept although it does not fit the advertised schema.
 
     Where that cannot be decided, as with a schema that lies elsewhere, another server is believed.
     """
     from enfold.pipeline import MISFITS
 
     codes = {warning.code for warning in envelope.warnings} & MISFITS
-    return bool(codes - {"unrepairable"} if tool.is_imported else codes)
+    return tool.output_schema is not None and bool(codes - {"unrepairable"} if tool.is_imported else codes)
 
 
 # --- content ------------------------------------------------------------------------------------------------------
-
-
-def _content(tool: MCPTool, envelope: ResponseEnvelope[Any], revision: Revision, format: Format | None) -> list[Any]:
-    meta = envelope.meta
-    if format is None and isinstance(meta, MCPResponseMeta) and (meta.content or not meta.is_error):
-        return [_block(block, revision) for block in meta.content]
-    chosen = format or tool.format
-    return _written_content(chosen, chosen.write(envelope, tool.spec), encode)
-
-
-def _written_content(format: Format, wire: Any, encode: Callable[[Any], bytes]) -> list[Any]:
-    """The blocks a format makes itself, or its JSON as the text of one."""
-    return list(wire["content"]) if format.is_content else [{"type": "text", "text": encode(wire).decode()}]
 
 
 def _block(block: ContentBlock, revision: Revision) -> dict[str, Any]:
@@ -177,13 +154,13 @@ def _without_payload(data: Any) -> Any:
 # --- meta ---------------------------------------------------------------------------------------------------------
 
 
-def _meta(envelope: ResponseEnvelope[Any], *, truncated: bool) -> dict[str, Any]:
+def _meta(envelope: ResponseEnvelope[Any], truncated: Any) -> dict[str, Any]:
     own = envelope.meta._meta if isinstance(envelope.meta, MCPResponseMeta) else UNSET
     meta: dict[str, Any] = {} if own is UNSET else dict(own)
     if envelope.warnings:
         meta[WARNINGS_KEY] = [warning.to_wire() for warning in envelope.warnings]
     if truncated:
-        meta[TRUNCATED_KEY] = True
+        meta[TRUNCATED_KEY] = truncated
     if envelope.provenance is not None:
         meta[PROVENANCE_KEY] = envelope.provenance
     return meta
@@ -194,9 +171,11 @@ def _meta(envelope: ResponseEnvelope[Any], *, truncated: bool) -> dict[str, Any]
 
 def failure(error: CallError, format: Format, operation_id: str) -> Result:
     """A result that tells a model what went wrong, and a program under which code."""
+    wire = format.write_error(error, operation_id)
+    content = wire["content"] if format.is_content else [{"type": "text", "text": encode_failure(wire).decode()}]
     told = {"code": error.code, "requestId": error.request_id, "retryable": error.retryable, "details": error.details}
     return {
-        "content": _written_content(format, format.write_error(error, operation_id), encode_failure),
+        "content": content,
         "isError": True,
         "_meta": {ERROR_KEY: msgspec.Raw(encode_failure(told))},
     }

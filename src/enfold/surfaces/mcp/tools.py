@@ -11,14 +11,14 @@ from enfold.errors import CallError, invalid_argument, safe_code
 from enfold.formats import Format, find_format
 from enfold.mcp.json_rpc import IDEMPOTENCY_KEY, INTERNAL_ERROR, NAMESPACE_KEY, ProtocolError
 from enfold.mcp.task_extension import declares_tasks
-from enfold.operation import Detached, new_request_id
+from enfold.operation import Context, Detached, new_request_id
 from enfold.operation.asking import InputRequired, MissingCapability
 from enfold.operation.context import DETACHABLE
 from enfold.operation.handing_over import HandedOver
 from enfold.surfaces.mcp.catalog import MCPTool
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.mcp_service import Result, Service, arguments_of
-from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, success, with_run_id, written_result
+from enfold.surfaces.mcp.tool_results import FORMAT_KEY, failure, with_run_id, write_result
 
 SELECT_KEY: Final = "enfold/select"
 
@@ -67,17 +67,12 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
             or IDEMPOTENCY_KEY in exchange.meta
             or SELECT_KEY in exchange.meta
         ):
-            exchange.subject = tool.id
-            context = service.context(exchange, tool.spec)
-            context.select = _selection(exchange, tool)
-            if (
-                service.settings.tasks is not None
-                and prepared.operation.origin.kind == "mcp"
-                and _takes_tasks(exchange)
-            ):
-                service.settings.tasks.offer_to_take(tool.id, context)
+            context = _context(service, exchange, tool)
+            tasks = service.settings.tasks
+            if tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
+                tasks.offer_to_take(tool.id, context)
         envelope = exchange.envelope = await prepared.execute(arguments, context)
-        result = written_result(service, exchange, tool, envelope, asked)
+        result = write_result(service, exchange, tool, envelope, asked)
     except HandedOver as handed:
         return _handle(handed)
     except CallError as error:
@@ -101,18 +96,14 @@ async def _as_task(
             check_declared(exchange)
         return None
     if spec.asks_first and IDEMPOTENCY_KEY not in exchange.meta:  # under a key it is a task from its beginning
-        exchange.subject = tool.id
-        context = service.context(exchange, spec)
-        context.select = _selection(exchange, tool)
+        context = _context(service, exchange, tool)
         context.meta = {**(context.meta or {}), DETACHABLE: True}
         try:
             envelope = await tool.prepared.execute(arguments, context)
-            return written_result(service, exchange, tool, envelope, asked)
+            return write_result(service, exchange, tool, envelope, asked)
         except Detached:
             pass
-    context = service.context(exchange, spec)
-    context.select = _selection(exchange, tool)
-    return await start_task(service, exchange, tool, arguments, context)
+    return await start_task(service, exchange, tool, arguments, _context(service, exchange, tool))
 
 
 def _takes_tasks(exchange: ClientExchange) -> bool:
@@ -131,12 +122,19 @@ async def _collect(
     """A stream as far as it comes in our time, where it sets itself none."""
     from enfold.surfaces.collecting import collect  # most tools give one result
 
-    exchange.subject = tool.id
-    context = service.context(exchange, tool.spec, service.settings.collect_for if tool.spec.timeout is None else None)
-    context.select = _selection(exchange, tool)
+    timeout = service.settings.collect_for if tool.spec.timeout is None else None
+    context = _context(service, exchange, tool, timeout)
     collected = await collect(service.registry, tool.id, arguments, context)
     exchange.envelope = collected.envelope
-    return success(tool, collected.envelope, exchange.revision, asked, truncated=collected.truncated)
+    return write_result(service, exchange, tool, collected.envelope, asked, truncated=collected.truncated)
+
+
+def _context(service: Service, exchange: ClientExchange, tool: MCPTool, timeout: float | None = None) -> Context:
+    """The context of a call, with what its `_meta` asks for."""
+    exchange.subject = tool.id
+    context = service.context(exchange, tool.spec, timeout)
+    context.select = _selection(exchange, tool)
+    return context
 
 
 def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
