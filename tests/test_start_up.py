@@ -129,8 +129,8 @@ INITIALIZED_OVER_MCP = COMMAND_ON_PROGRAM | _modules(
     observing.watching operation.asking operation.handing_over schema.checks schema.checks.python_text
     schema.keywords schema.nodes schema.nodes.graph schema.nodes.node schema.nodes.reference schema.nodes.traits
     schema.plain schema.structs surfaces surfaces.bounds surfaces.mcp surfaces.mcp.catalog surfaces.mcp.changes
-    surfaces.mcp.client_exchange surfaces.mcp.client_forms surfaces.mcp.exposure surfaces.mcp.following
-    surfaces.mcp.mcp_service surfaces.mcp.prompts surfaces.mcp.questions surfaces.mcp.resource_uris
+    surfaces.mcp.client_exchange surfaces.mcp.clients surfaces.mcp.exposure surfaces.mcp.following
+    surfaces.mcp.mcp_service surfaces.mcp.prompts surfaces.mcp.resource_uris
     surfaces.mcp.resources surfaces.mcp.server surfaces.mcp.standard_streams surfaces.mcp.stdio
     surfaces.mcp.tool_results surfaces.mcp.tools surfaces.writing
     """

@@ -16,7 +16,7 @@ from enfold.operation import Operation, OperationType
 from enfold.sources.openapi import from_openapi
 from enfold.sources.redaction import KnownSecrets
 from enfold.sources.shaping import shaping
-from enfold.surfaces.mcp.tool_costs import tool_costs
+from enfold.surfaces.mcp.catalog import tool_costs
 
 SEEN: list[dict[str, Any]] = []
 

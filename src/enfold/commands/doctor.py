@@ -151,7 +151,7 @@ def _tool_names(registry: Registry) -> Iterator[Finding]:
 
 def _costs(registry: Registry) -> Iterator[Finding]:
     """What the list of tools costs a model, and which tools cost the most."""
-    from enfold.surfaces.mcp.tool_costs import tool_costs
+    from enfold.surfaces.mcp.catalog import tool_costs
 
     found = tool_costs(registry, LOCAL)
     total = sum(found.values())

@@ -52,7 +52,7 @@ def _print_list(registry: Registry, options: Namespace) -> int:
 
 def _print_costs(registry: Registry, caller: Identity, *, as_json: bool) -> int:
     """Print the tokens of each tool, the dearest first, and of all; they are estimates."""
-    from enfold.surfaces.mcp.tool_costs import tool_costs
+    from enfold.surfaces.mcp.catalog import tool_costs
 
     costs = tool_costs(registry, caller)
     if as_json:

@@ -14,8 +14,7 @@ from enfold.mcp import resource
 from enfold.mcp.json_rpc import ProtocolError, parse_batch
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp import to_mcp
-from enfold.surfaces.mcp.event_stream import EventStream
-from enfold.surfaces.mcp.kept import KeptStreams
+from enfold.surfaces.mcp.event_stream import EventStream, ResumeBuffer
 from enfold.surfaces.mcp.reply import HTTPReply
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(
 
 
 def test_the_largest_owner_makes_room_for_others() -> None:
-    kept = KeptStreams(Bounds(resume_bytes=100_000, resume_bytes_per_identity=80_000))
+    kept = ResumeBuffer(Bounds(resume_bytes=100_000, resume_bytes_per_identity=80_000))
     large = [EventStream(kept, "ann") for _ in range(4)]
     for stream in large:
         stream.send({"text": "x" * 19_000})

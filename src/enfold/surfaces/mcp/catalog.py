@@ -7,14 +7,15 @@ from functools import cached_property, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, Union, get_args, get_origin
 
+from enfold.access import may_list
 from enfold.content import ContentBlock
-from enfold.formats import Format, find_format
+from enfold.formats import DEFAULT_FORMAT, Format, find_format
 from enfold.mcp.json_rpc import FORMAT_KEY, encode
 from enfold.mcp.offers import facts_of, kind_of
-from enfold.mcp.revisions import Revision
+from enfold.mcp.revisions import LATEST, Revision
 from enfold.mcp.tool_names import tool_names
 from enfold.mcp.uri_template import is_template
-from enfold.operation import Operation, OperationSpec, OperationType, legal_names
+from enfold.operation import Identity, Operation, OperationSpec, OperationType, legal_names
 from enfold.registry import Registry
 from enfold.reserved import RESERVED
 from enfold.runtime import PreparedOperation
@@ -424,3 +425,15 @@ def _for_revision(listed: Listed, revision: Revision) -> Listed:
         *(() if revision.has_annotations or "inputSchema" not in listed else ("annotations",)),
     ]
     return {name: value for name, value in listed.items() if name not in unknown} if unknown else listed
+
+
+# --- costs --------------------------------------------------------------------------------------------------------
+
+
+def tool_costs(registry: Registry, identity: Identity | None = None) -> dict[str, int]:
+    """What each tool that a caller sees costs a model, by operation id: estimated tokens of its text in `tools/list`."""
+    from enfold.costs import estimate_tokens  # where somebody counts
+
+    tools = Catalog(registry.guarded(), DEFAULT_FORMAT, "safe").tools
+    seen = (tool for tool in tools if may_list(tool.spec.access_control, identity))
+    return {tool.id: estimate_tokens(tool.text(LATEST)) for tool in seen}

@@ -9,55 +9,17 @@ import msgspec
 
 from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
-from enfold.mcp.json_rpc import (
-    CAPABILITIES_KEY,
-    CLIENT_KEY,
-    INVALID_PARAMS,
-    LOG_LEVEL_KEY,
-    UNSUPPORTED_VERSION,
-    VERSION_KEY,
-    ProtocolError,
-    RequestId,
-    notification,
-)
+from enfold.mcp.json_rpc import ProtocolError, RequestId, notification
 from enfold.mcp.levels import LEVELS, urgency_of
-from enfold.mcp.revisions import LATEST_HANDSHAKE, STATELESS, Revision, find_revision
+from enfold.mcp.revisions import Revision
 from enfold.observing.call_record import OK
 from enfold.operation import Context, Identity, LogMessage, Operation, Progress
 from enfold.operation.asking import InputRequired, Question
 from enfold.surfaces.mcp.changes import Changes
-from enfold.surfaces.mcp.client_forms import Forms
+from enfold.surfaces.mcp.clients import Caller
 
 if TYPE_CHECKING:
     from enfold.operation.ports import RecordedRun
-
-
-class Caller(msgspec.Struct, eq=False):
-    """A client as it speaks in one request, or in all requests of one session."""
-
-    revision: Revision = LATEST_HANDSHAKE
-    capabilities: dict[str, Any] = {}
-    log_level: str | None = "info"
-
-
-def read_caller(meta: dict[str, Any], forms: Forms | None = None) -> Caller:
-    """What a stateless request says about its client; one that leaves out what it must say is refused."""
-    version, capabilities = meta.get(VERSION_KEY), meta.get(CAPABILITIES_KEY)
-    if not isinstance(version, str) or not isinstance(capabilities, dict):
-        raise ProtocolError(INVALID_PARAMS, f"A request needs {VERSION_KEY} and {CAPABILITIES_KEY} in its _meta")
-    revision = find_revision(version)
-    if revision is None or not revision.is_stateless:
-        data = {"supported": [known.name for known in STATELESS], "requested": version}
-        raise ProtocolError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-    level = meta.get(LOG_LEVEL_KEY)
-    spoken = revision if forms is None else forms.revision_for(revision, meta.get(CLIENT_KEY))
-    return Caller(spoken, capabilities, None if level is None else check_level(level))
-
-
-def check_level(level: object) -> str:
-    if level not in LEVELS:
-        raise ProtocolError(INVALID_PARAMS, f"There is no log level {level!r:.40}: use {', '.join(LEVELS)}")
-    return str(level)
 
 
 class Channel(Protocol):

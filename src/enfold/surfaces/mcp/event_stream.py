@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.mcp.json_rpc import encode
 from enfold.operation import Identity
-from enfold.surfaces.mcp.kept import KeptStreams
+from enfold.surfaces.bounds import Bounds
 
 Put: TypeAlias = Callable[[bytes], Awaitable[None]]
 
@@ -26,7 +26,7 @@ _COMMENT: Final = b":\n\n"
 class EventStream:
     """Messages in their order; a stream that is kept can be taken up again after any of its events."""
 
-    def __init__(self, kept: KeptStreams | None = None, owner: str = "", identity: Identity | None = None) -> None:
+    def __init__(self, kept: ResumeBuffer | None = None, owner: str = "", identity: Identity | None = None) -> None:
         """`kept` counts what is kept of the owner's streams; without it nothing is kept that has been sent.
 
         `identity` is who asked for what is on it, with the rights of their request.
@@ -64,7 +64,7 @@ class EventStream:
         self._is_ended = True
         self._wake.set()
 
-    def let_go(self) -> None:
+    def close_if_kept(self) -> None:
         """Close the connection of a stream that is kept; the client reconnects with the id of the last event it saw."""
         if self._kept is not None:
             self.close_connection()
@@ -151,3 +151,69 @@ def event_place(event_id: bytes) -> tuple[str, int] | None:
     """The stream and the number in the id of an event; None where it is not one of ours."""
     stream, _, number = event_id.decode("latin-1").rpartition("-")
     return (stream, int(number)) if number.isascii() and number.isdigit() and len(number) < 12 else None
+
+
+# --- how much is kept ---------------------------------------------------------------------------------------------
+
+
+class ResumeBuffer:
+    """How many bytes of events are kept for clients that may reconnect: in total, and per owner.
+
+    Where there are too many, the oldest streams of that owner, or of the owner who has most, are released.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._most = bounds.resume_bytes
+        self._most_of_one = bounds.resume_bytes_per_identity
+        self._owners: dict[str, _Owned] = {}
+        self.size = 0
+
+    def add(self, stream: EventStream, size: int) -> None:
+        """Count an event that has been added to a stream, and make room for it."""
+        owned = self._owners.setdefault(stream.owner, _Owned())
+        owned.streams[stream] = None
+        owned.size += size
+        self.size += size
+        while owned.size > self._most_of_one and _release_oldest(owned, stream):
+            pass
+        while self.size > self._most and _release_oldest(self._largest(), stream):
+            pass
+        if self.is_full(stream.owner):
+            stream.forget_sent()
+
+    def is_full(self, owner: str) -> bool:
+        """Whether nothing more of an owner can be kept."""
+        owned = self._owners.get(owner)
+        return owned is not None and (owned.size > self._most_of_one or self.size > self._most)
+
+    def remove(self, stream: EventStream, size: int, *, entirely: bool = False) -> None:
+        """Count some bytes of a stream no more; `entirely` where none of it is kept any longer."""
+        owned = self._owners.get(stream.owner)
+        if owned is None or stream not in owned.streams:
+            return
+        owned.size -= size
+        self.size -= size
+        if entirely:
+            del owned.streams[stream]
+            if not owned.streams:
+                del self._owners[stream.owner]
+
+    def _largest(self) -> _Owned:
+        return max(self._owners.values(), key=lambda owned: owned.size)
+
+
+class _Owned:
+    """What is kept of one owner, the oldest first."""
+
+    __slots__ = ("size", "streams")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.streams: dict[EventStream, None] = {}
+
+
+def _release_oldest(owned: _Owned, but: EventStream) -> bool:
+    found = next((each for each in owned.streams if each is not but), None)
+    if found is not None:
+        found.release()
+    return found is not None

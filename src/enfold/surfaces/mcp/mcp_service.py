@@ -27,11 +27,10 @@ from enfold.registry import Registry, not_found
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.mcp.catalog import Catalog, MCPTool, Prompt, Resource, ToolNames
 from enfold.surfaces.mcp.changes import KINDS, ChangeListener, Changes
-from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange
-from enfold.surfaces.mcp.client_forms import read_forms
+from enfold.surfaces.mcp.client_exchange import ClientExchange
+from enfold.surfaces.mcp.clients import Session, read_text_clients
 from enfold.surfaces.mcp.exposure import DEFAULT_BUDGET, PREFIX, read_exposure
 from enfold.surfaces.mcp.following import Following, Release
-from enfold.surfaces.mcp.questions import Questions
 from enfold.surfaces.mcp.resource_uris import ResourceMatch, with_prefix
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
@@ -73,20 +72,6 @@ class MCPSettings(msgspec.Struct, frozen=True):
     clients: Mapping[str, Any] = {}  # what clients of a name get, besides those we know: `text` alone, or `both`
 
 
-class Session(Caller, eq=False, kw_only=True):
-    """A client after its handshake, for as long as its connection or session lasts."""
-
-    followed: dict[str, Release] = msgspec.field(default_factory=dict)  # by the URI, how each is let go
-    questions: Questions = msgspec.field(default_factory=Questions)  # that it has not answered yet
-    is_over: bool = False
-
-    def let_go(self) -> None:
-        """Follow nothing any more."""
-        self.is_over = True
-        while self.followed:
-            self.followed.popitem()[1]()
-
-
 class Service:
     """A registry as clients see it."""
 
@@ -104,7 +89,7 @@ class Service:
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
         self._search = None if self._exposure.is_all else _search_tools(registry, settings)
         self._search_tools: list[MCPTool] = []
-        self.forms = read_forms(settings.clients)
+        self.text_clients = read_text_clients(settings.clients)
         self._clashes: list[str] = []
         self._catalog = self._new_catalog()
         self.changes = Changes(lambda: self.catalog.lists())  # noqa: PLW0108  # of the catalog of the moment
@@ -334,7 +319,7 @@ class Service:
             check_access(spec, exchange.identity, arguments)
         except CallError as error:
             exchange.code = safe_code(error.code)
-            raise protocol_error(error, new_request_id()) from error
+            raise protocol_error(error) from error
 
 
 def _search_tools(registry: Registry, settings: MCPSettings) -> SearchTools:
@@ -343,17 +328,17 @@ def _search_tools(registry: Registry, settings: MCPSettings) -> SearchTools:
     return SearchTools(registry, settings.format)
 
 
-def protocol_error(error: CallError, request_id: str) -> ProtocolError:
+def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolError:
     """A failure as an error of the protocol, which has ours in its data."""
     code = INVALID_PARAMS if error.code in _CALLER_IS_WRONG else INTERNAL_ERROR
-    told = {**error.to_wire(), "requestId": error.request_id or request_id}
+    told = {**error.to_wire(), "requestId": error.request_id or request_id or new_request_id()}
     return ProtocolError(code, error.message, {ERROR_KEY: told})
 
 
 def too_many(what: str, most: int) -> ProtocolError:
     """The refusal of more than a bound allows."""
-    error = CallError("RESOURCE_EXHAUSTED", f"There are at most {most} {what}", {"reason": what}, retryable=False)
-    return protocol_error(error, new_request_id())
+    message = f"There are at most {most} {what}"
+    return protocol_error(CallError("RESOURCE_EXHAUSTED", message, {"reason": what}, retryable=False))
 
 
 def _is_visible(identity: Identity | None, resource: Resource) -> bool:

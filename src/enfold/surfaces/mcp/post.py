@@ -34,13 +34,14 @@ from enfold.mcp.json_rpc import (
     parse_batch,
 )
 from enfold.mcp.revisions import STATELESS, UNSAID, find_revision
-from enfold.operation import Identity, new_request_id
+from enfold.operation import Identity
 from enfold.surfaces.asgi.entrance import Entrance
 from enfold.surfaces.asgi.exchange import Presence, late_body
 from enfold.surfaces.asgi.messages import IDENTITY, JSON, VERIFIER, Headers, Scope, Send, respond
 from enfold.surfaces.bounds import Bounds
 from enfold.surfaces.failures import check_length, not_acceptable, unsupported_body
-from enfold.surfaces.mcp.client_exchange import Caller, ClientExchange, read_caller
+from enfold.surfaces.mcp.client_exchange import ClientExchange
+from enfold.surfaces.mcp.clients import Caller, read_caller, revision_for
 from enfold.surfaces.mcp.event_stream import EventStream
 from enfold.surfaces.mcp.mcp_service import protocol_error
 from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
@@ -213,12 +214,12 @@ class Post(msgspec.Struct, eq=False):
         if is_usual and revision is not None and isinstance(capabilities, dict):
             client = meta.get(CLIENT_KEY)
             name = client.get("name") if type(client) is dict else None
-            if type(name) is str and name.lower() in self._shared.server.forms.text_alone:
-                revision = self._shared.server.forms.revision_for(revision, client)
+            if type(name) is str and name.lower() in self._shared.server.text_clients:
+                revision = revision_for(revision, client, self._shared.server.text_clients)
             return Caller(revision, capabilities, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
             check_headers(headers, message, version)
-        return read_caller(meta, self._shared.server.forms)
+        return read_caller(meta, self._shared.server.text_clients)
 
     async def _listen(self, exchange: ClientExchange) -> None:
         """Tell of changes until the client leaves, or we end."""
@@ -298,19 +299,19 @@ class Post(msgspec.Struct, eq=False):
 
 def _session_closed() -> ProtocolError:
     message = "The session was closed before the answer came: initialize again"
-    return protocol_error(CallError("ABORTED", message, {"reason": "session"}), new_request_id())
+    return protocol_error(CallError("ABORTED", message, {"reason": "session"}))
 
 
 def _token_refusal(exchange: ClientExchange) -> dict[str, Any]:
     """The end of a stream whose token is good no more."""
-    return error_message(exchange.id, protocol_error(refused_token(), new_request_id()))
+    return error_message(exchange.id, protocol_error(refused_token()))
 
 
 def _left_out(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
     """The answer to a request of a batch whose answers are too long already: it has not been run."""
     message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
-    return error_message(exchange.id, protocol_error(error, new_request_id()))
+    return error_message(exchange.id, protocol_error(error))
 
 
 def _check_form(headers: Headers, limit: int) -> None:
@@ -342,6 +343,6 @@ def _take_notice(session: HTTPSession | None, message: RPCMessage) -> None:
     if session is None:
         return
     if message.method is UNSET:
-        session.questions.take(message)
+        session.questions.resolve(message)
     elif message.method == "notifications/cancelled":
         session.cancel(message.params.get("requestId"))

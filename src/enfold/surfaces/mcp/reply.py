@@ -63,7 +63,7 @@ class HTTPReply(msgspec.Struct, eq=False):
         if self.session is not None and self.session.revision.has_priming and self._takes_events:
             stream = self._open()
             # In the next turn, so that the connection has begun, and its first event is on the way.
-            asyncio.get_running_loop().call_soon(stream.let_go)
+            asyncio.get_running_loop().call_soon(stream.close_if_kept)
 
     # the answer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enfold.envelope import MCPResponseMeta
 from enfold.mcp.offers import resource_contents
 from enfold.surfaces.mcp.client_exchange import ClientExchange
-from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable, uri_of
+from enfold.surfaces.mcp.clients import Session
+from enfold.surfaces.mcp.mcp_service import Result, Service, cacheable, uri_of
 from enfold.surfaces.mcp.resource_uris import with_prefix, without_prefix
 
 

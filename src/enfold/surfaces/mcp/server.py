@@ -27,9 +27,10 @@ from enfold.observing.watching import Watch
 from enfold.operation.asking import InputRequired, MissingCapability
 from enfold.surfaces.mcp import prompts, resources, tools
 from enfold.surfaces.mcp.changes import KINDS, ChangeListener
-from enfold.surfaces.mcp.client_exchange import ClientExchange, check_level
+from enfold.surfaces.mcp.client_exchange import ClientExchange
+from enfold.surfaces.mcp.clients import Session, check_level, revision_for
 from enfold.surfaces.mcp.following import Release
-from enfold.surfaces.mcp.mcp_service import Result, Service, Session, cacheable
+from enfold.surfaces.mcp.mcp_service import Result, Service, cacheable
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.rounds import Rounds
@@ -49,7 +50,7 @@ class MCPServer(Service):
 
     def is_quick(self, method: str) -> bool:
         """Whether the method runs no handler, so that it can be answered without an event loop."""
-        return method not in _SLOW_WITH_SESSION and method not in TASK_METHODS
+        return method not in _SLOW_WITH_SESSION and method not in TASK_METHODS and method != "subscriptions/listen"
 
     def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
         """The message that answers a request whose method runs no handler."""
@@ -237,7 +238,7 @@ def _initialize(service: Service, exchange: ClientExchange) -> Result:
     revision = negotiate(exchange.params.get("protocolVersion"))
     session, capabilities = exchange.caller, exchange.params.get("capabilities")
     if isinstance(session, Session):
-        session.revision = service.forms.revision_for(revision, exchange.params.get("clientInfo"))
+        session.revision = revision_for(revision, exchange.params.get("clientInfo"), service.text_clients)
         session.capabilities = capabilities if isinstance(capabilities, dict) else {}
     result = {"protocolVersion": revision.name, "capabilities": service.capabilities(), "serverInfo": service.info}
     return _with_instructions(service, result)

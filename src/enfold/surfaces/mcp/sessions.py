@@ -17,9 +17,8 @@ from enfold.mcp.json_rpc import RequestId
 from enfold.operation import Identity
 from enfold.surfaces.asgi.exchange import Presence
 from enfold.surfaces.bounds import Bounds
-from enfold.surfaces.mcp.event_stream import EventStream
-from enfold.surfaces.mcp.kept import KeptStreams
-from enfold.surfaces.mcp.mcp_service import Session
+from enfold.surfaces.mcp.clients import Session
+from enfold.surfaces.mcp.event_stream import EventStream, ResumeBuffer
 
 MAX_STREAMS: Final = 32
 IDLE: Final = 3600.0
@@ -36,7 +35,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
     news: EventStream | None = None  # what belongs to no request, on the stream that a GET opens
     identity_id: str | None = None  # the one person who may use it
     owner: str = ""  # their identity, or else their address
-    kept: KeptStreams | None = None
+    kept: ResumeBuffer | None = None
     seen: float = msgspec.field(default_factory=time.monotonic)
 
     def new_stream(self, identity: Identity | None) -> EventStream:
@@ -67,7 +66,7 @@ class HTTPSession(Session, eq=False, kw_only=True):
             self.news.end()
         for stream in self.streams.values():
             stream.release()
-        self.let_go()
+        self.unfollow_all()
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send what belongs to no request, if the client has opened a stream for it."""
@@ -82,7 +81,7 @@ class Sessions:
         """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
         self._bounds = bounds
         self._prefix = prefix
-        self._kept = KeptStreams(bounds)
+        self._kept = ResumeBuffer(bounds)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 

@@ -24,8 +24,9 @@ from enfold.mcp.json_rpc import (
 )
 from enfold.operation import Identity
 from enfold.registry import Registry
-from enfold.surfaces.mcp.client_exchange import ClientExchange, read_caller
-from enfold.surfaces.mcp.mcp_service import MCPSettings, Session
+from enfold.surfaces.mcp.client_exchange import ClientExchange
+from enfold.surfaces.mcp.clients import Session, read_caller
+from enfold.surfaces.mcp.mcp_service import MCPSettings
 from enfold.surfaces.mcp.server import MCPServer
 from enfold.surfaces.mcp.standard_streams import MessageStreams, Reading, let_go, take_streams
 
@@ -89,17 +90,13 @@ class StdioChannel:
 
     def _take_quickly(self, message: RPCMessage) -> bool:
         """Whether a message could be taken without a loop, and so has been."""
-        if message.is_request and self._is_quick(message):
+        if message.is_request and self._server.is_quick(str(message.method)):
             self._respond_now(message)
         elif message.method == "notifications/initialized":
             self._server.tell_changes(self._session, self._identity, self.send)  # from its handshake on
         else:
             return False
         return True
-
-    def _is_quick(self, message: RPCMessage) -> bool:
-        method = str(message.method)
-        return self._server.is_quick(method) and method != "subscriptions/listen"
 
     def _respond_now(self, message: RPCMessage) -> None:
         try:
@@ -155,7 +152,7 @@ class StdioChannel:
 
     def _take(self, message: RPCMessage) -> None:
         if message.method is UNSET:
-            self._session.questions.take(message)
+            self._session.questions.resolve(message)
         elif message.method == "notifications/cancelled" and message.is_notification:
             self._cancel(message.params.get("requestId"))
         elif not self._take_quickly(message) and message.is_request:
@@ -207,7 +204,7 @@ class StdioChannel:
     def _exchange(self, message: RPCMessage) -> ClientExchange:
         meta = message.meta
         is_stateless = VERSION_KEY in meta or message.method in ("server/discover", "subscriptions/listen")
-        caller = read_caller(meta, self._server.forms) if is_stateless else self._session
+        caller = read_caller(meta, self._server.text_clients) if is_stateless else self._session
         method, changes = str(message.method), self._server.changes
         return ClientExchange(message.request_id, method, message.params, meta, caller, self._identity, self, changes)
 
