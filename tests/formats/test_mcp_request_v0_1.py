@@ -16,6 +16,7 @@ from enfold.envelope import local_envelope
 from enfold.errors import CallError
 from enfold.formats import mcp_envelope_v0_1
 from enfold.formats.mcp_request_v0_1 import ToolRequest, fit, read_request
+from enfold.operation.context import Preferences
 
 Faults = Callable[[str, Any], list[str]]
 
@@ -41,7 +42,7 @@ def test_tool_arguments_artifacts_and_preferences_are_read() -> None:
         )
     )
     assert (found.tool, found.input, found.request_id) == ("shop.add", {"x": 1}, "req-1")
-    assert (found.deterministic, found.max_output_bytes, found.locale) == (False, 10, "de")
+    assert found.preferences == Preferences(deterministic=False, max_output_bytes=10, locale="de")
     assert found.artifacts[0].locator == "file:/tmp/a.json"
     assert found.capture is not None
     assert found.capture.mode == "full"
@@ -50,7 +51,7 @@ def test_tool_arguments_artifacts_and_preferences_are_read() -> None:
 @pytest.mark.parametrize("params", [None, {}], ids=["null", "empty"])
 def test_no_params_are_no_arguments_and_nothing_is_captured(params: Any) -> None:
     found = read_request(request(params=params))
-    assert (found.input, found.capture, found.deterministic) == ({}, None, True)
+    assert (found.input, found.capture, found.preferences.deterministic) == ({}, None, True)
 
 
 @pytest.mark.parametrize(

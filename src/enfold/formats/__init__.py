@@ -59,16 +59,8 @@ class Format(msgspec.Struct, frozen=True):
         return self.success_schema is not None and not self.is_content
 
 
-# What a module may say of itself, by the name it has there.
-_FACTS: Final = {
-    "success_schema": "success_schema",
-    "error_schema": "ERROR_SCHEMA",
-    "holds_errors": "HOLDS_ERRORS",
-    "takes_structs": "TAKES_STRUCTS",
-    "is_content": "IS_CONTENT",
-    "has_prefixes": "HAS_PREFIXES",
-    "is_wrapper": "IS_WRAPPER",
-}
+# What a module may say of itself: `success_schema` is a function, the others are constants, in capitals.
+_FACTS: Final = ("ERROR_SCHEMA", "HOLDS_ERRORS", "TAKES_STRUCTS", "IS_CONTENT", "HAS_PREFIXES", "IS_WRAPPER")
 
 
 class _Formats(Mapping[str, Format]):
@@ -94,8 +86,9 @@ class _Formats(Mapping[str, Format]):
 
 
 def _read_format(name: str, module: Any) -> Format:
-    facts = {field: getattr(module, fact) for field, fact in _FACTS.items() if hasattr(module, fact)}
-    return Format(name, module.write, module.write_error, module.read, **facts)
+    facts = {fact.lower(): getattr(module, fact) for fact in _FACTS if hasattr(module, fact)}
+    success_schema = getattr(module, "success_schema", None)
+    return Format(name, module.write, module.write_error, module.read, success_schema, **facts)
 
 
 _formats: Final = _Formats()

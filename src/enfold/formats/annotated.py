@@ -33,23 +33,11 @@ def read(wire: Any) -> ResponseEnvelope[Any]:
     if not isinstance(wire, Mapping):
         raise FormatError("Not of the format `annotated`: it is a JSON object")
     envelope = plain.read({name: value for name, value in wire.items() if name not in _BESIDE})
-    warnings = wire.get("warnings") or ()
     try:
-        read = tuple(msgspec.convert(warning, _WireWarning).to_warning() for warning in warnings)
-    except (msgspec.ValidationError, TypeError):
+        warnings = msgspec.convert(wire.get("warnings") or (), tuple[ResultWarning, ...])
+    except msgspec.ValidationError:
         raise FormatError("Not of the format `annotated`: a warning has `code` and `path`") from None
-    return msgspec.structs.replace(envelope, warnings=read, provenance=wire.get("provenance"))
-
-
-class _WireWarning(msgspec.Struct):
-    code: str
-    path: str
-    type: str = "null"
-    size: int = 0
-    count: int = 1
-
-    def to_warning(self) -> ResultWarning:
-        return ResultWarning(self.code, self.path, type=self.type, size=self.size, count=self.count)
+    return msgspec.structs.replace(envelope, warnings=warnings, provenance=wire.get("provenance"))
 
 
 def success_schema(operation: OperationSpec) -> dict[str, Any]:

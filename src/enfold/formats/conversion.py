@@ -30,49 +30,37 @@ def convert(wire: Any, source: Verbs, target: Verbs) -> Conversion:
     try:
         envelope = source.read(wire)
     except CallError as error:
-        return _convert_failure(error, target)
+        failure = target.write_error(error, "")
+        return Conversion(failure, _lost(_error_facts(error), failure, target))
     written = target.write(envelope)
-    lost = tuple(ResultWarning(LOST, path) for path in _missing(_facts(envelope), _facts_again(written, target)))
+    lost = _lost(_facts(envelope), written, target)
     # A target that has a place for warnings gets to know of the loss itself; another one keeps what it has.
     final = target.write(msgspec.structs.replace(envelope, warnings=(*envelope.warnings, *lost))) if lost else written
     return Conversion(final, lost)
 
 
-def _convert_failure(error: CallError, target: Verbs) -> Conversion:
-    written = target.write_error(error, "")
-    return Conversion(
-        written,
-        tuple(ResultWarning(LOST, path) for path in _missing(_error_facts(error), _facts_again(written, target))),
-    )
-
-
-def _facts_again(written: Any, target: Verbs) -> dict[str, Any]:
+def _lost(before: dict[str, Any], written: Any, target: Verbs) -> tuple[ResultWarning, ...]:
+    """A warning for each fact that does not come back, or comes back changed, when what was written is read again."""
+    after: dict[str, Any] = {}
     try:
-        return _facts(target.read(written))
+        after = _facts(target.read(written))
     except CallError as error:
-        return _error_facts(error)
+        after = _error_facts(error)
     except FormatError:
-        return {}
-
-
-def _missing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [path for path, fact in before.items() if path not in after or after[path] != fact]
+        pass
+    return tuple(ResultWarning(LOST, path) for path, fact in before.items() if path not in after or after[path] != fact)
 
 
 def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     """The values in an envelope by their paths; empty ones are left out."""
     wire = to_wire(envelope)
     facts = {"/data": wire["data"]}
-    if not _is_bare(envelope):
+    # A local result of no operation has only the time at which it was read, which is nobody's loss.
+    if not isinstance(envelope.meta, LocalResponseMeta) or envelope.meta.operation_id:
         facts |= {f"/meta/{name}": value for name, value in wire["meta"].items() if value != "local"}
     facts |= {f"/warnings/{index}": warning.to_wire() for index, warning in enumerate(envelope.warnings)}
     facts |= _carried(envelope)
     return facts if envelope.provenance is None else {**facts, "/provenance": envelope.provenance}
-
-
-def _is_bare(envelope: ResponseEnvelope[Any]) -> bool:
-    """Whether the meta holds nothing worth keeping: a local result of no operation has only the time at which it was read."""
-    return isinstance(envelope.meta, LocalResponseMeta) and not envelope.meta.operation_id
 
 
 def _carried(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ It runs nothing: a surface reads the request, calls, writes the answer in that f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -29,25 +29,16 @@ VERSION: Final = "mcp.request.v0.1"
 TRUNCATED: Final = "ENFOLD.OUTPUT.TRUNCATED"
 
 
-class ToolRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ToolRequest(msgspec.Struct, frozen=True):
     """Which tool to call with which arguments, and how the caller wants the answer."""
 
     tool: str
-    version: str | None = None
+    version: str | None
     input: dict[str, Any]
-    meta: dict[str, Any]
-    artifacts: tuple[ArtifactRef, ...] = ()
-    capture: CaptureOptions | None = None
-    deterministic: bool = True
-    max_output_bytes: int | None = None
-    locale: str | None = None
-    request_id: str | None = None
-    time: str | None = None
-
-    @property
-    def preferences(self) -> Preferences:
-        """How the caller wants the answer, as handlers see it."""
-        return Preferences(self.deterministic, self.max_output_bytes, self.locale)
+    artifacts: tuple[ArtifactRef, ...]
+    capture: CaptureOptions | None
+    preferences: Preferences
+    request_id: str | None
 
 
 def read_request(wire: Any) -> ToolRequest:
@@ -60,18 +51,15 @@ def read_request(wire: Any) -> ToolRequest:
     meta = arguments.pop("_meta", None)
     if meta is not None and not isinstance(meta, dict):
         raise _refused("params._meta", "object")
+    wanted = checked.preferences
     return ToolRequest(
-        tool=checked.tool.name,
-        version=_or_none(checked.tool.version),
-        input=arguments,
-        meta=meta or {},
-        artifacts=checked.artifacts,
-        capture=options_from_meta(meta),
-        deterministic=checked.preferences.deterministic,
-        max_output_bytes=_or_none(checked.preferences.max_output_bytes),
-        locale=_or_none(checked.preferences.locale),
-        request_id=_or_none(checked.request_id),
-        time=_or_none(checked.time),
+        checked.tool.name,
+        _or_none(checked.tool.version),
+        arguments,
+        checked.artifacts,
+        options_from_meta(meta),
+        Preferences(wanted.deterministic, _or_none(wanted.max_output_bytes), _or_none(wanted.locale)),
+        _or_none(checked.request_id),
     )
 
 
@@ -134,9 +122,10 @@ def fit(
 ) -> dict[str, Any]:
     """The answer as the caller prefers it: with `meta` unless they prefer determinism, and no longer than they can take."""
     answer = dict(wire)
-    if not request.deterministic and "meta" not in answer:
+    if not request.preferences.deterministic and "meta" not in answer:
         answer["meta"] = _meta(adapter, request_id or request.request_id, duration_ms)
-    return answer if request.max_output_bytes is None else _cut_answer(answer, request.max_output_bytes)
+    limit = request.preferences.max_output_bytes
+    return answer if limit is None else _cut_answer(answer, limit)
 
 
 def _meta(adapter: str, request_id: str | None, duration_ms: int) -> dict[str, Any]:
@@ -169,11 +158,11 @@ def _cut(value: Any, room: int) -> Any:
         return value
     if isinstance(value, str):
         return _cut_text(value, room)
-    if isinstance(value, list | tuple):
-        return _cut_list(value, room)
+    if not isinstance(value, list | tuple | Mapping) or room < len("[]"):
+        return UNSET
     if isinstance(value, Mapping):
-        return _cut_object(value, room)
-    return UNSET
+        return dict(_first_entries([(name, _size(name) + len(":"), item) for name, item in value.items()], room))
+    return [part for _, part in _first_entries([("", 0, item) for item in value], room)]
 
 
 def _cut_text(text: str, room: int) -> str | UnsetType:
@@ -184,29 +173,13 @@ def _cut_text(text: str, room: int) -> str | UnsetType:
     return text[:low] if low else UNSET
 
 
-def _cut_list(items: Any, room: int) -> list[Any] | UnsetType:
-    kept: list[Any] = []
+def _first_entries(entries: list[tuple[str, int, Any]], room: int) -> Iterator[tuple[str, Any]]:
+    """The entries of a container, each with the bytes of its name, that fit; the last one cut, if a part of it fits."""
     left = room - len("[]")
-    for item in items:
-        comma = 1 if kept else 0
-        part = _cut(item, left - comma)
+    for name, name_bytes, item in entries:
+        part = _cut(item, left - name_bytes)
         if part is not UNSET:
-            kept.append(part)
+            yield name, part
         if part is not item:
-            break
-        left -= comma + _size(item)
-    return kept if room >= len("[]") else UNSET
-
-
-def _cut_object(value: Mapping[str, Any], room: int) -> dict[str, Any] | UnsetType:
-    kept: dict[str, Any] = {}
-    left = room - len("{}")
-    for name, item in value.items():
-        label = _size(name) + len(":") + (1 if kept else 0)
-        part = _cut(item, left - label)
-        if part is not UNSET:
-            kept[name] = part
-        if part is not item:
-            break
-        left -= label + _size(item)
-    return kept if room >= len("{}") else UNSET
+            return
+        left -= name_bytes + _size(item) + len(",")

@@ -9,7 +9,7 @@ import msgspec
 
 from enfold.schema.keywords import with_references
 
-__all__ = ["around", "object_schema"]
+__all__ = ["around", "moved_below", "object_schema"]
 
 Schema: TypeAlias = dict[str, Any]
 
@@ -20,7 +20,7 @@ def around(name: str, output: Any) -> Schema:
         return object_schema({name: output})  # with an address of its own it stays whole: its references start there
     kept = output.get("$defs") if _refer_to_each_other(output.get("$defs")) else None
     bare = output if kept is None else {key: value for key, value in output.items() if key != "$defs"}
-    moved: Schema = with_references(bare, lambda reference: _moved(reference, f"#/properties/{name}"))
+    moved: Schema = with_references(bare, lambda reference: moved_below(f"#/properties/{name}", reference))
     definitions = moved.pop("$defs", kept)
     moved.pop("$schema", None)
     return object_schema({name: moved}, definitions)
@@ -38,7 +38,8 @@ def _refer_to_each_other(definitions: Any) -> bool:
     return isinstance(definitions, dict) and _MOVING.search(msgspec.json.encode(definitions)) is None
 
 
-def _moved(reference: str, place: str) -> str:
+def moved_below(place: str, reference: str) -> str:
+    """A reference of a schema that now stands at a place of another; definitions by name have moved to the new root."""
     is_pointer = reference == "#" or reference.startswith("#/")
     return place + reference[1:] if is_pointer and not reference.startswith("#/$defs/") else reference
 

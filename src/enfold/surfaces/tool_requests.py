@@ -57,7 +57,7 @@ class RequestCall:
                 identity=identity.id if identity else "",
                 writer=self,
                 artifacts=open_artifacts(self._request.artifacts),
-                deterministic=self._request.deterministic,
+                deterministic=self._request.preferences.deterministic,
             )
 
     # The two verbs of a format, because a recording writes the answer first, to tell of it as it leaves.

@@ -347,15 +347,12 @@ def _hints(spec: OperationSpec) -> dict[str, Any]:
 
 def _collected(spec: OperationSpec) -> OperationSpec:
     """The spec of a stream that is given as one value, the list of its items."""
-    items = with_references(spec.output_schema, _below_items)
+    from enfold.formats.wrapper_schemas import moved_below  # with the first list
+
+    items = with_references(spec.output_schema, partial(moved_below, "#/items"))
     definitions = items.pop("$defs", None) if isinstance(items, dict) else None
     array = {"type": "array", "items": items}
     return spec.replace(values=1, output_schema={**array, "$defs": definitions} if definitions else array)
-
-
-def _below_items(reference: str) -> str:
-    is_pointer = reference == "#" or reference.startswith("#/")
-    return f"#/items{reference[1:]}" if is_pointer and not reference.startswith("#/$defs/") else reference
 
 
 # --- resources and prompts ----------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from enfold.mcp.json_rpc import (
     SERVER_KEY,
     SUBSCRIPTION_KEY,
     ProtocolError,
-    RequestId,
     error_message,
     result_message,
 )
@@ -56,7 +55,8 @@ class MCPServer(Service):
         """The message that answers a request whose method runs no handler."""
         method = (_QUICK_STATELESS if exchange.is_stateless else _QUICK).get(exchange.method)
         if method is None:
-            return error_message(exchange.id, _not_found(exchange))
+            missing = ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
+            return error_message(exchange.id, missing)
         try:
             return self._response(exchange, method(self, exchange))
         except ProtocolError as error:
@@ -83,14 +83,15 @@ class MCPServer(Service):
             return self._response(exchange, await method(self, exchange))
         except (InputRequired, MissingCapability) as asking:
             exchange.code = asking.code
-            return self.ask(exchange, asking)
+            return self._ask(exchange, asking)
         except ProtocolError as error:
             exchange.code = code_of_protocol(error) if exchange.code == OK else exchange.code
             exchange.status = error.code
             return error_message(exchange.id, error)
         except Exception as error:  # noqa: BLE001  # whatever went wrong in here, the client gets no stack
             exchange.code = "UNKNOWN_ERROR"
-            return _internal_error(exchange.id, exchange.method, error)
+            Log("enfold.mcp").error("%s failed", exchange.method, error=error)
+            return error_message(exchange.id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
         except BaseException:
             exchange.code = "ABORTED"
             raise
@@ -98,7 +99,7 @@ class MCPServer(Service):
             if watch is not None:
                 _observe_end(watch, exchange)
 
-    def ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
+    def _ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
         """The message that asks a client for what its request cannot go on without."""
         if isinstance(asking, MissingCapability):
             return error_message(exchange.id, _lacking(exchange, asking))
@@ -217,18 +218,9 @@ def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:
     return end
 
 
-def _not_found(exchange: ClientExchange) -> ProtocolError:
-    return ProtocolError(METHOD_NOT_FOUND, f"There is no method {exchange.method[:100]}")
-
-
 def _lacking(exchange: ClientExchange, missing: MissingCapability) -> ProtocolError:
     code = MISSING_CAPABILITY if exchange.is_stateless else INTERNAL_ERROR
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
-
-
-def _internal_error(request_id: RequestId, method: str, error: Exception) -> dict[str, Any]:
-    Log("enfold.mcp").error("%s failed", method, error=error)
-    return error_message(request_id, ProtocolError(INTERNAL_ERROR, "The server failed to answer"))
 
 
 # --- the handshake, and what stands in its place ------------------------------------------------------------------
@@ -258,10 +250,6 @@ def _with_instructions(service: Service, result: Result) -> Result:
     return result if instructions is None else {**result, "instructions": instructions}
 
 
-def _ping(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
-    return {}
-
-
 def _set_level(service: Service, exchange: ClientExchange) -> Result:  # noqa: ARG001  # every method gets both
     exchange.caller.log_level = check_level(exchange.params.get("level"))
     return {}
@@ -281,7 +269,7 @@ _LISTS: Final[dict[str, Quick]] = {
 _QUICK: Final[dict[str, Quick]] = {
     **_LISTS,
     "initialize": _initialize,
-    "ping": _ping,
+    "ping": lambda _service, _exchange: {},
     "logging/setLevel": _set_level,
 }
 _QUICK_STATELESS: Final[dict[str, Quick]] = {**_LISTS, "server/discover": _discover}

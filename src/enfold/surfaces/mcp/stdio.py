@@ -91,18 +91,15 @@ class StdioChannel:
     def _take_quickly(self, message: RPCMessage) -> bool:
         """Whether a message could be taken without a loop, and so has been."""
         if message.is_request and self._server.is_quick(str(message.method)):
-            self._respond_now(message)
+            try:
+                self.send(self._server.respond_now(self._exchange(message)))
+            except ProtocolError as error:
+                self.send(error_message(message.request_id, error))
         elif message.method == "notifications/initialized":
             self._server.tell_changes(self._session, self._identity, self.send)  # from its handshake on
         else:
             return False
         return True
-
-    def _respond_now(self, message: RPCMessage) -> None:
-        try:
-            self.send(self._server.respond_now(self._exchange(message)))
-        except ProtocolError as error:
-            self.send(error_message(message.request_id, error))
 
     # with a loop
 

@@ -63,13 +63,13 @@ async def start_task(
 
 
 async def _get(service: Service, exchange: ClientExchange) -> Result:
-    handle = await _task_handle(service, exchange)
+    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
     return _detailed(service, exchange, handle.last or await handle.state())
 
 
 async def _update(service: Service, exchange: ClientExchange) -> Result:
     given = exchange.params.get("inputResponses")
-    handle = await _task_handle(service, exchange)
+    handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
     if not isinstance(given, dict):
         raise ProtocolError(INVALID_PARAMS, "tasks/update needs inputResponses, an object")
     await handle.answer({key: answer for key, answer in given.items() if isinstance(answer, dict)})
@@ -77,7 +77,7 @@ async def _update(service: Service, exchange: ClientExchange) -> Result:
 
 
 async def _cancel(service: Service, exchange: ClientExchange) -> Result:
-    await (await _task_handle(service, exchange)).cancel()
+    await (await _task_handle(service, exchange, exchange.params.get("taskId"))).cancel()
     return {}
 
 
@@ -109,11 +109,7 @@ def _tasks_of(service: Service, exchange: ClientExchange) -> Tasks:
     return tasks
 
 
-async def _task_handle(service: Service, exchange: ClientExchange) -> TaskHandle:
-    return await _handle(service, exchange, exchange.params.get("taskId"))
-
-
-async def _handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
+async def _task_handle(service: Service, exchange: ClientExchange, task_id: object) -> TaskHandle:
     if not isinstance(task_id, str) or len(task_id) > MAX_TASK_ID:
         raise ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the id of a task")
     return await _tasks_of(service, exchange).get(task_id, identity=exchange.identity)
@@ -232,7 +228,7 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
         raise _refusal(error) from error
     for task_id in ids:
         try:
-            handles[task_id] = await _handle(service, exchange, task_id)
+            handles[task_id] = await _task_handle(service, exchange, task_id)
         except CallError as error:
             if error.code != "TASK_NOT_FOUND":
                 raise _refusal(error) from error
