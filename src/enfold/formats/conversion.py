@@ -59,11 +59,11 @@ def _facts(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     if not isinstance(envelope.meta, LocalResponseMeta) or envelope.meta.operation_id:
         facts |= {f"/meta/{name}": value for name, value in wire["meta"].items() if value != "local"}
     facts |= {f"/warnings/{index}": warning.to_wire() for index, warning in enumerate(envelope.warnings)}
-    facts |= _carried(envelope)
+    facts |= _format_fields(envelope)
     return facts if envelope.provenance is None else {**facts, "/provenance": envelope.provenance}
 
 
-def _carried(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
+def _format_fields(envelope: ResponseEnvelope[Any]) -> dict[str, Any]:
     """The fields that only the format it was read from has."""
     own = (*ResponseEnvelope.__struct_fields__, "errors")
     named = [name for name in envelope.__struct_fields__ if name not in own and not name.startswith("_")]

@@ -77,7 +77,7 @@ def write(envelope: ResponseEnvelope[Any], operation: OperationSpec | None = Non
     if envelope.is_error:
         return _write_failure(_failed_result(envelope))
     payload = b64encode(envelope.data).decode() if isinstance(envelope.data, bytes) else envelope.data
-    words = _own_words(envelope, operation) or summarize(payload, _title(payload, operation))
+    words = _author_text(envelope, operation) or summarize(payload, _title(payload, operation))
     return _wire(words, payload, _meta(_tool(envelope, operation), envelope), is_error=False)
 
 
@@ -172,10 +172,10 @@ def _meta(tool: str, envelope: ResponseEnvelope[Any] | None = None) -> dict[str,
     if isinstance(envelope, _BlockEnvelope):
         return {"tool": tool, "ts": envelope._stamp, "version": VERSION, **envelope.more_meta}
     stamp = envelope.meta.timestamp if envelope is not None and isinstance(envelope.meta, LocalResponseMeta) else None
-    return {"tool": tool, "ts": _iso_time(stamp), "version": VERSION}
+    return {"tool": tool, "ts": _write_time(stamp), "version": VERSION}
 
 
-def _iso_time(milliseconds: int | None) -> str:
+def _write_time(milliseconds: int | None) -> str:
     try:
         moment = datetime.now(UTC) if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -196,7 +196,7 @@ def _title(payload: Any, operation: OperationSpec | None) -> str:
     return "" if operation is None else operation.title or operation.id
 
 
-def _own_words(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
+def _author_text(envelope: ResponseEnvelope[Any], operation: OperationSpec | None) -> str:
     """The author's own text for the result: its text content, or the summary of the operation; never JSON."""
     if isinstance(envelope.meta, MCPResponseMeta):
         text = envelope.text()
@@ -286,7 +286,7 @@ def _failed_result(envelope: ResponseEnvelope[Any]) -> CallError:
 
 
 def _error_payload(error: CallError) -> dict[str, Any]:
-    details = {**_advice(error.details), **error.details}
+    details = {**_suggestion(error.details), **error.details}
     advice = {_ADVICE[name]: text for name in _ADVICE if isinstance(text := details.get(name), str)}
     rest = {name: value for name, value in details.items() if _ADVICE.get(name) not in advice}
     payload: dict[str, Any] = {"category": error.row.category, "code": error.code, "message": error.message}
@@ -303,7 +303,7 @@ def _details_text(details: dict[str, Any]) -> str:
     return json_text(details)
 
 
-def _advice(details: Mapping[str, Any]) -> dict[str, str]:
+def _suggestion(details: Mapping[str, Any]) -> dict[str, str]:
     """What to do about an argument that was refused."""
     name, expected = details.get("argument"), details.get("expected")
     what = f'"{name}"' if name else "the input"
@@ -335,12 +335,12 @@ def _read_payload(block: ToolEnvelope, is_error: bool | None, summary: str | Non
     payload = read_error_payload(block.payload)
     if is_error is True or (is_error is None and payload is not None):
         raise _read_error(block, payload, summary)
-    meta = LocalResponseMeta(block.meta["tool"], _milliseconds(block.meta["ts"]))
+    meta = LocalResponseMeta(block.meta["tool"], _read_time(block.meta["ts"]))
     more = {name: value for name, value in block.meta.items() if name not in ("tool", "ts", "version")}
     return _BlockEnvelope(block.payload, meta, more_meta=more, _stamp=block.meta["ts"])
 
 
-def _milliseconds(text: str) -> int:
+def _read_time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

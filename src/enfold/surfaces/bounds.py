@@ -44,7 +44,7 @@ def read_bounds(given: Mapping[str, object]) -> Bounds:
             near = nearest(name, Bounds.__struct_fields__)
             advice = f"did you mean {near}?" if near else f"use {', '.join(Bounds.__struct_fields__)}"
             raise CallError("VALIDATION_ERROR", f"There is no bound {name[:100]}: {advice}")
-        if not _is_right(name, number):
+        if not _is_valid(name, number):
             kind = "a number" if name in FRACTIONS else "a whole number"
             raise CallError("VALIDATION_ERROR", f"The bound {name} must be {kind} above zero")
     return msgspec.structs.replace(Bounds(), **given)
@@ -84,6 +84,6 @@ _SHARED: Final = (
 FRACTIONS: Final = ("header_seconds", "stalled_seconds", "calls_per_second")
 
 
-def _is_right(name: str, number: object) -> bool:
+def _is_valid(name: str, number: object) -> bool:
     kinds = int | float if name in FRACTIONS else int
     return isinstance(number, kinds) and not isinstance(number, bool) and 0 < number < float("inf")

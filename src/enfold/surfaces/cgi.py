@@ -65,7 +65,7 @@ def to_cgi(
     functions = Functions(guarded, FunctionSettings(format, max_body, recorder), _DIALECT)
     request = _read_request(variables, stdin or sys.stdin.buffer, functions)
     observers, began = functions.registry.observers, time.perf_counter()
-    trace = None if observers.tracer is None else _begun_trace(observers.tracer, request)
+    trace = None if observers.tracer is None else _begin_trace(observers.tracer, request)
     with _own_output(stdout) as out:
         answer = _answer(functions, request, variables, lambda: identify(user) if user else None, tasks)
         _send(answer, request, out)
@@ -76,7 +76,7 @@ def to_cgi(
     return 0
 
 
-def _begun_trace(tracer: Tracer, request: FunctionRequest) -> Trace | None:
+def _begin_trace(tracer: Tracer, request: FunctionRequest) -> Trace | None:
     from enfold.observing.conventions import cgi_span  # where somebody traces
 
     return tracer.begin(cgi_span(request.method, request.path, request.headers))

@@ -32,12 +32,14 @@ async def collect(registry: Registry, operation_id: str, input: Mapping[str, Any
     """
     stream = registry.subscribe(operation_id, input, context)
     try:
-        return await _collected(stream, operation_id, context)
+        return await _collect_items(stream, operation_id, context)
     finally:
         await stream.aclose()
 
 
-async def _collected(stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, context: Context) -> Collected:
+async def _collect_items(
+    stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id: str, context: Context
+) -> Collected:
     items: list[Any] = []
     warnings: list[ResultWarning] = []
     size, truncated = 0, False
@@ -48,7 +50,7 @@ async def _collected(stream: AsyncGenerator[ResponseEnvelope[Any]], operation_id
             truncated = len(items) >= MOST_ITEMS or size > MOST_BYTES
             if truncated:
                 break
-            warnings += (_below(warning, len(items)) for warning in envelope.warnings)
+            warnings += (_at_item(warning, len(items)) for warning in envelope.warnings)
             items.append(data)
             context.progress(len(items))
     except CallError as error:
@@ -67,5 +69,5 @@ def _size(data: Any) -> int:
         raise unwritable(data, error) from error
 
 
-def _below(warning: ResultWarning, index: int) -> ResultWarning:
+def _at_item(warning: ResultWarning, index: int) -> ResultWarning:
     return msgspec.structs.replace(warning, path=f"/{index}{warning.path}")

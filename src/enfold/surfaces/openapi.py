@@ -219,11 +219,11 @@ def _parameters(spec: OperationSpec, components: _Components) -> Iterator[Schema
             "in": "query",
             **({"description": given["description"]} if "description" in given else {}),
             "required": name in schema.get("required", ()),
-            **_written_as(kinds.get(name, "text"), placed),
+            **_parameter_form(kinds.get(name, "text"), placed),
         }
 
 
-def _written_as(kind: ArgumentKind, schema: Schema) -> Schema:
+def _parameter_form(kind: ArgumentKind, schema: Schema) -> Schema:
     if kind in ("json", "jsons"):
         return {"content": {"application/json": {"schema": schema}}}
     if kind == "texts":
@@ -360,7 +360,7 @@ class _Components:
             return schema  # its references start at itself, wherever it stands
         move = self.move(schema, owner)
         placed: Schema = with_references({key: value for key, value in schema.items() if key != "$defs"}, move)
-        if not move.meets_itself:
+        if not move.refers_to_itself:
             return placed
         self._schemas[_legal(owner)] = placed
         return {"$ref": f"#/components/schemas/{_legal(owner)}"}
@@ -388,7 +388,7 @@ class _Move:
     def __init__(self, owner: str, names: dict[str, str]) -> None:
         self._owner = owner
         self.names = names
-        self.meets_itself = False
+        self.refers_to_itself = False
 
     def __call__(self, reference: str) -> str:
         found = _DEFINITION.fullmatch(reference)
@@ -396,7 +396,7 @@ class _Move:
         if found and name in self.names:
             return f"#/components/schemas/{self.names[name]}{found[2]}"
         if reference == "#" or reference.startswith("#/"):
-            self.meets_itself = True
+            self.refers_to_itself = True
             return f"#/components/schemas/{_legal(self._owner)}{reference[1:]}"
         return reference
 

@@ -103,8 +103,8 @@ def _one_or_many(values: list[str]) -> Any:
 _READERS: Final[dict[ArgumentKind, Callable[[list[str]], Any]]] = {
     "text": _one_or_many,
     "texts": lambda values: values,
-    "json": lambda values: _parsed(values[0]) if len(values) == 1 else values,
-    "jsons": lambda values: _whole_or_items([_parsed(value) for value in values]),
+    "json": lambda values: _parse_json(values[0]) if len(values) == 1 else values,
+    "jsons": lambda values: _whole_or_items([_parse_json(value) for value in values]),
 }
 
 
@@ -115,7 +115,7 @@ def _whole_or_items(values: list[Any]) -> list[Any]:
     return first if is_whole else values
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """The JSON value of a text, or the text itself, which the registry then refuses by the argument's name."""
     try:
         return msgspec.json.decode(text)

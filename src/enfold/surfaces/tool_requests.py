@@ -64,13 +64,13 @@ class RequestCall:
 
     def write(self, envelope: ResponseEnvelope[Any], _: OperationSpec | None = None, /) -> dict[str, Any]:
         """The answer as the caller prefers it; an envelope that the tool gave itself is passed on as it is."""
-        return self._written(envelope)
+        return self._write(envelope)
 
     def write_error(self, error: CallError, _: str = "", /) -> dict[str, Any]:
         """A failure, written as `write` writes an answer."""
-        return self._written(error)
+        return self._write(error)
 
-    def _written(self, outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any]:
+    def _write(self, outcome: ResponseEnvelope[Any] | CallError) -> dict[str, Any]:
         if self._took is None:  # Measured once: an answer that is written again must be as long as the first.
             self._took = int((time.monotonic() - self._started) * 1000)
         facts = {"adapter": self._adapter, "request_id": self.context.request_id, "duration_ms": self._took}

@@ -130,7 +130,7 @@ async def test_what_is_kept_to_come_back_for_is_bounded_over_all_sessions(
                     "tools/call", {"name": "shop_text", "arguments": {"length": 20_000}}, {"progressToken": 1}
                 )
                 assert len((await client.post(message, client.headers()).messages())[-1]["result"]["content"]) == 1
-    assert 50_000 < app._shared.sessions._kept.size <= 200_000
+    assert 50_000 < app._endpoint.sessions._buffer.size <= 200_000
 
 
 async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
@@ -141,7 +141,7 @@ async def test_an_answer_larger_than_what_may_be_kept_arrives_all_the_same(
     arguments = {"name": "shop_text", "arguments": {"length": 400_000}}
     answer = await client.ask("tools/call", arguments, {"progressToken": 1})
     assert len(answer["result"]["structuredContent"]["result"]) == 400_000
-    assert client.app._shared.sessions._kept.size < 1_000
+    assert client.app._endpoint.sessions._buffer.size < 1_000
 
 
 async def test_who_comes_back_for_what_is_kept_no_more_gets_the_news(

@@ -168,7 +168,7 @@ async def test_who_may_not_read_a_resource_cannot_follow_it(
 async def test_a_source_that_is_gone_and_comes_back_is_followed_again(
     make_client: MakeClient, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("enfold.surfaces.mcp.following.WAITS", (0.0,))
+    monkeypatch.setattr("enfold.surfaces.mcp.following.BACKOFF", (0.0,))
     ops = OperationRegistry("shop")
     resource(ops, STOCK, name="stock")(lambda: "3")
     breaks = iter([True, True, False])

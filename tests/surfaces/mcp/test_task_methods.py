@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.calls.processes import IS_FULL
 from enfold import CallError, Context, Identity, OperationRegistry
 from enfold.identities.tokens import Tokens
 from enfold.mcp import elicit
+from enfold.provenance import Recorder
 from enfold.surfaces.mcp import to_mcp
 from enfold.tasks import Task, Tasks
 from enfold.tasks.memory import MemoryTasks
@@ -64,6 +66,11 @@ async def old_stock(n: int) -> Any:
     return {"items": list(range(n)), "total": n}
 
 
+@dataclass
+class Row:
+    n: int
+
+
 TOKENS = Tokens(
     {name: Identity(name) for name in ("ann", "bob")} | {"root": Identity("root", frozenset({"enfold:admin"}))}
 )
@@ -95,10 +102,16 @@ class WaveringTasks(MemoryTasks):
 class Talk:
     """A client of 2026-07-28 without a socket."""
 
-    def __init__(self, tokens: Tokens | None = None, tasks: Tasks | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        tokens: Tokens | None = None,
+        tasks: Tasks | None = None,
+        registry: OperationRegistry = ops,
+        **settings: Any,
+    ) -> None:
         self.store = WaveringTasks()
-        self.tasks = tasks or Tasks(ops, self.store)
-        self.app = to_mcp(ops, tokens=tokens, tasks=self.tasks, **settings)
+        self.tasks = tasks or Tasks(registry, self.store)
+        self.app = to_mcp(registry, tokens=tokens, tasks=self.tasks, **settings)
 
     async def send(self, method: str, params: dict[str, Any], caller: str | None = None, **more: Any) -> Conversation:
         capabilities = more.pop("capabilities", DECLARED)
@@ -160,6 +173,24 @@ async def test_a_task_lives_from_its_call_to_its_result(talk: Talk) -> None:
     long = await talk.start("report", year=9999)
     assert set(await talk.ask("tasks/cancel", {"taskId": long})) == {"_meta", "resultType"}
     assert "result" not in await talk.until(long, "cancelled")
+
+
+async def test_what_asks_first_and_ends_in_the_call_answers_like_a_call_without_tasks() -> None:
+    quick = OperationRegistry("shop")
+
+    @quick.mutation(durable=True, asks_first=True)
+    async def count(n: int) -> list[Row]:
+        return [Row(each) for each in range(n)]
+
+    talk = Talk(registry=quick, recorder=Recorder(record="all"))
+    meta = {"enfold/format": "tool_envelope_v1"}
+    call = {"name": "shop.count", "arguments": {"n": 2}, "_meta": meta}
+    with_tasks = await talk.ask("tools/call", call)
+    without = await talk.ask("tools/call", call, capabilities={})
+    assert with_tasks["content"][0] == without["content"][0]
+    assert "| n |" in with_tasks["content"][0]["text"]
+    assert with_tasks["_meta"].keys() == without["_meta"].keys()
+    await talk.tasks.close()
 
 
 async def test_who_does_not_declare_the_extension_hears_nothing_of_tasks(talk: Talk) -> None:

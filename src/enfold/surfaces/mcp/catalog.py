@@ -53,7 +53,7 @@ class Catalog:
         self._operations = operations
         # An operation without a handler is not there for a caller.
         tools = [each for each in operations if kind_of(each.spec) == "tool" and each.handler is not None]
-        shown = Shown()
+        shown = ListedSchemas()
         self._tool = partial(MCPTool, format=format, registry=registry, shown=shown)
         self.tools = [self._tool(operation, names[operation.spec.id]) for operation in tools]
         self.prompts = [Prompt(spec, names[spec.id]) for spec in specs if kind_of(spec) == "prompt"]
@@ -125,7 +125,7 @@ def _by_name_and_id(offers: Iterable[Any]) -> dict[str, Any]:
 # --- tools --------------------------------------------------------------------------------------------------------
 
 
-class Shown:
+class ListedSchemas:
     """How the schemas of a catalog are shown; its tools share it, for they share definitions."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Shown:
 class MCPTool:
     """An operation as a tool."""
 
-    def __init__(self, operation: Operation, name: str, format: str, registry: Registry, shown: Shown) -> None:
+    def __init__(self, operation: Operation, name: str, format: str, registry: Registry, shown: ListedSchemas) -> None:
         spec = operation.spec
         self._registry = registry
         self.spec = spec
@@ -174,7 +174,7 @@ class MCPTool:
         self.is_stream = spec.type is OperationType.SUBSCRIPTION
         self.is_relay = RELAY in spec.meta  # it runs another operation, which its arguments name
         self._signature = operation.signature
-        self._shown = shown
+        self._schemas = shown
         self._texts: dict[tuple[str, bool], bytes] = {}  # by the revision, and whether it is text alone
 
     @cached_property
@@ -211,7 +211,7 @@ class MCPTool:
         """The schema of the structured content as clients are shown it, where one is advertised."""
         schema = self._whole_output_schema
         is_packed = _is_of_a_document(self.spec)
-        return schema if schema is None or is_packed else self._shown.output(schema)
+        return schema if schema is None or is_packed else self._schemas.output(schema)
 
     @property
     def _whole_output_schema(self) -> dict[str, Any] | None:
@@ -234,7 +234,7 @@ class MCPTool:
         if written is None:
             return None
         if _is_of_a_document(spec):
-            spec = self._shown.loose_output(spec)
+            spec = self._schemas.loose_output(spec)
         return written(_collected(spec) if self.is_stream else spec) or None
 
     @cached_property
@@ -291,12 +291,12 @@ class MCPTool:
             listed["title"] = spec.title
         words = spec.description or spec.title or spec.id
         listed["description"] = first_sentence(words) if is_short(spec) else words
-        schema = self._shown.input(spec)
+        schema = self._schemas.input(spec)
         listed["inputSchema"] = schema if schema.get("type") == "object" else {**schema, "type": "object"}
         listed["annotations"] = {**_hints(spec), **facts.get("annotations", {})}
         listed |= {name: facts[name] for name in ("icons", "_meta") if name in facts}
-        if "_meta" in facts and self._shown.addresses is not None:
-            listed["_meta"] = _with_listed_pages(facts["_meta"], spec.namespace, self._shown.addresses)
+        if "_meta" in facts and self._schemas.addresses is not None:
+            listed["_meta"] = _with_listed_pages(facts["_meta"], spec.namespace, self._schemas.addresses)
         if not self.is_imported and self.format.is_wrapper and not self._gives_content:
             # By this another Enfold knows what our results are wrapped in.
             listed["_meta"] = {**listed.get("_meta", {}), FORMAT_KEY: self.format.name}

@@ -1,4 +1,4 @@
-"""Telling clients what has changed: the lists of a server, and the resources they follow. No I/O."""
+"""Notifications of changes: of a server's lists, and of the resources that clients follow. No I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KINDS: Final = frozenset({"tools", "prompts", "resources"})
 
 
 class ChangeListener:
-    """A client that is told of changes: of which lists, of which resources, and under which subscription."""
+    """A client that is notified of changes: of which lists, of which resources, and under which subscription."""
 
-    __slots__ = ("_send", "id", "kinds", "may_hear_of", "uris")
+    __slots__ = ("_send", "id", "kinds", "may_be_told", "uris")
 
     def __init__(
         self,
@@ -24,55 +24,55 @@ class ChangeListener:
         kinds: Collection[str],
         uris: Collection[str],
         id: RequestId | UnsetType = UNSET,
-        may_hear_of: Callable[[str], bool] = lambda _: False,
+        may_be_told: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`may_hear_of` is asked for the parts of a resource that have changed."""
+        """`may_be_told` says whether a part of a followed resource may be named to the client."""
         self._send = send
         self.kinds = kinds
         self.uris = uris
         self.id = id
-        self.may_hear_of = may_hear_of
+        self.may_be_told = may_be_told
 
-    def tell(self, method: str, params: dict[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
         if self.id is not UNSET:
             params = {**(params or {}), "_meta": {SUBSCRIPTION_KEY: self.id}}
         self._send(notification(method, params))
 
 
 class Changes:
-    """Who listens to a server, and what they have been told."""
+    """Who listens to a server, and the lists as they were last told of."""
 
     def __init__(self, read_lists: Callable[[], Lists]) -> None:
         self._read_lists = read_lists
-        self._told: Lists = {}
+        self._last_lists: Lists = {}
         self._listeners: set[ChangeListener] = set()
-        self._is_telling = False
-        # How a change is told: at once, until a transport with an event loop says otherwise.
-        self.schedule: Callable[[Callable[[], None]], object] = lambda tell: tell()
+        self._is_scheduled = False
+        # How notifications are sent: at once, until a transport with an event loop says otherwise.
+        self.schedule: Callable[[Callable[[], None]], object] = lambda run: run()
 
     def listen(self, listener: ChangeListener) -> Callable[[], None]:
-        """Tell a listener of every change from now on; the answer ends it."""
+        """Notify a listener of every change from now on; what is returned ends it."""
         if not self._listeners:
-            self._told = self._read_lists()
+            self._last_lists = self._read_lists()
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
     def resource_updated(self, uri: str, changed: str | None = None) -> None:
-        """Tell everyone who follows a resource that it has changed, or that a part of it has."""
+        """Notify everyone who follows a resource that it has changed, or that a part of it has."""
         for listener in list(self._listeners):
             if uri in listener.uris:
-                is_part = changed is not None and changed != uri and listener.may_hear_of(changed)
-                listener.tell("notifications/resources/updated", {"uri": changed if is_part else uri})
+                is_part = changed is not None and changed != uri and listener.may_be_told(changed)
+                listener.notify("notifications/resources/updated", {"uri": changed if is_part else uri})
 
     def lists_changed(self) -> None:
-        """Something was registered or removed, perhaps by another thread; it is told soon, and many changes as one."""
-        if self._listeners and not self._is_telling:
-            self._is_telling = True
+        """Notify soon that something was registered or removed, perhaps by another thread: many changes as one."""
+        if self._listeners and not self._is_scheduled:
+            self._is_scheduled = True
             self.schedule(self._send_changes)
 
     def _send_changes(self) -> None:
-        self._is_telling = False
-        before, self._told = self._told, self._read_lists()
-        for kind in [kind for kind, specs in self._told.items() if specs != before[kind]]:
+        self._is_scheduled = False
+        before, self._last_lists = self._last_lists, self._read_lists()
+        for kind in [kind for kind, specs in self._last_lists.items() if specs != before[kind]]:
             for listener in [each for each in list(self._listeners) if kind in each.kinds]:
-                listener.tell(f"notifications/{kind}/list_changed")
+                listener.notify(f"notifications/{kind}/list_changed")

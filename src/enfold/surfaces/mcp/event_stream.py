@@ -1,4 +1,4 @@
-"""A stream of server-sent events between those who write it and the connection that carries it away."""
+"""A stream of server-sent events, between those who send messages and the connection that carries them to the client."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ RETRY_MS: Final = 500
 MOST_WAITING: Final = 1_000
 MOST_BYTES: Final = 1_000_000
 
-_COMMENT: Final = b":\n\n"
+_HEARTBEAT_EVENT: Final = b":\n\n"
 
 
 class EventStream:
-    """Messages in their order; a stream that is kept can be taken up again after any of its events."""
+    """Messages in their order; one with a buffer can be resumed after any of its events."""
 
-    def __init__(self, kept: ResumeBuffer | None = None, owner: str = "", identity: Identity | None = None) -> None:
-        """`kept` counts what is kept of the owner's streams; without it nothing is kept that has been sent.
+    def __init__(self, buffer: ResumeBuffer | None = None, owner: str = "", identity: Identity | None = None) -> None:
+        """With a `buffer`, events are kept after they were sent, so that the client can resume after any of them.
 
         `identity` is who asked for what is on it, with the rights of their request.
         """
         self.id = os.urandom(8).hex()
         self.owner = owner
         self.identity = identity
-        self._kept = kept
-        self._has_ids = kept is not None
+        self._buffer = buffer
+        self._has_ids = buffer is not None
         self._events: deque[bytes] = deque()
         self._first = 0  # the number of the oldest event there is
         self._sent = 0  # the number after the last event that a connection took
         self.size = 0  # in bytes
         self._is_ended = False
-        self.is_lost = False  # nobody carries it, and nobody can come back for it
+        self.is_dropped = False  # nobody carries it, and nobody can come back for it
         self._wake = asyncio.Event()
-        self._carrier = 0  # each connection that takes over sends the one before it home
+        self._carrier = 0  # the number of the newest connection: the one before it ends
         self._carriers = 0
-        if kept is not None:
+        if buffer is not None:
             # A first event without data, so that a client has an id to come back with before anything is said.
             self._append(b"retry: %d\ndata: \n\n" % RETRY_MS)
 
     def send(self, message: dict[str, Any], *, is_last: bool = False) -> None:
-        """Add a message; one that is not the last is left out where too many wait for a client that does not read."""
-        if self._is_ended or self.is_lost:
+        """Queue a message; one that is not the last is dropped where the queue of a client that does not read is full."""
+        if self._is_ended or self.is_dropped:
             return
         event = b"data: %b\n\n" % encode(message)
         if not is_last and not self._has_room(len(event)):
@@ -64,9 +64,9 @@ class EventStream:
         self._is_ended = True
         self._wake.set()
 
-    def close_if_kept(self) -> None:
-        """Close the connection of a stream that is kept; the client reconnects with the id of the last event it saw."""
-        if self._kept is not None:
+    def close_if_resumable(self) -> None:
+        """Close the connection of a stream with a buffer; the client reconnects with the id of the last event it saw."""
+        if self._buffer is not None:
             self.close_connection()
 
     def close_connection(self) -> None:
@@ -75,13 +75,13 @@ class EventStream:
         self._wake.set()
 
     def release(self) -> None:
-        """Keep nothing any more that has been sent, or nothing at all where no connection carries the stream."""
-        if self._kept is not None:
-            self._kept.remove(self, self.size, entirely=True)
-            self._kept = None
+        """Drop what has been sent, or everything where no connection carries the stream; it cannot be resumed any more."""
+        if self._buffer is not None:
+            self._buffer.remove(self, self.size, entirely=True)
+            self._buffer = None
         self.forget_sent()
         if not self._carriers:
-            self.is_lost = True
+            self.is_dropped = True
             self._events.clear()
             self.size = 0
 
@@ -90,7 +90,7 @@ class EventStream:
             self._drop_first()
 
     async def carry(self, put: Put, after: int = -1) -> None:
-        """Put every event after one on a connection, with signs of life in between, until all is said."""
+        """Send every event after one to a connection, with heartbeats in between, until the stream ends."""
         self._carrier += 1
         self._carriers += 1
         try:
@@ -106,13 +106,13 @@ class EventStream:
                 await put(self._events[number - self._first])
                 number += 1
                 self._sent = max(self._sent, number)
-                if self._kept is None or self._kept.is_full(self.owner):
+                if self._buffer is None or self._buffer.is_full(self.owner):
                     self.forget_sent()
                 number = max(number, self._first)
             if self._is_ended or carrier != self._carrier:
                 return
             if not await self._is_woken():
-                await put(_COMMENT)
+                await put(_HEARTBEAT_EVENT)
 
     async def _is_woken(self) -> bool:
         try:
@@ -128,12 +128,12 @@ class EventStream:
         self._events.append(b"event: message\n" + head + event)
         size = len(self._events[-1])
         self.size += size
-        if self._kept is not None:
-            self._kept.add(self, size)
+        if self._buffer is not None:
+            self._buffer.add(self, size)
         self._wake.set()
 
     def _has_room(self, size: int) -> bool:
-        """Whether another notification may wait; a stream that is kept forgets what has most likely been read."""
+        """Whether another notification may be queued; what has been sent already makes room for it."""
         if len(self._events) < MOST_WAITING and self.size + size <= MOST_BYTES:
             return True
         self.forget_sent()
@@ -143,8 +143,8 @@ class EventStream:
         size = len(self._events.popleft())
         self.size -= size
         self._first += 1
-        if self._kept is not None:
-            self._kept.remove(self, size)
+        if self._buffer is not None:
+            self._buffer.remove(self, size)
 
 
 def event_place(event_id: bytes) -> tuple[str, int] | None:
@@ -203,7 +203,7 @@ class ResumeBuffer:
 
 
 class _Owned:
-    """What is kept of one owner, the oldest first."""
+    """The streams of one owner, the oldest first."""
 
     __slots__ = ("size", "streams")
 

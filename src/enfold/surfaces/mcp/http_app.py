@@ -35,7 +35,7 @@ from enfold.surfaces.failures import MAX_BODY, error_headers, not_acceptable, no
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.event_stream import event_place
 from enfold.surfaces.mcp.mcp_service import MCPSettings
-from enfold.surfaces.mcp.post import STATUSES, Post, SharedByPosts
+from enfold.surfaces.mcp.post import STATUSES, Endpoint, Post
 from enfold.surfaces.mcp.reply import EVENTS, HTTPReply
 from enfold.surfaces.mcp.server import MCPServer, code_of_protocol
 from enfold.surfaces.mcp.sessions import HTTPSession
@@ -71,51 +71,51 @@ def to_mcp(
     entrance = Entrance(
         registry, tokens, hosts, allow_anonymous=allow_anonymous, authorization_servers=authorization_servers
     )
-    return MCPApp(SharedByPosts(server, entrance, max_body))
+    return MCPApp(Endpoint(server, entrance, max_body))
 
 
 class MCPApp:
     """An MCP server over HTTP. It lives as long as the program that serves it; `stop` ends its open streams."""
 
-    def __init__(self, shared: SharedByPosts) -> None:
-        self._shared = shared
-        self._entrance = shared.entrance
-        self._hosts = shared.entrance.hosts
-        self._authenticator = shared.entrance.authenticator
-        self._observers = shared.server.registry.observers
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._entrance = endpoint.entrance
+        self._hosts = endpoint.entrance.hosts
+        self._authenticator = endpoint.entrance.authenticator
+        self._observers = endpoint.server.registry.observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request: every MCP message over HTTP comes this way."""
         if scope["type"] != "http":
-            await answer_other(scope, receive, send, self._shared.server.registry.lifetime, self.stop)
+            await answer_other(scope, receive, send, self._endpoint.server.registry.lifetime, self.stop)
             return
         lines = scope["headers"]
         headers: Headers = dict(lines)
         reply = HTTPReply(send, headers.get(b"accept", b""))
-        shared, identity = self._shared, scope.get(IDENTITY)
-        is_mounted = IDENTITY in scope  # then its host and origin have been looked at
+        endpoint, identity = self._endpoint, scope.get(IDENTITY)
+        is_mounted = IDENTITY in scope  # then its host and origin have been checked
         try:
             if len(headers) != len(lines):
-                _check_twins(lines)
+                _check_repeated_headers(lines)
             if not is_mounted and (headers.get(b"host") not in self._hosts.passed or b"origin" in headers):
                 self._hosts.check(scope, headers)
             if self._authenticator is not None or scope.get(IS_CLOSED):
                 if self._authenticator is not None and scope["method"] == "GET" and WELL_KNOWN in scope["path"]:
-                    await self._tell_who_gives_tokens(scope, headers, send)
+                    await self._send_resource_metadata(scope, headers, send)
                     return
                 if self._authenticator is not None and identity is None and b"authorization" in headers:
                     identity = await self._authenticator.authenticate(
                         headers[b"authorization"].decode("latin-1"), scope.get("client")
                     )
                 if identity is None and (self._entrance.is_closed or scope.get(IS_CLOSED)):
-                    shared = self._public_or_401()
+                    endpoint = self._public_or_401()
             if scope["method"] != "POST":
-                await self._answer(shared, scope, headers, identity, receive, send)
+                await self._answer_other_method(endpoint, scope, headers, identity, receive, send)
                 return
-            post = Post(shared, headers, send, identity, reply, scope)
+            post = Post(endpoint, headers, send, identity, reply, scope)
             await post.run(Presence(receive, BODY_TIMEOUT))
         except (ProtocolError, CallError) as refused:
-            await self._refuse(refused, scope, headers, send, identity, is_stranger=shared is not self._shared)
+            await self._refuse(refused, scope, headers, send, identity, is_stranger=endpoint is not self._endpoint)
         except BaseException as fault:  # whatever went wrong in here, the client gets an answer and no stack
             if not isinstance(fault, asyncio.CancelledError):
                 _log.error("The answer failed", error=fault)
@@ -127,31 +127,31 @@ class MCPApp:
 
     def stop(self) -> None:
         """End every stream and session, so that the program can end."""
-        for shared in self._parts():
-            shared.stop()
+        for endpoint in self._endpoints():
+            endpoint.stop()
 
     @property
     def sessions(self) -> int:
         """How many sessions are open."""
-        return sum(len(shared.sessions) for shared in self._parts())
+        return sum(len(endpoint.sessions) for endpoint in self._endpoints())
 
-    def _parts(self) -> list[SharedByPosts]:
-        """What is served: everything, and what is public, once somebody without a token has come."""
-        return [self._shared, *([self._public] if "_public" in self.__dict__ else [])]
+    def _endpoints(self) -> list[Endpoint]:
+        """The endpoint for callers with a token, and that of public operations once somebody without one has come."""
+        return [self._endpoint, *([self._public] if "_public" in self.__dict__ else [])]
 
     @cached_property
-    def _public(self) -> SharedByPosts:
-        server = self._shared.server
+    def _public(self) -> Endpoint:
+        server = self._endpoint.server
         public = PublicServer(server.registry.public(), server.settings)
-        return SharedByPosts(public, self._entrance, self._shared.max_body)
+        return Endpoint(public, self._entrance, self._endpoint.max_body)
 
-    def _public_or_401(self) -> SharedByPosts:
+    def _public_or_401(self) -> Endpoint:
         """The public operations, for a caller without a token where one is needed; 401 if there are none."""
         if not len(self._public.server.registry):
             raise no_identity()
         return self._public
 
-    async def _tell_who_gives_tokens(self, scope: Scope, headers: Headers, send: Send) -> None:
+    async def _send_resource_metadata(self, scope: Scope, headers: Headers, send: Send) -> None:
         resource = scope["path"].partition(WELL_KNOWN)[2]
         document = self._entrance.metadata(scope, headers, resource, name="Enfold MCP server")
         await respond(send, 200, document, [JSON])
@@ -166,8 +166,8 @@ class MCPApp:
         *,
         is_stranger: bool,
     ) -> None:
-        """Answer what is refused as HTTP has it, and tell the observers, unless they know of it."""
-        is_told = isinstance(error, NotPublicError) and error.is_told
+        """Answer a refused request with its HTTP status, and tell the observers, unless they know of it."""
+        is_observed = isinstance(error, NotPublicError) and error.is_observed
         status = status_of_refusal(error, identity)
         if is_stranger and status in (404, 405):  # a token may find it
             error, status = no_identity(), 401
@@ -177,80 +177,83 @@ class MCPApp:
             headers,
             scope["path"],
         )
-        await respond(send, status, encode(_refusal(error)), own, is_head=scope["method"] == "HEAD")
-        if not is_told:
+        await respond(send, status, encode(_refusal_message(error)), own, is_head=scope["method"] == "HEAD")
+        if not is_observed:
             code = error.code if isinstance(error, CallError) else code_of_protocol(error)
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
     def resource_updated(self, uri: str) -> None:
-        """Tell the clients that follow a resource that it has changed; any thread may."""
-        for shared in self._parts():
-            changes = shared.server.changes
+        """Notify the clients that follow a resource that it has changed; may be called in any thread."""
+        for endpoint in self._endpoints():
+            changes = endpoint.server.changes
             changes.schedule(partial(changes.resource_updated, uri))
 
-    async def _answer(
+    async def _answer_other_method(
         self,
-        shared: SharedByPosts,
+        endpoint: Endpoint,
         scope: Scope,
         headers: Headers,
         identity: Identity | None,
         receive: Receive,
         send: Send,
     ) -> None:
-        """Anything but a message: a stream of news, the end of a session."""
+        """Answer what is no POST: a GET opens or resumes a stream, a DELETE ends a session."""
         method = scope["method"]
         if method == "GET":
-            session, carried = _session(shared, method, headers, identity), HTTPReply(send)
+            session, carried = _session(endpoint, method, headers, identity), HTTPReply(send)
             if EVENTS not in headers.get(b"accept", b""):
                 raise not_acceptable("text/event-stream")
-            with Presence(receive, has_body=False), shared.while_admitted(scope, headers, identity, carried.end_stream):
-                await self._get(shared.server, session, identity, headers, carried)
+            with (
+                Presence(receive, has_body=False),
+                endpoint.while_admitted(scope, headers, identity, carried.end_stream),
+            ):
+                await self._open_stream(endpoint.server, session, identity, headers, carried)
         elif method == "DELETE":
-            shared.sessions.close(_session(shared, method, headers, identity))
+            endpoint.sessions.close(_session(endpoint, method, headers, identity))
             await respond(send, 204)
         else:
             raise not_allowed(method, ("GET", "POST", "DELETE"))
 
-    # GET: the stream of what belongs to no request, or one that is taken up again
+    # GET: the stream of notifications that belong to no request, or one that is resumed
 
-    async def _get(
+    async def _open_stream(
         self, server: MCPServer, session: HTTPSession, identity: Identity | None, headers: Headers, reply: HTTPReply
     ) -> None:
         place = event_place(headers.get(b"last-event-id", b""))
         stream = None if place is None else session.streams.get(place[0])
-        if stream is not None and (stream.is_lost or not _may_read(identity, stream.identity)):
-            stream = None  # it was too much to keep, or is the answer to a token that allowed more
+        if stream is not None and (stream.is_dropped or not _may_read(identity, stream.identity)):
+            stream = None  # it was dropped, or holds the answer to a token that allowed more
         if stream is not None and place is not None:
             await reply.carry(stream, place[1])
         else:
-            await self._tell_news(server, session, identity, reply)
+            await self._stream_notifications(server, session, identity, reply)
 
-    async def _tell_news(
+    async def _stream_notifications(
         self, server: MCPServer, session: HTTPSession, identity: Identity | None, reply: HTTPReply
     ) -> None:
         stream = session.new_stream(identity)
-        if session.news is not None:
-            session.news.end()  # the newest connection gets the news
-        session.news = stream
+        if session.notifications is not None:
+            session.notifications.end()  # the newest connection gets the notifications
+        session.notifications = stream
         server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = server.tell_changes(session, identity, session.tell)
+        stop = server.notify_of_changes(session, identity, session.notify)
         try:
             await reply.carry(stream)
         finally:
             stop()
-            if session.news is stream:
-                session.news = None
+            if session.notifications is stream:
+                session.notifications = None
 
 
 def _may_read(identity: Identity | None, asked: Identity | None) -> bool:
     return identity is None or asked is None or grants_all_of(identity, asked)
 
 
-def _session(shared: SharedByPosts, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
+def _session(endpoint: Endpoint, method: str, headers: Headers, identity: Identity | None) -> HTTPSession:
     session_id = headers.get(b"mcp-session-id")
     if session_id is None:
         raise not_allowed(method, ("POST",))
-    return shared.session(session_id, identity)
+    return endpoint.session(session_id, identity)
 
 
 def status_of_refusal(error: ProtocolError | CallError, identity: Identity | None) -> int:
@@ -259,14 +262,14 @@ def status_of_refusal(error: ProtocolError | CallError, identity: Identity | Non
     return status_of(error, None, has_identity=identity is not None)
 
 
-def _refusal(error: ProtocolError | CallError) -> dict[str, Any]:
+def _refusal_message(error: ProtocolError | CallError) -> dict[str, Any]:
     if isinstance(error, ProtocolError):
         return error_message(error.request_id, error)
     return error_message(None, ProtocolError(INVALID_REQUEST, error.message))
 
 
-def _check_twins(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a header that comes twice and must not: who reads the first and who reads the last would disagree."""
+def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Refuse a repeated header that must be unique: readers of the first and of the last would disagree."""
     names = [name for name, _ in headers if name.startswith(b"mcp-") or name == b"authorization"]
     if len(set(names)) != len(names):
         raise ProtocolError(HEADER_MISMATCH, "Header mismatch: an Mcp header, or Authorization, comes twice")
@@ -278,26 +281,26 @@ _UNKNOWN: Final = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
 
 
 class NotPublicError(CallError):
-    """What a caller without a token asked for is not there for them; `is_told`: observers have been told of it already."""
+    """What a caller without a token asked for is not public; `is_observed`: observers have been told of it already."""
 
-    def __init__(self, *, is_told: bool) -> None:
+    def __init__(self, *, is_observed: bool) -> None:
         super().__init__("OPERATION_NOT_FOUND", "There is no such thing without a token")
-        self.is_told = is_told
+        self.is_observed = is_observed
 
 
 class PublicServer(MCPServer):
-    """A server of public operations: what it does not know may be there for somebody who has a token."""
+    """A server of public operations: what it does not know may exist for somebody who has a token."""
 
     async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
-        return _known(await super().respond(exchange), is_told=not self.is_quick(exchange.method))
+        return _unless_unknown(await super().respond(exchange), is_observed=not self.is_quick(exchange.method))
 
     def respond_now(self, exchange: ClientExchange) -> dict[str, Any]:
-        return _known(super().respond_now(exchange))
+        return _unless_unknown(super().respond_now(exchange))
 
 
-def _known(answer: dict[str, Any], *, is_told: bool = False) -> dict[str, Any]:
-    """The answer, unless it says that there is no such thing; that of an operation that ran names its error."""
+def _unless_unknown(answer: dict[str, Any], *, is_observed: bool = False) -> dict[str, Any]:
+    """The answer, unless it says that something is unknown; a failure of an operation that ran has its own error in its data."""
     error = answer.get("error")
     if error is not None and error["code"] in _UNKNOWN and ERROR_KEY not in (error.get("data") or {}):
-        raise NotPublicError(is_told=is_told)
+        raise NotPublicError(is_observed=is_observed)
     return answer

@@ -31,7 +31,7 @@ from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.clients import Session, read_text_clients
 from enfold.surfaces.mcp.exposure import DEFAULT_BUDGET, PREFIX, read_exposure
 from enfold.surfaces.mcp.following import Following, Release
-from enfold.surfaces.mcp.resource_uris import ResourceMatch, with_prefix
+from enfold.surfaces.mcp.resource_uris import ResourceMatch
 from enfold.surfaces.mcp.tool_results import ERROR_KEY, FORMAT_KEY
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Service:
     """A registry as clients see it."""
 
     def __init__(self, registry: Registry, settings: MCPSettings, *, has_identities: bool = True) -> None:
-        find_format(settings.format)  # one that is not there is told here
+        find_format(settings.format)  # an unknown format is refused here
         self.registry = registry = registry.guarded(
             has_identities=has_identities, may_be_mounted=True, is_observed=False
         )
@@ -96,10 +96,10 @@ class Service:
         self.following = Following(registry, self.changes.resource_updated)
         # The tools that were called, as they are until the registry changes.
         self.known_tools: dict[str, MCPTool] = {}
-        registry.watch(self._forget)
+        registry.watch(self._forget_tools)
         registry.watch(self.changes.lists_changed)
 
-    def _forget(self) -> None:
+    def _forget_tools(self) -> None:
         self.known_tools = {}
 
     @property
@@ -135,8 +135,8 @@ class Service:
         """One of the tools that find and call others, where there are such."""
         return next((tool for tool in self._search_tools if name in (tool.name, f"{PREFIX}{tool.id}")), None)
 
-    def asked_for(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
-        """The operation that a call of `call_operation` means."""
+    def relay_target(self, asked: CallArguments, exchange: ClientExchange) -> OperationSpec:
+        """The operation that a call of `call_operation` is to run."""
         if self._search is None:
             raise not_found(asked["id"])
         return self._search.target(asked, exchange.identity)
@@ -182,10 +182,10 @@ class Service:
         is_private = exchange.revision.is_text_alone or not is_same
         return cacheable(exchange, result, self.settings.ttl_ms, is_private=is_private)
 
-    def unknown(
+    def unknown_name(
         self, exchange: ClientExchange, kind: str, name: object, offers: Iterable[MCPTool | Prompt]
     ) -> ProtocolError:
-        """What is told of a name that is nobody's, or is hidden from the caller: the same, with the nearest they may use."""
+        """The error for a name that nothing has, or that is hidden from the caller: the same, with the nearest they may use."""
         if not isinstance(name, str):
             return ProtocolError(INVALID_PARAMS, f"{exchange.method} needs the name of a {kind}")
         identity = exchange.identity
@@ -216,26 +216,24 @@ class Service:
         One that no input would let them read does not exist for them; where a URI could belong to several servers, they are
         told how to name the one they mean.
         """
-        found = [place for place in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, place.resource)]
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(exchange.identity, match.resource)]
         if not found:
             exchange.code = "OPERATION_NOT_FOUND"
             code = INVALID_PARAMS if exchange.is_stateless else RESOURCE_NOT_FOUND
             raise ProtocolError(code, "Resource not found", {"uri": uri})
         if len(found) > 1:
-            choice = [with_prefix(uri, f"{space}+") for space in self.catalog.addresses.spaces_of(found)]
-            raise ProtocolError(
-                INVALID_PARAMS, f"Several servers have this URI: use {' or '.join(choice)}", {"uri": uri}
-            )
+            choice = " or ".join(self.catalog.addresses.alternatives(uri, found))
+            raise ProtocolError(INVALID_PARAMS, f"Several servers have this URI: use {choice}", {"uri": uri})
         self.check_access(exchange, found[0].resource.spec, found[0].arguments)
         return found[0]
 
     def may_read(self, identity: Identity | None, uri: str) -> bool:
         """Whether a URI is that of one resource, and the caller may read it."""
-        found = [place for place in self.catalog.addresses.find(uri) if _is_visible(identity, place.resource)]
+        found = [match for match in self.catalog.addresses.find(uri) if _is_visible(identity, match.resource)]
         return len(found) == 1 and may_call(found[0].resource.spec.access_control, identity, found[0].arguments)
 
-    def may_hear_of(self, identity: Identity | None, uri: str) -> bool:
-        """Whether a part of what a caller follows may be named to them: it is no resource by itself, or they may read it."""
+    def may_be_told(self, identity: Identity | None, uri: str) -> bool:
+        """Whether a changed part of a followed resource may be named to a caller: it is no resource itself, or they may read it."""
         return not self.catalog.addresses.find(uri) or self.may_read(identity, uri)
 
     def offer(self, exchange: ClientExchange, uri: object) -> Resource | None:
@@ -250,18 +248,18 @@ class Service:
         if len(uris) > self.settings.bounds.subscriptions:
             raise too_many("subscriptions", self.settings.bounds.subscriptions)
 
-    def tell_changes(
+    def notify_of_changes(
         self, session: Session, identity: Identity | None, send: Callable[[dict[str, Any]], None]
     ) -> Callable[[], None]:
-        """Tell a client that made a handshake of every change that it may hear of; the answer ends it."""
+        """Notify a client that made a handshake of every change that it may know of; what is returned ends it."""
         return self.changes.listen(
-            ChangeListener(send, KINDS, session.followed, may_hear_of=lambda uri: self.may_hear_of(identity, uri))
+            ChangeListener(send, KINDS, session.followed, may_be_told=lambda uri: self.may_be_told(identity, uri))
         )
 
-    async def follow(self, place: ResourceMatch, uri: str) -> Release:
-        """Follow a resource where it comes from, if anybody there tells of its changes; the answer ends it."""
-        operation_id = self.catalog.updates(place.resource)
-        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, place.prefix)
+    async def follow(self, match: ResourceMatch, uri: str) -> Release:
+        """Follow a resource where it comes from, if anybody there tells of its changes; what is returned ends it."""
+        operation_id = self.catalog.updates(match.resource)
+        return (lambda: None) if operation_id is None else await self.following.follow(uri, operation_id, match.prefix)
 
     # running
 
@@ -271,7 +269,7 @@ class Service:
         if IDEMPOTENCY_KEY in exchange.meta:
             context.unused_key = self.key_of(exchange)
         exchange.context = context
-        if self.records(exchange):
+        if self.may_record(exchange):
             context.recording = exchange.recording = self._recording(exchange, spec, identity)
         return context
 
@@ -284,8 +282,8 @@ class Service:
 
         return checked_key(key, exchange.identity, vouched=self.knows_callers)
 
-    def records(self, exchange: ClientExchange) -> bool:
-        """Whether the call may have to be recorded: its caller asks for it, or the operator wants it unasked."""
+    def may_record(self, exchange: ClientExchange) -> bool:
+        """Whether the call may have to be recorded: its caller asks for it, or the operator wants every call recorded."""
         recorder: Recorder | None = self.settings.recorder
         return recorder is not None and (recorder.record != "asked" or "capture_provenance" in exchange.meta)
 
@@ -301,7 +299,7 @@ class Service:
         return recorder.begin(asked, operation=spec, adapter="mcp", identity=caller, writer=writer)
 
     async def run(self, exchange: ClientExchange, spec: OperationSpec, arguments: Result) -> ResponseEnvelope[Any]:
-        """Run an operation whose failure is an error of the protocol, because its result has no place for one."""
+        """Run an operation whose failure is an error of the protocol, because its result has no match for one."""
         exchange.subject, exchange.operation = spec.id, self.registry.get(spec.id)
         context = self.context(exchange, spec)
         try:
@@ -372,7 +370,7 @@ def _after(offers: list[T], cursor: object) -> list[T]:
     """The offers after the one that the cursor names."""
     if cursor is None:
         return offers
-    start = next((place for place, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
+    start = next((number for number, offer in enumerate(offers, 1) if offer.spec.id == cursor), 0)
     if not start:
         raise ProtocolError(INVALID_PARAMS, "The cursor is not valid any more: list again from the beginning")
     return offers[start:]

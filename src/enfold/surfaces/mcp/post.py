@@ -1,4 +1,4 @@
-"""One POST of a client: its message is read, understood in the era it belongs to, and answered."""
+"""One POST of a client: its message is read, and answered by the rules of its revision."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ from enfold.surfaces.reading import is_json
 
 _STATELESS: Final = {revision.name.encode(): revision for revision in STATELESS}
 # What nearly all clients accept.
-_READABLE: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
+_USUAL_ACCEPT: Final = (b"application/json, text/event-stream", b"text/event-stream, application/json", b"*/*", None)
 _FEW_DIGITS: Final = 4
 
-# How HTTP has the errors of the protocol.
+# The HTTP status of each error of the protocol.
 STATUSES: Final = {
     INVALID_REQUEST: 400,
     INVALID_PARAMS: 400,
@@ -65,8 +65,8 @@ STATUSES: Final = {
 }
 
 
-class SharedByPosts:
-    """What the requests to one app have in common."""
+class Endpoint:
+    """What all requests to one server over HTTP share: its sessions, its open streams, its limits."""
 
     __slots__ = ("bounds", "entrance", "listening", "max_body", "server", "sessions")
 
@@ -76,7 +76,7 @@ class SharedByPosts:
         self.max_body = max_body
         self.bounds = server.settings.bounds
         self.sessions = Sessions(self.bounds, server.settings.session_prefix)
-        # Streams of changes that are open, and the message that ends each in good order.
+        # The open streams of `subscriptions/listen`, and the message that ends each.
         self.listening: dict[EventStream, dict[str, Any]] = {}
 
     def session(self, session_id: bytes, identity: Identity | None) -> HTTPSession:
@@ -88,8 +88,8 @@ class SharedByPosts:
     def while_admitted(
         self, scope: Scope, headers: Headers, identity: Identity | None, refuse: Callable[[], None]
     ) -> AbstractContextManager[None]:
-        """For as long as a stream is open: `refuse` is called when its token no longer lets the caller in."""
-        is_from_above = scope.get(IDENTITY) is not None  # who mounts us has let them in
+        """For as long as a stream is open, `refuse` is called when the token of its caller becomes invalid."""
+        is_from_above = scope.get(IDENTITY) is not None  # the app that mounts us has checked the token
         return self.entrance.while_admitted(headers, identity, refuse, scope.get(VERIFIER) if is_from_above else None)
 
     def stop(self) -> None:
@@ -100,9 +100,9 @@ class SharedByPosts:
 
 
 class Post(msgspec.Struct, eq=False):
-    """A message on its way in, and the way back."""
+    """One request that carries a message, and how it is answered."""
 
-    _shared: SharedByPosts
+    _endpoint: Endpoint
     _headers: Headers
     _send: Send
     _identity: Identity | None
@@ -113,24 +113,24 @@ class Post(msgspec.Struct, eq=False):
     _size: int = 0  # of the body
 
     async def run(self, presence: Presence) -> None:
-        """Read the message, and answer it unless its client cancels it or goes."""
-        _check_form(self._headers, self._shared.max_body)
+        """Read the message, and answer it unless its client cancels it or disconnects."""
+        _check_form(self._headers, self._endpoint.max_body)
         presence.break_silence = self._reply.break_silence
         presence.begin()
         try:
-            body = await presence.body(self._shared.max_body)
+            body = await presence.body(self._endpoint.max_body)
             self._size = len(body)
             if body.startswith(b"["):
-                await self._take_batch(body)
+                await self._handle_batch(body)
             else:
-                await self._take(parse(body), presence)
+                await self._handle(parse(body), presence)
         except asyncio.CancelledError:
-            await self._give_up(presence)
+            await self._end_unanswered(presence)
         finally:
             presence.end()
 
-    async def _give_up(self, presence: Presence) -> None:
-        """End without an answer; a cancellation that is not of this request's own goes on."""
+    async def _end_unanswered(self, presence: Presence) -> None:
+        """End a cancelled request without an answer; a cancellation that came from elsewhere is raised again."""
         ended = presence.end()
         if ended is None:
             raise asyncio.CancelledError
@@ -142,20 +142,20 @@ class Post(msgspec.Struct, eq=False):
         else:
             await self._reply.abandon()
 
-    async def _take(self, message: RPCMessage, presence: Presence) -> None:
+    async def _handle(self, message: RPCMessage, presence: Presence) -> None:
         """Answer a message by the rules of its revision: by itself, or in its session."""
         meta = message.params.get("_meta")
         self._meta = meta = meta if isinstance(meta, dict) else {}
         if VERSION_KEY in meta or self._is_stateless(message):
-            await self._take_stateless(message)
+            await self._handle_stateless(message)
         else:
-            await self._take_in_session(message, presence)
+            await self._handle_in_session(message, presence)
 
     async def _finish(self, answer: dict[str, Any]) -> None:
         await self._reply.finish(answer, 200 if "result" in answer else STATUSES.get(answer["error"]["code"], 200))
 
     def _is_stateless(self, message: RPCMessage) -> bool:
-        """Whether a message means to speak a revision without a handshake, although it does not say which."""
+        """Whether a message without a version in its `_meta` belongs to a revision without a handshake."""
         if message.method in ("server/discover", "subscriptions/listen"):
             return True
         said = self._headers.get(b"mcp-protocol-version")
@@ -173,17 +173,17 @@ class Post(msgspec.Struct, eq=False):
             caller,
             self._identity,
             self._reply,
-            self._shared.server.changes,
+            self._endpoint.server.changes,
         )
         exchange.headers, exchange.size = self._headers, self._size
         return exchange
 
     # without a handshake
 
-    async def _take_stateless(self, message: RPCMessage) -> None:
-        """Answer a message that says itself who its client is and what the client can do."""
+    async def _handle_stateless(self, message: RPCMessage) -> None:
+        """Answer a message that brings its client's version and capabilities itself."""
         if message.method is UNSET or message.id is UNSET:
-            # A client ends a request by leaving: there is no notification we would act on, and no answer we wait for.
+            # A client cancels by disconnecting: there is no notification we would act on, and no answer we wait for.
             await respond(self._send, 202)
             return
         try:
@@ -194,10 +194,10 @@ class Post(msgspec.Struct, eq=False):
         except ProtocolError as error:
             error.request_id = message.id
             raise
-        await self._finish(await self._shared.server.respond(exchange))
+        await self._finish(await self._endpoint.server.respond(exchange))
 
     def _stateless_caller(self, message: RPCMessage) -> Caller:
-        """What the request says about its client; its headers must say the same."""
+        """The client as the request describes it; the headers must say the same."""
         meta, headers = self._meta, self._headers
         version, name = meta.get(VERSION_KEY), message.params.get("name")
         capabilities = meta.get(CAPABILITIES_KEY)
@@ -214,21 +214,21 @@ class Post(msgspec.Struct, eq=False):
         if is_usual and revision is not None and isinstance(capabilities, dict):
             client = meta.get(CLIENT_KEY)
             name = client.get("name") if type(client) is dict else None
-            if type(name) is str and name.lower() in self._shared.server.text_clients:
-                revision = revision_for(revision, client, self._shared.server.text_clients)
+            if type(name) is str and name.lower() in self._endpoint.server.text_clients:
+                revision = revision_for(revision, client, self._endpoint.server.text_clients)
             return Caller(revision, capabilities, None)
         if VERSION_KEY in meta and CAPABILITIES_KEY in meta:
             check_headers(headers, message, version)
-        return read_caller(meta, self._shared.server.text_clients)
+        return read_caller(meta, self._endpoint.server.text_clients)
 
     async def _listen(self, exchange: ClientExchange) -> None:
-        """Tell of changes until the client leaves, or we end."""
-        stream, listening = EventStream(), self._shared.listening
-        self._shared.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
-        stop = await self._shared.server.subscribed(exchange, stream.send)
-        listening[stream] = self._shared.server.unsubscribed(exchange)
+        """Send notifications of changes until the client disconnects, or the server stops."""
+        stream, listening = EventStream(), self._endpoint.listening
+        self._endpoint.server.changes.schedule = asyncio.get_running_loop().call_soon_threadsafe
+        stop = await self._endpoint.server.subscribe(exchange, stream.send)
+        listening[stream] = self._endpoint.server.subscription_end(exchange)
         try:
-            with self._shared.while_admitted(
+            with self._endpoint.while_admitted(
                 self._scope, self._headers, self._identity, lambda: stream.send(_token_refusal(exchange), is_last=True)
             ):
                 await self._reply.carry(stream)
@@ -239,22 +239,22 @@ class Post(msgspec.Struct, eq=False):
     # with a handshake
 
     async def _initialize(self, message: RPCMessage) -> None:
-        session = self._shared.sessions.open(self._identity, address_of(self._scope.get("client")))
-        answer = self._shared.server.respond_now(self._exchange(message, session))
+        session = self._endpoint.sessions.open(self._identity, address_of(self._scope.get("client")))
+        answer = self._endpoint.server.respond_now(self._exchange(message, session))
         await respond(self._send, 200, encode(answer), [JSON, (b"mcp-session-id", session.id.encode())])
 
-    async def _take_in_session(self, message: RPCMessage, presence: Presence) -> None:
+    async def _handle_in_session(self, message: RPCMessage, presence: Presence) -> None:
         if message.method == "initialize" and message.is_request:
             await self._initialize(message)
             return
         session, caller = self._session()
         if not message.is_request:
-            _take_notice(session, message)
+            _handle_notification(session, message)
             await respond(self._send, 202)
         elif session is None:
             await self._answer(message, caller)
         else:
-            # The client may come back for its answer: to leave is not to cancel.
+            # The client may reconnect for its answer: to disconnect is not to cancel.
             presence.outlives_client = True
             self._reply.session, self._reply.identity = session, self._identity
             self._request_id = request_id = message.request_id
@@ -265,35 +265,35 @@ class Post(msgspec.Struct, eq=False):
                 session.running.pop(request_id, None)
 
     async def _answer(self, message: RPCMessage, caller: Caller) -> None:
-        await self._reply.finish(await self._shared.server.respond(self._exchange(message, caller)))
+        await self._reply.finish(await self._endpoint.server.respond(self._exchange(message, caller)))
 
-    async def _take_batch(self, body: bytes | bytearray) -> None:
-        """Several messages at once, which only the oldest revisions have; the answers come together."""
+    async def _handle_batch(self, body: bytes | bytearray) -> None:
+        """Answer several messages at once, which only the oldest revisions allow, with one array."""
         session, caller = self._session()
         if not caller.revision.has_batches:
             raise ProtocolError(INVALID_REQUEST, "In this revision a request has one message")
         answers: list[bytes] = []
-        size, bounds = 0, self._shared.bounds
+        size, bounds = 0, self._endpoint.bounds
         for message in parse_batch(body, bounds.batch_entries):
             self._meta = message.meta
             if not message.is_request:
-                _take_notice(session, message)
+                _handle_notification(session, message)
             else:
                 is_within = size <= bounds.batch_bytes
                 exchange = self._exchange(message, caller)
-                answer = await self._shared.server.respond(exchange) if is_within else _left_out(exchange, bounds)
+                answer = await self._endpoint.server.respond(exchange) if is_within else _not_run(exchange, bounds)
                 await asyncio.sleep(0)  # a long batch keeps nobody else waiting
                 answers.append(encode(answer))
                 size += len(answers[-1])
         await (respond(self._send, 200, b"[%b]" % b",".join(answers), [JSON]) if answers else respond(self._send, 202))
 
     def _session(self) -> tuple[HTTPSession | None, Caller]:
-        """The session a request names, or a client without one, of which little is known."""
+        """The session that a request names; without one, a caller of whom only the revision is known."""
         session_id = self._headers.get(b"mcp-session-id")
         if session_id is None:
             said = self._headers.get(b"mcp-protocol-version", b"").decode("latin-1")
             return None, Caller(find_revision(said) or UNSAID)
-        session = self._shared.session(session_id, self._identity)
+        session = self._endpoint.session(session_id, self._identity)
         return session, session
 
 
@@ -303,22 +303,22 @@ def _session_closed() -> ProtocolError:
 
 
 def _token_refusal(exchange: ClientExchange) -> dict[str, Any]:
-    """The end of a stream whose token is good no more."""
+    """The message that ends a stream whose token has become invalid."""
     return error_message(exchange.id, protocol_error(refused_token()))
 
 
-def _left_out(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
-    """The answer to a request of a batch whose answers are too long already: it has not been run."""
+def _not_run(exchange: ClientExchange, bounds: Bounds) -> dict[str, Any]:
+    """The answer to a request of a batch that was not run, because the answers before it are too long already."""
     message = f"The answers to a batch are at most {bounds.batch_bytes} bytes long: send this request again by itself"
     error = CallError("PAYLOAD_TOO_LARGE", message, {"reason": "batch_bytes"})
     return error_message(exchange.id, protocol_error(error))
 
 
 def _check_form(headers: Headers, limit: int) -> None:
-    """Refuse what need not even be read: a body of another kind or size, or a client that reads no answer of ours."""
+    """Refuse by its headers what need not be read: a body of another type or size, or a client that accepts no answer of ours."""
     if (
         headers.get(b"content-type") == b"application/json"
-        and headers.get(b"accept") in _READABLE
+        and headers.get(b"accept") in _USUAL_ACCEPT
         and len(headers.get(b"content-length", b"")) < _FEW_DIGITS
     ):
         return
@@ -338,8 +338,8 @@ def _is_readable(accept: bytes) -> bool:
     return any(part in accept for part in (b"application/json", EVENTS, b"*/*", b"application/*"))
 
 
-def _take_notice(session: HTTPSession | None, message: RPCMessage) -> None:
-    """A notification of the client, or its answer to a question."""
+def _handle_notification(session: HTTPSession | None, message: RPCMessage) -> None:
+    """Act on a notification of the client, or on its answer to a question."""
     if session is None:
         return
     if message.method is UNSET:

@@ -31,7 +31,7 @@ async def get_prompt(service: Service, exchange: ClientExchange) -> Result:
 def _prompt(service: Service, exchange: ClientExchange, name: object) -> Prompt:
     prompt = service.catalog.prompt(name)
     if prompt is None or not may_list(prompt.spec.access_control, exchange.identity):
-        raise service.unknown(exchange, "prompt", name, service.catalog.prompts)
+        raise service.unknown_name(exchange, "prompt", name, service.catalog.prompts)
     return prompt
 
 

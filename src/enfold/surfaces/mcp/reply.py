@@ -54,16 +54,16 @@ class HTTPReply(msgspec.Struct, eq=False):
         return await self.session.questions.ask(self._open().send, method, params)
 
     def break_silence(self) -> None:
-        """Begin a stream although there is nothing to say yet; it gives signs of life until there is."""
+        """Begin a stream although there is nothing to say yet; it sends heartbeats until there is."""
         if self._takes_events:
             self._open()
 
     def close_stream(self) -> None:
-        """Let go of the connection, where the client can come back with the id of an event."""
+        """Close the connection, where the client can reconnect with the id of an event."""
         if self.session is not None and self.session.revision.has_priming and self._takes_events:
             stream = self._open()
             # In the next turn, so that the connection has begun, and its first event is on the way.
-            asyncio.get_running_loop().call_soon(stream.close_if_kept)
+            asyncio.get_running_loop().call_soon(stream.close_if_resumable)
 
     # the answer
 
@@ -90,7 +90,7 @@ class HTTPReply(msgspec.Struct, eq=False):
             await respond(self._send, 202)
 
     def end_stream(self) -> None:
-        """Close the connection that carries the stream, because its token is good no more."""
+        """Close the connection that carries the stream, because its token is no longer valid."""
         if self._stream is not None:
             self._stream.close_connection()
 

@@ -18,7 +18,7 @@ from enfold.operation import with_hash
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import Resource
 
-PAGES: Final = "ui://"
+PAGE_SCHEME: Final = "ui://"
 _NOT_IN_SCHEMES: Final = r"[^A-Za-z0-9.-]"  # compiled with the first resource
 
 
@@ -34,7 +34,8 @@ class Addresses:
     """The resources of a registry by their URIs; it says under which URI each is listed."""
 
     def __init__(self, resources: list[Resource]) -> None:
-        self._spaces = _spaces(resource.spec.namespace for resource in resources)
+        self._namespaces = _namespaces_by_label(resource.spec.namespace for resource in resources)
+        self._labels = {namespace: label for label, namespace in self._namespaces.items()}
         self._resources: dict[str, list[Resource]] = {}  # by what their sources call them
         self._templates: dict[str, list[Resource]] = {}  # by their namespaces
         self.clashes: list[str] = []
@@ -43,30 +44,32 @@ class Addresses:
             if resource.is_template:
                 self._templates.setdefault(resource.spec.namespace, []).append(resource)
         for uri, offered in self._resources.items():
-            self._settle(uri, offered)
+            self._assign_uris(uri, offered)
 
     def find(self, uri: str) -> list[ResourceMatch]:
         """Where a URI leads: nowhere, to one place, or to one of each server that it could belong to."""
-        space, plus, _ = uri.removeprefix(PAGES).partition("+")
-        if plus and space in self._spaces:
-            prefix = f"{space}+"
-            found = self._within(self._spaces[space], without_prefix(uri, prefix))
+        label, plus, _ = uri.removeprefix(PAGE_SCHEME).partition("+")
+        if plus and label in self._namespaces:
+            prefix = f"{label}+"
+            found = self._within(self._namespaces[label], without_prefix(uri, prefix))
             if found is not None:
                 return [msgspec.structs.replace(found, prefix=prefix)]
         listed = [each for each in self._resources.get(uri, ()) if not each.is_template]
         if listed:
-            return _one_each([ResourceMatch(resource, {}) for resource in listed])
-        return _one_each(
+            return _first_per_server([ResourceMatch(resource, {}) for resource in listed])
+        return _first_per_server(
             ResourceMatch(template, arguments)
             for templates in self._templates.values()
             for template in templates
-            if _is_addressed_alone(template) and (arguments := match_uri(template.own_uri, uri)) is not None
+            if _is_unambiguous(template) and (arguments := match_uri(template.own_uri, uri)) is not None
         )
 
-    def spaces_of(self, places: list[ResourceMatch]) -> list[str]:
-        """The words for the servers of some places."""
-        spaces = {namespace: space for space, namespace in self._spaces.items()}
-        return [spaces[place.resource.spec.namespace] for place in places]
+    def alternatives(self, uri: str, matches: list[ResourceMatch]) -> list[str]:
+        """The URIs that name each of several matches alone, with its server before it."""
+        return [self._labelled(uri, match.resource) for match in matches]
+
+    def _labelled(self, uri: str, resource: Resource) -> str:
+        return with_prefix(uri, f"{self._labels[resource.spec.namespace]}+")
 
     def listed(self, uri: object) -> list[Resource]:
         """The resources and templates that are listed with exactly this URI, or are called so by their sources."""
@@ -89,12 +92,12 @@ class Addresses:
                 return ResourceMatch(template, arguments)
         return None
 
-    def _settle(self, uri: str, offered: list[Resource]) -> None:
-        spaces = {namespace: space for space, namespace in self._spaces.items()}
+    def _assign_uris(self, uri: str, offered: list[Resource]) -> None:
+        """List a resource under its own URI, or with its server before it where others could be meant."""
         owners = sorted({resource.spec.namespace for resource in offered})
         for resource in offered:
-            if len(owners) > 1 or not _is_addressed_alone(resource):
-                resource.uri = with_prefix(uri, f"{spaces[resource.spec.namespace]}+")
+            if len(owners) > 1 or not _is_unambiguous(resource):
+                resource.uri = self._labelled(uri, resource)
         if len(owners) < len(offered):
             ids = " and ".join(resource.spec.id for resource in offered)
             self.clashes.append(f"{uri:.200} is the URI of {ids}: only the first can be read by it")
@@ -105,13 +108,15 @@ class Addresses:
 
 def with_prefix(uri: str, prefix: str) -> str:
     """A source's own URI with its server before it; a page for people keeps its scheme, by which clients know it."""
-    return f"{PAGES}{prefix}{uri.removeprefix(PAGES)}" if prefix and uri.startswith(PAGES) else f"{prefix}{uri}"
+    if uri.startswith(PAGE_SCHEME):
+        return PAGE_SCHEME + prefix + uri.removeprefix(PAGE_SCHEME)
+    return prefix + uri
 
 
 def without_prefix(uri: str, prefix: str) -> str:
     """What a source itself calls the resource at a URI."""
-    if prefix and uri.startswith(f"{PAGES}{prefix}"):
-        return PAGES + uri.removeprefix(f"{PAGES}{prefix}")
+    if uri.startswith(PAGE_SCHEME):
+        return PAGE_SCHEME + uri.removeprefix(PAGE_SCHEME).removeprefix(prefix)
     return uri.removeprefix(prefix)
 
 
@@ -120,24 +125,23 @@ def _server(namespace: str) -> str:
     return namespace.removesuffix("resources").rstrip(".")
 
 
-def _spaces(namespaces: Iterable[str]) -> dict[str, str]:
-    """The namespaces by the words that stand for them before a URI, which are legal in a scheme."""
-    spaces: dict[str, str] = {}
+def _namespaces_by_label(namespaces: Iterable[str]) -> dict[str, str]:
+    """The namespaces by the labels that stand for them before a URI, which are legal in a scheme."""
+    labels: dict[str, str] = {}
     for namespace in dict.fromkeys(namespaces):
-        word = re.sub(_NOT_IN_SCHEMES, "-", _server(namespace) or "local")
-        word = word if word[0].isalpha() else f"n{word}"
-        spaces[word if word not in spaces else re.sub(_NOT_IN_SCHEMES, "-", with_hash(word, namespace))] = namespace
-    return spaces
+        label = re.sub(_NOT_IN_SCHEMES, "-", _server(namespace) or "local")
+        label = label if label[0].isalpha() else f"n{label}"
+        labels[label if label not in labels else re.sub(_NOT_IN_SCHEMES, "-", with_hash(label, namespace))] = namespace
+    return labels
 
 
-def _is_addressed_alone(resource: Resource) -> bool:
+def _is_unambiguous(resource: Resource) -> bool:
     """Whether its URIs are its own without its server's name: a template for everything would take those of others."""
     return not resource.is_template or not resource.spec.namespace or bool(literal_scheme(resource.own_uri))
 
 
-def _one_each(places: Iterable[ResourceMatch]) -> list[ResourceMatch]:
-    """The first place of each server."""
+def _first_per_server(matches: Iterable[ResourceMatch]) -> list[ResourceMatch]:
     found: dict[str, ResourceMatch] = {}
-    for place in places:
-        found.setdefault(place.resource.spec.namespace, place)
+    for match in matches:
+        found.setdefault(match.resource.spec.namespace, match)
     return list(found.values())

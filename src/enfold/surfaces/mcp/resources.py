@@ -23,12 +23,12 @@ def list_templates(service: Service, exchange: ClientExchange) -> Result:
 async def read_resource(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     uri = uri_of(exchange)
-    place = service.resource(exchange, uri)
-    spec = place.resource.spec
-    envelope = await service.run(exchange, spec, dict(place.arguments))
+    match = service.resource(exchange, uri)
+    spec = match.resource.spec
+    envelope = await service.run(exchange, spec, dict(match.arguments))
     blocks = envelope.meta.content if isinstance(envelope.meta, MCPResponseMeta) else ()
-    contents = resource_contents(spec, without_prefix(uri, place.prefix), envelope.data, blocks)
-    result: Result = {"contents": [_named_as(each, place.prefix) for each in contents]}
+    contents = resource_contents(spec, without_prefix(uri, match.prefix), envelope.data, blocks)
+    result: Result = {"contents": [_named_as(each, match.prefix) for each in contents]}
     return cacheable(exchange, result, 0, is_private=True)
 
 
@@ -39,10 +39,10 @@ def _named_as(content: Result, prefix: str) -> Result:
 async def subscribe(service: Service, exchange: ClientExchange) -> Result:
     service.check_offered(exchange, "resources")
     session, uri = exchange.caller, uri_of(exchange)
-    place = service.resource(exchange, uri)
+    match = service.resource(exchange, uri)
     if isinstance(session, Session) and uri not in session.followed:
         service.check_subscriptions([*session.followed, uri])
-        release = await service.follow(place, uri)
+        release = await service.follow(match, uri)
         if session.is_over or uri in session.followed:  # meanwhile
             release()
         else:

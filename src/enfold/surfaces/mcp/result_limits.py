@@ -26,7 +26,7 @@ def limit_result(
 ) -> tuple[ResponseEnvelope[Any], Missing]:
     """The envelope within so many tokens, as they are estimated, and what is missing; whole where its schema wants it whole."""
     data = msgspec.json.decode(envelope.data) if isinstance(envelope.data, msgspec.Raw) else envelope.data
-    if isinstance(data, bytes) or envelope.is_error or estimate_tokens(_text(data)) <= most:
+    if isinstance(data, bytes) or envelope.is_error or estimate_tokens(_json(data)) <= most:
         return envelope, {}
     cutting = _Cutting()
     shorter = cutting.cut(data, most * BYTES_PER_TOKEN, "")
@@ -51,7 +51,7 @@ def _with_data(envelope: ResponseEnvelope[Any], data: Any) -> ResponseEnvelope[A
     return msgspec.structs.replace(envelope, data=data, meta=changed)
 
 
-def _text(data: Any) -> bytes:
+def _json(data: Any) -> bytes:
     try:
         return msgspec.json.encode(data)
     except (ValueError, TypeError, RecursionError):  # it cannot be written at all, which is told elsewhere
@@ -66,26 +66,26 @@ class _Cutting:
 
     def cut(self, value: Any, room: float, path: str) -> Any:
         """The value in so many bytes, or as near to it as its structure allows."""
-        if len(_text(value)) <= room:
+        if len(_json(value)) <= room:
             return value
         if isinstance(value, str):
-            return self._shortened(value, room, path)
+            return self._cut_text(value, room, path)
         if isinstance(value, list):
-            return self._first_items(value, room, path)
-        return self._entries(value, room, path) if isinstance(value, dict) else value
+            return self._cut_list(value, room, path)
+        return self._cut_object(value, room, path) if isinstance(value, dict) else value
 
-    def _shortened(self, text: str, room: float, path: str) -> str:
-        kept = max(_LEAST_TEXT, int(room * len(text) / len(_text(text))))
+    def _cut_text(self, text: str, room: float, path: str) -> str:
+        kept = max(_LEAST_TEXT, int(room * len(text) / len(_json(text))))
         if kept >= len(text):
             return text
         self.places.append({"path": path, "characters": kept, "of": len(text)})
         return f"{text[:kept]}…"
 
-    def _first_items(self, items: list[Any], room: float, path: str) -> list[Any]:
+    def _cut_list(self, items: list[Any], room: float, path: str) -> list[Any]:
         kept: list[Any] = []
         left = room - 2
         for place, item in enumerate(items):
-            size = len(_text(item)) + 1
+            size = len(_json(item)) + 1
             if size > left:
                 if not kept:  # the first at least, as far as it goes
                     kept.append(self.cut(item, left, f"{path}/{place}"))
@@ -96,10 +96,10 @@ class _Cutting:
             self.places.append({"path": path, "items": len(kept), "of": len(items)})
         return kept
 
-    def _entries(self, entries: dict[str, Any], room: float, path: str) -> dict[str, Any]:
+    def _cut_object(self, entries: dict[str, Any], room: float, path: str) -> dict[str, Any]:
         """Every entry, the small ones whole; the large ones share what room is left."""
-        sizes = {name: len(_text(value)) for name, value in entries.items()}
-        left = room - sum(len(_text(name)) + 2 for name in entries)
+        sizes = {name: len(_json(value)) for name, value in entries.items()}
+        left = room - sum(len(_json(name)) + 2 for name in entries)
         shares: dict[str, float] = {}
         for count, name in enumerate(sorted(sizes, key=lambda each: sizes[each])):
             shares[name] = min(sizes[name], max(0.0, left) / (len(sizes) - count))

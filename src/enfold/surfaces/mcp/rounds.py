@@ -33,7 +33,7 @@ class Rounds:
     def __init__(self, secret: bytes | None = None) -> None:
         self._signer = StateSigner(secret or os.urandom(32))
 
-    def recall(self, exchange: ClientExchange) -> None:
+    def restore(self, exchange: ClientExchange) -> None:
         """Take up the answers of earlier rounds, and those that come with this one."""
         params = exchange.params
         if params.get("requestState") is not None:
@@ -58,17 +58,17 @@ class Rounds:
     def _open(self, token: object, exchange: ClientExchange) -> RequestState:
         state = self._verified(token)
         if state.request != _fingerprint(exchange) or state.identity != _identity_id(exchange):
-            raise _refused("it belongs to another request")
+            raise _refusal("it belongs to another request")
         if state.expires < time.time():
-            raise _refused("it has expired")
+            raise _refusal("it has expired")
         return state
 
     def _verified(self, token: object) -> RequestState:
         if not isinstance(token, str) or len(token) > MAX_STATE:
-            raise _refused("it is not a state of this server")
+            raise _refusal("it is not a state of this server")
         content = self._signer.content_of(token)
         if content is None:
-            raise _refused("it has been changed")
+            raise _refusal("it has been changed")
         return msgspec.json.decode(content, type=RequestState)
 
 
@@ -85,5 +85,5 @@ def _identity_id(exchange: ClientExchange) -> str | None:
     return None if exchange.identity is None else exchange.identity.id
 
 
-def _refused(why: str) -> ProtocolError:
+def _refusal(why: str) -> ProtocolError:
     return ProtocolError(INVALID_PARAMS, f"The request state is refused: {why}")

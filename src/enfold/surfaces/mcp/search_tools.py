@@ -13,7 +13,7 @@ from enfold.mcp.offers import kind_of
 from enfold.mcp.tool_names import find_by_tool_name
 from enfold.operation import Context, Identity, OperationSpec
 from enfold.registry import OperationRegistry, Registry, not_found
-from enfold.surfaces.mcp.catalog import RELAY, Catalog, MCPTool, Shown
+from enfold.surfaces.mcp.catalog import RELAY, Catalog, ListedSchemas, MCPTool
 from enfold.surfaces.mcp.exposure import PREFIX
 
 INSTRUCTIONS: Final = (
@@ -43,14 +43,14 @@ class SearchTools:
         # What it calls may change or destroy something: clients that ask their users before such a tool have to ask here.
         self._own.register(self.call_operation, type="mutation", destructive=True, meta={**facts, RELAY: True})
         self._format = format
-        self._shown = Shown()
+        self._schemas = ListedSchemas()
 
     def tools(self, catalog: Catalog) -> list[MCPTool]:
         """The three, under names that no tool of a catalog has."""
         served = self._own.guarded()
         names = {each.spec.id: each.spec.name for each in served}
         free = {own: f"{PREFIX}{name}" if catalog.tool(name) is not None else name for own, name in names.items()}
-        return [MCPTool(each, free[each.spec.id], self._format, served, self._shown) for each in served]
+        return [MCPTool(each, free[each.spec.id], self._format, served, self._schemas) for each in served]
 
     def target(self, asked: CallArguments, identity: Identity | None) -> OperationSpec:
         """The operation that `call_operation` is to call, by its id, the name of its tool, or its short name."""

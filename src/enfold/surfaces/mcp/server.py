@@ -33,7 +33,7 @@ from enfold.surfaces.mcp.mcp_service import Result, Service, cacheable
 
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.rounds import Rounds
-    from enfold.surfaces.mcp.task_methods import TaskNews
+    from enfold.surfaces.mcp.task_methods import TaskUpdates
 
 Send: TypeAlias = Callable[[dict[str, Any]], None]
 
@@ -63,7 +63,7 @@ class MCPServer(Service):
             return error_message(exchange.id, error)
 
     async def respond(self, exchange: ClientExchange) -> dict[str, Any]:
-        """The message that answers any request: its result, an error, or the questions to be answered first."""
+        """The message that answers any request: its result, an error, or questions that the client must answer first."""
         is_stateless = exchange.caller.revision.is_stateless
         method = (_SLOW if is_stateless else _SLOW_WITH_SESSION).get(exchange.method)
         if method is None:
@@ -79,7 +79,7 @@ class MCPServer(Service):
             if exchange.method != "tasks/update" and (
                 "inputResponses" in exchange.params or "requestState" in exchange.params
             ):
-                self._rounds.recall(exchange)
+                self._rounds.restore(exchange)
             return self._response(exchange, await method(self, exchange))
         except (InputRequired, MissingCapability) as asking:
             exchange.code = asking.code
@@ -102,7 +102,7 @@ class MCPServer(Service):
     def _ask(self, exchange: ClientExchange, asking: InputRequired | MissingCapability) -> dict[str, Any]:
         """The message that asks a client for what its request cannot go on without."""
         if isinstance(asking, MissingCapability):
-            return error_message(exchange.id, _lacking(exchange, asking))
+            return error_message(exchange.id, _missing_capability(exchange, asking))
         result = self._rounds.questions(exchange, asking)
         return result_message(exchange.id, {**result, "_meta": {SERVER_KEY: self.info}})
 
@@ -114,42 +114,42 @@ class MCPServer(Service):
             result.setdefault("resultType", "complete")
         return {"jsonrpc": "2.0", "id": exchange.id, "result": result}
 
-    # telling of changes
+    # notifications of changes
 
-    async def subscribed(self, exchange: ClientExchange, send: Send) -> Callable[[], None]:
-        """Grant what a `subscriptions/listen` asks for, as far as it is offered, and tell of it; the answer ends it."""
+    async def subscribe(self, exchange: ClientExchange, send: Send) -> Callable[[], None]:
+        """Send the notifications that a `subscriptions/listen` asks for, as far as they are offered; what is returned ends them."""
         asked = exchange.params.get("notifications")
         if not isinstance(asked, dict):
             raise ProtocolError(INVALID_PARAMS, "subscriptions/listen needs notifications")
         offered = self.capabilities()
         kinds = sorted(kind for kind in KINDS if kind in offered and asked.get(f"{kind}ListChanged") is True)
-        news = await self._news(exchange, asked["taskIds"]) if "taskIds" in asked else None
+        updates = await self._follow_tasks(exchange, asked["taskIds"]) if "taskIds" in asked else None
         followed = await self._follow_readable(exchange, asked.get("resourceSubscriptions"))
         granted: Result = {f"{kind}ListChanged": True for kind in kinds}
         if followed:
             granted["resourceSubscriptions"] = list(followed)
-        if news is not None:
-            granted["taskIds"] = news.granted
+        if updates is not None:
+            granted["taskIds"] = updates.granted
         listener = ChangeListener(
-            send, kinds, followed, exchange.id, lambda uri: self.may_hear_of(exchange.identity, uri)
+            send, kinds, followed, exchange.id, lambda uri: self.may_be_told(exchange.identity, uri)
         )
-        listener.tell("notifications/subscriptions/acknowledged", {"notifications": granted})
+        listener.notify("notifications/subscriptions/acknowledged", {"notifications": granted})
         endings = [self.changes.listen(listener), *followed.values()]
-        if news is not None:
-            news.begin(listener)
-            endings.append(news.end)
-        return _all_of(*endings)
+        if updates is not None:
+            updates.begin(listener)
+            endings.append(updates.end)
+        return _call_all(*endings)
 
-    async def _news(self, exchange: ClientExchange, task_ids: object) -> TaskNews:
+    async def _follow_tasks(self, exchange: ClientExchange, task_ids: object) -> TaskUpdates:
         from enfold.surfaces.mcp.task_methods import follow_tasks  # which needs asyncio
 
         try:
             return await follow_tasks(self, exchange, task_ids)
         except MissingCapability as missing:
-            raise _lacking(exchange, missing) from None
+            raise _missing_capability(exchange, missing) from None
 
     async def _follow_readable(self, exchange: ClientExchange, uris: object) -> dict[str, Release]:
-        """Of the resources a client asks to follow those that it may read, and how each is let go."""
+        """Follow the resources that a client asks for and may read; what ends each, by URI."""
         followed: dict[str, Release] = {}
         identity = exchange.identity
         asked = [each for each in uris if isinstance(each, str)] if isinstance(uris, list) else []
@@ -159,18 +159,18 @@ class MCPServer(Service):
                 if uri not in followed and self.may_read(identity, uri):
                     followed[uri] = await self.follow(self.resource(exchange, uri), uri)
         except BaseException:  # the client has left
-            _all_of(*followed.values())()
+            _call_all(*followed.values())()
             raise
         return followed
 
-    def unsubscribed(self, exchange: ClientExchange) -> dict[str, Any]:
-        """The message that ends a `subscriptions/listen` in good order."""
+    def subscription_end(self, exchange: ClientExchange) -> dict[str, Any]:
+        """The message that ends a `subscriptions/listen`."""
         meta = {SERVER_KEY: self.info, SUBSCRIPTION_KEY: exchange.id}
         return result_message(exchange.id, {"resultType": "complete", "_meta": meta})
 
 
 def _span(exchange: ClientExchange) -> SpanStart:
-    """Its caller's trace stands in `_meta`; where it does not, that of the HTTP request will do."""
+    """The span of a call, below its caller's trace: the one in `_meta`, or else that of the HTTP request."""
     from enfold.observing.conventions import mcp_span  # with the first trace
 
     headers, name = exchange.headers, exchange.params.get("name")
@@ -180,7 +180,7 @@ def _span(exchange: ClientExchange) -> SpanStart:
 
 
 def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
-    """Tell the observers of a call that has ended."""
+    """Tell the observers how a call has ended."""
     from enfold.observing.conventions import mcp_outcome  # where somebody observes
 
     if exchange.envelope is not None:
@@ -206,11 +206,11 @@ _CODES: Final = {
 
 
 def code_of_protocol(error: ProtocolError) -> str:
-    """What an error of the protocol means in our table; most say that the request was wrong."""
+    """Our code for an error of the protocol; most say that the request was wrong."""
     return _CODES.get(error.code, "VALIDATION_ERROR")
 
 
-def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:
+def _call_all(*endings: Callable[[], None]) -> Callable[[], None]:
     def end() -> None:
         for each in endings:
             each()
@@ -218,7 +218,7 @@ def _all_of(*endings: Callable[[], None]) -> Callable[[], None]:
     return end
 
 
-def _lacking(exchange: ClientExchange, missing: MissingCapability) -> ProtocolError:
+def _missing_capability(exchange: ClientExchange, missing: MissingCapability) -> ProtocolError:
     code = MISSING_CAPABILITY if exchange.is_stateless else INTERNAL_ERROR
     return ProtocolError(code, missing.message, {"requiredCapabilities": missing.required})
 

@@ -1,4 +1,4 @@
-"""Clients over HTTP that made a handshake: their sessions, the streams they can come back to, what they are asked."""
+"""Clients over HTTP that made a handshake: their sessions, the streams they can resume, what they are asked."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class HTTPSession(Session, eq=False, kw_only=True):
     id: str
     running: dict[RequestId, Presence] = msgspec.field(default_factory=dict)
     streams: OrderedDict[str, EventStream] = msgspec.field(default_factory=OrderedDict)
-    news: EventStream | None = None  # what belongs to no request, on the stream that a GET opens
+    notifications: EventStream | None = None  # the stream that a GET opens, for what belongs to no request
     identity_id: str | None = None  # the one person who may use it
     owner: str = ""  # their identity, or else their address
-    kept: ResumeBuffer | None = None
+    buffer: ResumeBuffer
     seen: float = msgspec.field(default_factory=time.monotonic)
 
     def new_stream(self, identity: Identity | None) -> EventStream:
-        """A stream that the client can take up again, until it has had many others."""
-        if not self.revision.has_priming or self.kept is None:
+        """A stream that the client can resume, until it has had many others."""
+        if not self.revision.has_priming:
             return EventStream()
         while len(self.streams) >= MAX_STREAMS:
             self.streams.popitem(last=False)[1].release()
-        stream = EventStream(self.kept, self.owner, identity)
+        stream = EventStream(self.buffer, self.owner, identity)
         self.streams[stream.id] = stream
         return stream
 
     @property
     def is_idle(self) -> bool:
-        return not self.running and self.news is None
+        return not self.running and self.notifications is None
 
     def cancel(self, request_id: object) -> None:
         running = self.running.get(request_id) if isinstance(request_id, int | str) else None
@@ -58,20 +58,20 @@ class HTTPSession(Session, eq=False, kw_only=True):
             running.stop()
 
     def end(self) -> None:
-        """End what runs, whose callers are told so, and forget what was kept."""
-        self.is_over = True  # before they are stopped, who look at it
+        """Cancel what runs, whose callers get an error, and drop the streams."""
+        self.is_over = True  # which the cancelled requests look at
         for running in list(self.running.values()):
             running.stop()
-        if self.news is not None:
-            self.news.end()
+        if self.notifications is not None:
+            self.notifications.end()
         for stream in self.streams.values():
             stream.release()
         self.unfollow_all()
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def notify(self, message: dict[str, Any]) -> None:
         """Send what belongs to no request, if the client has opened a stream for it."""
-        if self.news is not None:
-            self.news.send(message)
+        if self.notifications is not None:
+            self.notifications.send(message)
 
 
 class Sessions:
@@ -81,7 +81,7 @@ class Sessions:
         """`prefix` is what the ids begin with: it tells a sibling of this process whose session it is."""
         self._bounds = bounds
         self._prefix = prefix
-        self._kept = ResumeBuffer(bounds)
+        self._buffer = ResumeBuffer(bounds)
         self._sessions: OrderedDict[str, HTTPSession] = OrderedDict()
         self._owners: dict[str, OrderedDict[str, HTTPSession]] = {}
 
@@ -93,7 +93,7 @@ class Sessions:
         owner = f"address {address}" if identity is None else f"identity {identity.id}"
         self._make_room(owner)
         name = self._prefix + os.urandom(24).hex()
-        session = HTTPSession(id=name, identity_id=_id_of(identity), owner=owner, kept=self._kept)
+        session = HTTPSession(id=name, identity_id=_id_of(identity), owner=owner, buffer=self._buffer)
         self._sessions[session.id] = session
         self._owners.setdefault(owner, OrderedDict())[session.id] = session
         return session
@@ -121,7 +121,7 @@ class Sessions:
             self.close(session)
 
     def _make_room(self, owner: str) -> None:
-        self._close_forgotten()
+        self._close_idle()
         own = self._owners.get(owner)
         if own is not None and (len(own) >= self._bounds.sessions_per_identity or self._is_full()):
             _log.warning("A session of %s ends for a newer one: they have %d", owner, len(own))
@@ -134,7 +134,7 @@ class Sessions:
     def _is_full(self) -> bool:
         return len(self._sessions) >= self._bounds.sessions
 
-    def _close_forgotten(self) -> None:
+    def _close_idle(self) -> None:
         """End the sessions that nobody has used for long."""
         while self._sessions:
             oldest = next(iter(self._sessions.values()))

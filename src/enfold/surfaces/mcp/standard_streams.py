@@ -17,7 +17,7 @@ _CHUNK: Final = 1 << 16
 
 
 def take_streams(line_bytes: int) -> MessageStreams:
-    """Our own copies of the standard streams; what handlers print then goes to stderr, and they read nothing."""
+    """Copies of the standard streams for messages alone; what handlers print then goes to stderr, and they read nothing."""
     sys.stdout.flush()
     source, target = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -27,8 +27,8 @@ def take_streams(line_bytes: int) -> MessageStreams:
     return MessageStreams(source, target, line_bytes)
 
 
-def let_go() -> None:
-    """Write out what handlers printed; where nobody reads it any more, the program still ends in good order."""
+def flush_output() -> None:
+    """Flush what handlers printed; where nobody reads it any more, the program still ends without an error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -96,15 +96,15 @@ def _encoded(message: dict[str, Any]) -> bytes:
         return encode(error_message(message.get("id"), error))
 
 
-class Reading:
-    """While it is open, lines are taken as they come: on the loop where it can watch our input, else by a thread."""
+class InputReader:
+    """While it is open, hands on lines as they come: read on the loop where it can watch our input, else by a thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, streams: MessageStreams, take: Callable[[list[bytes]], None]
+        self, loop: asyncio.AbstractEventLoop, streams: MessageStreams, handle: Callable[[list[bytes]], None]
     ) -> None:
         self._loop = loop
         self._streams = streams
-        self._take = take
+        self._handle = handle
         self._is_watched = False
         self.ended: asyncio.Future[None] = loop.create_future()
 
@@ -121,16 +121,16 @@ class Reading:
             self._loop.remove_reader(self._streams.source)
 
     def _read(self) -> None:
-        self._got(self._streams.read())
+        self._deliver(self._streams.read())
 
     def _read_all(self) -> None:
         lines: list[bytes] | None = []
         while lines is not None:
             lines = self._streams.read()
-            self._loop.call_soon_threadsafe(self._got, lines)
+            self._loop.call_soon_threadsafe(self._deliver, lines)
 
-    def _got(self, lines: list[bytes] | None) -> None:
+    def _deliver(self, lines: list[bytes] | None) -> None:
         if lines is not None:
-            self._take(lines)
+            self._handle(lines)
         elif not self.ended.done():
             self.ended.set_result(None)

@@ -28,13 +28,13 @@ from enfold.surfaces.mcp.client_exchange import ClientExchange
 from enfold.surfaces.mcp.clients import Session, read_caller
 from enfold.surfaces.mcp.mcp_service import MCPSettings
 from enfold.surfaces.mcp.server import MCPServer
-from enfold.surfaces.mcp.standard_streams import MessageStreams, Reading, let_go, take_streams
+from enfold.surfaces.mcp.standard_streams import InputReader, MessageStreams, flush_output, take_streams
 
 if TYPE_CHECKING:
     import asyncio
 
 # How long calls may go on when the input has ended: a program that pipes its requests in still gets their answers.
-LAST_WORDS: Final = 0.5
+DRAIN_SECONDS: Final = 0.5
 
 
 def serve_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
@@ -45,7 +45,7 @@ def serve_stdio(registry: Registry, *, identity: Identity | None = None, **setti
         import asyncio
 
         asyncio.run(connection.serve(lines))
-    let_go()
+    flush_output()
 
 
 async def run_stdio(registry: Registry, *, identity: Identity | None = None, **settings: Any) -> None:
@@ -61,7 +61,7 @@ def _connection(registry: Registry, identity: Identity | None, settings: dict[st
 
 
 class StdioChannel:
-    """The one client of a server on a pair of streams, in whichever era it speaks; to an exchange it is the channel."""
+    """The one client of a server on a pair of streams, of any revision; to an exchange it is the channel."""
 
     def __init__(self, server: MCPServer, streams: MessageStreams, identity: Identity | None = None) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class StdioChannel:
     # without a loop
 
     def answer_quick_ones(self) -> list[bytes] | None:
-        """Answer what runs no handler; the lines from the first call on, or None at the end of the input."""
+        """Answer requests until one needs a handler; the lines from there on, or None at the end of the input."""
         while (lines := self._streams.read()) is not None:
             for place, line in enumerate(lines):
                 if not self._answer_quickly(line):
@@ -84,19 +84,19 @@ class StdioChannel:
 
     def _answer_quickly(self, line: bytes) -> bool:
         try:
-            return self._take_quickly(parse(line))
+            return self._handle_quickly(parse(line))
         except ProtocolError:
             return False
 
-    def _take_quickly(self, message: RPCMessage) -> bool:
-        """Whether a message could be taken without a loop, and so has been."""
+    def _handle_quickly(self, message: RPCMessage) -> bool:
+        """Handle a message that needs no event loop; False where it needs one."""
         if message.is_request and self._server.is_quick(str(message.method)):
             try:
                 self.send(self._server.respond_now(self._exchange(message)))
             except ProtocolError as error:
                 self.send(error_message(message.request_id, error))
         elif message.method == "notifications/initialized":
-            self._server.tell_changes(self._session, self._identity, self.send)  # from its handshake on
+            self._server.notify_of_changes(self._session, self._identity, self.send)  # from its handshake on
         else:
             return False
         return True
@@ -104,7 +104,7 @@ class StdioChannel:
     # with a loop
 
     async def serve(self, lines: list[bytes]) -> None:
-        """Read and answer until the client closes our input, then let go of what still runs."""
+        """Read and answer until the client closes our input, then cancel what still runs."""
         import asyncio
 
         loop = self._loop = asyncio.get_running_loop()
@@ -112,8 +112,8 @@ class StdioChannel:
         lifetime = self._server.registry.lifetime
         await lifetime.start()
         try:
-            self._take_all(lines)
-            with Reading(loop, self._streams, self._take_all) as reading:
+            self._handle_lines(lines)
+            with InputReader(loop, self._streams, self._handle_lines) as reading:
                 await reading.ended
         finally:
             await self._end()
@@ -127,12 +127,12 @@ class StdioChannel:
             task.cancel()
         tasks = list(self._running.values())
         if tasks:
-            await asyncio.wait(tasks, timeout=LAST_WORDS)
+            await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take_all(self, lines: list[bytes]) -> None:
+    def _handle_lines(self, lines: list[bytes]) -> None:
         for line in lines:
             self._take_line(line)
 
@@ -145,14 +145,14 @@ class StdioChannel:
             self.send(error_message(error.request_id, error))
             return
         for message in messages:
-            self._take(message)
+            self._handle(message)
 
-    def _take(self, message: RPCMessage) -> None:
+    def _handle(self, message: RPCMessage) -> None:
         if message.method is UNSET:
             self._session.questions.resolve(message)
         elif message.method == "notifications/cancelled" and message.is_notification:
             self._cancel(message.params.get("requestId"))
-        elif not self._take_quickly(message) and message.is_request:
+        elif not self._handle_quickly(message) and message.is_request:
             self._start(message)
 
     def _cancel(self, request_id: object) -> None:
@@ -161,7 +161,7 @@ class StdioChannel:
             task.cancel()
 
     def _start(self, message: RPCMessage) -> None:
-        """Begin what takes a handler, or takes long."""
+        """Start a task for a request that runs a handler, or that listens."""
         try:
             exchange = self._exchange(message)
             if exchange.id in self._running:
@@ -185,11 +185,11 @@ class StdioChannel:
         self.send(await self._server.respond(exchange))
 
     async def _listen(self, exchange: ClientExchange) -> None:
-        """Tell of changes until the client has had enough, which it says by cancelling the request."""
+        """Send notifications of changes until the client cancels the request."""
         import asyncio
 
         try:
-            stop = await self._server.subscribed(exchange, self.send)
+            stop = await self._server.subscribe(exchange, self.send)
         except ProtocolError as error:
             self.send(error_message(exchange.id, error))
             return

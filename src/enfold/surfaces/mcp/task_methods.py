@@ -35,7 +35,7 @@ from enfold.tasks.task import Status
 
 Method: TypeAlias = Callable[[Service, ClientExchange], Coroutine[Any, Any, Result]]
 
-STORE_TRIED_AGAIN: Final = 1.0  # seconds after which tasks are followed again whose store was away
+STORE_RETRY_SECONDS: Final = 1.0  # seconds after which tasks are followed again whose store was away
 
 _ONLY_ASKED_FOR: Final = ("result", "error", "inputRequests")  # what a call that becomes a task does not answer
 _log: Final = Log("enfold.mcp")
@@ -50,12 +50,12 @@ def check_declared(exchange: ClientExchange) -> None:
 async def start_task(
     service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, context: Context
 ) -> Result:
-    """The result that hands a client its task, which is stored by then."""
+    """Start a task, and give its client the result that names it; it is stored by then."""
     handle = await _tasks_of(service, exchange).order(
         tool.id, arguments, context, answers=exchange.answers, capabilities=exchange.caller.capabilities
     )
     # A repeat with the same key gets the first task, which may have ended: how, `tasks/get` tells.
-    told = _detailed(service, exchange, handle.last or await handle.state())
+    told = _task_details(service, exchange, handle.last or await handle.state())
     return {"resultType": "task", **{name: value for name, value in told.items() if name not in _ONLY_ASKED_FOR}}
 
 
@@ -64,7 +64,7 @@ async def start_task(
 
 async def _get(service: Service, exchange: ClientExchange) -> Result:
     handle = await _task_handle(service, exchange, exchange.params.get("taskId"))
-    return _detailed(service, exchange, handle.last or await handle.state())
+    return _task_details(service, exchange, handle.last or await handle.state())
 
 
 async def _update(service: Service, exchange: ClientExchange) -> Result:
@@ -82,7 +82,7 @@ async def _cancel(service: Service, exchange: ClientExchange) -> Result:
 
 
 def _for_clients_with_tasks(method: Method) -> Method:
-    """The method with its refusals as errors of the protocol: of those who do not know tasks before anything else."""
+    """The method with its failures as errors of the protocol; first of all it refuses clients that do not declare tasks."""
 
     async def answer(service: Service, exchange: ClientExchange) -> Result:
         _tasks_of(service, exchange)
@@ -124,17 +124,17 @@ def _refusal(error: CallError) -> ProtocolError:
 # --- a task as a client sees it -----------------------------------------------------------------------------------
 
 
-def _detailed(service: Service, exchange: ClientExchange, task: Task) -> Result:
+def _task_details(service: Service, exchange: ClientExchange, task: Task) -> Result:
     """The task with its result, its error, or its questions."""
     told = flat_task(task)
     if task.status is Status.INPUT_REQUIRED:
         told["inputRequests"] = input_requests(task)
     elif task.status is Status.COMPLETED or task.status is Status.FAILED:
-        told |= _ended(service, exchange, task)
+        told |= _outcome(service, exchange, task)
     return told
 
 
-def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
+def _outcome(service: Service, exchange: ClientExchange, task: Task) -> Result:
     """How it ended; here a call that failed is a completed one, whose result says so."""
     tool = service.catalog.tool(task.operation)
     asked = _asked_format(exchange)
@@ -144,7 +144,7 @@ def _ended(service: Service, exchange: ClientExchange, task: Task) -> Result:
         with_recorded_id(result, envelope)
     except CallError as error:
         if error.details.get("reason") == "capability":
-            return {"status": "failed", "error": _missing(error)}
+            return {"status": "failed", "error": _capability_error(error)}
         if task.elsewhere is not None and "rpc_code" in error.details:
             return {"status": "failed", "error": _protocol_error(error)}
         error.request_id = error.request_id or task.order.request_id
@@ -159,11 +159,11 @@ def _asked_format(exchange: ClientExchange) -> Format | None:
 
 
 def _plain(envelope: ResponseEnvelope[Any]) -> Result:
-    """The result of an operation that is not offered any more."""
+    """The result of an operation that is no longer offered."""
     return {"content": [{"type": "text", "text": json_text(envelope.data)}], "isError": envelope.is_error, "_meta": {}}
 
 
-def _missing(error: CallError) -> Result:
+def _capability_error(error: CallError) -> Result:
     """The error of a task that had to ask what its client cannot answer."""
     lacking = MissingCapability(tuple(str(error.details.get("capability")).split(".")))
     return {"code": MISSING_CAPABILITY, "message": error.message, "data": {"requiredCapabilities": lacking.required}}
@@ -175,46 +175,46 @@ def _protocol_error(error: CallError) -> Result:
     return {**told, "data": error.details["data"]} if "data" in error.details else told
 
 
-# --- telling of changes -------------------------------------------------------------------------------------------
+# --- notifications -------------------------------------------------------------------------------------------------
 
 
-class TaskNews:
-    """The tasks that a client follows on its stream: which were granted, and how they are told once it is open."""
+class TaskUpdates:
+    """The tasks that a client follows on its stream: which were granted, and their notifications once it is open."""
 
     def __init__(self, service: Service, exchange: ClientExchange, handles: dict[str, TaskHandle]) -> None:
         self._service = service
         self._exchange = exchange
         self._handles = handles
-        self._telling: list[asyncio.Task[None]] = []
+        self._watchers: list[asyncio.Task[None]] = []
 
     @property
     def granted(self) -> list[str]:
         return list(self._handles)
 
     def begin(self, listener: ChangeListener) -> None:
-        """Tell of each task as it is now, and of every change until it has ended."""
+        """Notify of each task as it is now, and of every change until it has ended."""
         loop = asyncio.get_running_loop()
-        self._telling = [loop.create_task(self._follow(handle, listener)) for handle in self._handles.values()]
+        self._watchers = [loop.create_task(self._follow(handle, listener)) for handle in self._handles.values()]
 
     def end(self) -> None:
-        for each in self._telling:
+        for each in self._watchers:
             each.cancel()
 
     async def _follow(self, handle: TaskHandle, listener: ChangeListener) -> None:
-        """Tell of one task until it has ended; while its store is away, it is waited for."""
+        """Notify of one task until it has ended; while its store is away, try again."""
         while True:
             try:
                 async for task in handle.watch():
-                    listener.tell("notifications/tasks", _detailed(self._service, self._exchange, task))
+                    listener.notify("notifications/tasks", _task_details(self._service, self._exchange, task))
             except CallError as error:
                 _log.debug("A task cannot be told of now: %s", error)
                 if error.code == "UNAVAILABLE":
-                    await asyncio.sleep(STORE_TRIED_AGAIN)
+                    await asyncio.sleep(STORE_RETRY_SECONDS)
                     continue
             return
 
 
-async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskNews:
+async def follow_tasks(service: Service, exchange: ClientExchange, asked: object) -> TaskUpdates:
     """Of the tasks that a client asks to follow those that are its own; another's are passed over like wrong ids."""
     _tasks_of(service, exchange)
     check_declared(exchange)
@@ -224,7 +224,7 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
     handles: dict[str, TaskHandle] = {}
     try:
         _asked_format(exchange)
-    except CallError as error:  # before anything is told in another one
+    except CallError as error:  # a wrong format is refused before anything is written
         raise _refusal(error) from error
     for task_id in ids:
         try:
@@ -234,4 +234,4 @@ async def follow_tasks(service: Service, exchange: ClientExchange, asked: object
                 raise _refusal(error) from error
         except ProtocolError:  # no id at all
             continue
-    return TaskNews(service, exchange, handles)
+    return TaskUpdates(service, exchange, handles)

@@ -24,7 +24,7 @@ SELECT_KEY: Final = "enfold/select"
 
 
 def list_tools(service: Service, exchange: ClientExchange) -> Result:
-    """The tools that the client may call, or what finds them; those of the namespace `enfold` must be asked for."""
+    """The tools that the client may call, or a search in their place; those of the namespace `enfold` must be asked for."""
     namespace = exchange.meta.get(NAMESPACE_KEY)
     if namespace is not None:
         return service.listed(exchange, "tools", service.catalog.tools_in(str(namespace)))
@@ -32,15 +32,15 @@ def list_tools(service: Service, exchange: ClientExchange) -> Result:
 
 
 async def call_tool(service: Service, exchange: ClientExchange) -> Result:
-    """Run an operation; whatever it comes to is a result, unless the client must first answer a question."""
+    """Run an operation; its failure is a result too, but a question to the client is raised."""
     name = exchange.params.get("name")
-    tool = (service.known_tools.get(name) if type(name) is str else None) or _find(service, exchange)
+    tool = (service.known_tools.get(name) if type(name) is str else None) or _find_tool(service, exchange)
     prepared, revision = tool.prepared, exchange.caller.revision
     exchange.operation = prepared.operation
     if tool.is_relay:
         return await _call_operation(service, exchange, tool)
     if not prepared.is_open and is_hidden(tool.spec.access_control, exchange.identity):
-        raise service.unknown(exchange, "tool", name, service.catalog.tools)
+        raise service.unknown_name(exchange, "tool", name, service.catalog.tools)
     if revision.is_stateless and exchange.headers is not None and tool.mirrors and not exchange.is_relayed:
         from enfold.mcp.headers import check_argument_headers  # over HTTP alone
 
@@ -53,56 +53,51 @@ async def call_tool(service: Service, exchange: ClientExchange) -> Result:
         arguments = exchange.params.get("arguments")
         if type(arguments) is not dict:
             arguments = arguments_of(exchange)
-        if tool.spec.durable != "never" and service.settings.tasks is not None:
-            started = await _as_task(service, exchange, tool, arguments, asked)
-            if started is not None:
-                return started
+        tasks = service.settings.tasks
+        is_task = tool.spec.durable != "never" and tasks is not None and _becomes_task(exchange, tool)
+        if is_task and (not tool.spec.asks_first or IDEMPOTENCY_KEY in exchange.meta):
+            return await _start_task(service, exchange, tool, arguments)
         if prepared.is_stream:
             return with_run_id(await _collect(service, exchange, tool, arguments, asked), exchange.recording)
         context = None
         if (
             prepared.needs_context
             or not prepared.is_open
+            or is_task
             or service.settings.recorder is not None
             or IDEMPOTENCY_KEY in exchange.meta
             or SELECT_KEY in exchange.meta
         ):
             context = _context(service, exchange, tool)
-            tasks = service.settings.tasks
-            if tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
+            if is_task:
+                context.meta = {**(context.meta or {}), DETACHABLE: True}
+            elif tasks is not None and prepared.operation.origin.kind == "mcp" and _takes_tasks(exchange):
                 tasks.offer_to_take(tool.id, context)
-        envelope = exchange.envelope = await prepared.execute(arguments, context)
+        try:
+            envelope = exchange.envelope = await prepared.execute(arguments, context)
+        except Detached:
+            return await _start_task(service, exchange, tool, arguments)
         result = write_result(service, exchange, tool, envelope, asked)
     except HandedOver as handed:
-        return _handle(handed)
+        return _task_reference(handed)
     except CallError as error:
         exchange.code = safe_code(error.code)
         result = _failed(error, asked or tool.format, tool, is_stateless=revision.is_stateless)
     return result if exchange.recording is None else with_run_id(result, exchange.recording)
 
 
-async def _as_task(
-    service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
-) -> Result | None:
-    """What a durable operation answers instead of its result: a task, or that it needs a client that takes one.
+def _becomes_task(exchange: ClientExchange, tool: MCPTool) -> bool:
+    """Whether a durable operation runs as a task; MissingCapability where it has to and its client takes none."""
+    if tool.spec.durable == "required" and exchange.is_stateless:
+        from enfold.surfaces.mcp.task_methods import check_declared  # which needs asyncio
 
-    None where it runs in the call: its client knows no tasks, or has been asked something first and got its result.
-    """
-    from enfold.surfaces.mcp.task_methods import check_declared, start_task  # which need asyncio
+        check_declared(exchange)
+    return _takes_tasks(exchange)
 
-    spec = tool.spec
-    if not _takes_tasks(exchange):
-        if spec.durable == "required" and exchange.is_stateless:
-            check_declared(exchange)
-        return None
-    if spec.asks_first and IDEMPOTENCY_KEY not in exchange.meta:  # under a key it is a task from its beginning
-        context = _context(service, exchange, tool)
-        context.meta = {**(context.meta or {}), DETACHABLE: True}
-        try:
-            envelope = await tool.prepared.execute(arguments, context)
-            return write_result(service, exchange, tool, envelope, asked)
-        except Detached:
-            pass
+
+async def _start_task(service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result) -> Result:
+    from enfold.surfaces.mcp.task_methods import start_task  # which needs asyncio
+
     return await start_task(service, exchange, tool, arguments, _context(service, exchange, tool))
 
 
@@ -110,7 +105,7 @@ def _takes_tasks(exchange: ClientExchange) -> bool:
     return exchange.is_stateless and declares_tasks(exchange.caller.capabilities)
 
 
-def _handle(handed: HandedOver) -> Result:
+def _task_reference(handed: HandedOver) -> Result:
     from enfold.surfaces.task_wire import flat_task  # only where there are tasks
 
     return {"resultType": "task", **flat_task(handed.task)}
@@ -119,7 +114,7 @@ def _handle(handed: HandedOver) -> Result:
 async def _collect(
     service: Service, exchange: ClientExchange, tool: MCPTool, arguments: Result, asked: Format | None
 ) -> Result:
-    """A stream as far as it comes in our time, where it sets itself none."""
+    """The items of a stream as one result: as many as come before its own timeout, or ours where it has none."""
     from enfold.surfaces.collecting import collect  # most tools give one result
 
     timeout = service.settings.collect_for if tool.spec.timeout is None else None
@@ -138,7 +133,7 @@ def _context(service: Service, exchange: ClientExchange, tool: MCPTool, timeout:
 
 
 def _selection(exchange: ClientExchange, tool: MCPTool) -> str | None:
-    """What of the result the client asks for; where a schema was promised, the result has to fit that."""
+    """The selection of fields that the client asks for; refused where the tool promises an outputSchema."""
     text = exchange.meta.get(SELECT_KEY)
     if text is None or exchange.is_relayed:
         return text
@@ -157,7 +152,7 @@ async def _call_operation(service: Service, exchange: ClientExchange, relay: MCP
         asked = (await relay.prepared.execute(arguments_of(exchange), None)).data
         if isinstance(asked, msgspec.Raw):
             asked = msgspec.json.decode(asked)
-        spec = service.asked_for(asked, exchange)
+        spec = service.relay_target(asked, exchange)
     except CallError as error:
         return _failed(error, relay.format, relay, is_stateless=exchange.revision.is_stateless)
     exchange.params = {**exchange.params, "name": spec.id, "arguments": asked["arguments"] or {}}
@@ -176,10 +171,10 @@ def _failed(error: CallError, format: Format, tool: MCPTool, *, is_stateless: bo
     return failure(error, format, tool.id)
 
 
-def _find(service: Service, exchange: ClientExchange) -> MCPTool:
+def _find_tool(service: Service, exchange: ClientExchange) -> MCPTool:
     name = exchange.params.get("name")
     tool = service.catalog.tool(name) or service.search_tool(name)
     if tool is None:
-        raise service.unknown(exchange, "tool", name, service.catalog.tools)
+        raise service.unknown_name(exchange, "tool", name, service.catalog.tools)
     service.known_tools[str(name)] = tool
     return tool
