@@ -273,7 +273,7 @@ class PreparedOperation:
         watch = observers.begin(self._span)
         try:
             envelope = await self._execute_logged(input, context)
-            watch.take(envelope)
+            watch.record_result(envelope)
         except BaseException as error:
             watch.fail(error)
             raise

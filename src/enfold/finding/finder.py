@@ -79,7 +79,7 @@ class Finder:
         `namespace` and `type` narrow it, and so do `source:NAME` and `kind:TYPE` in the query.
         """
         most = max(1, min(limit, MOST_FOUND))
-        words, filters = _split_filters(query)
+        words, filters = _FILTER.sub(" ", query), dict(_FILTER.findall(query))
         source, kind = filters.get("source", namespace), filters.get("kind", type)
 
         def is_wanted(spec: OperationSpec) -> bool:
@@ -134,11 +134,6 @@ class Finder:
         kept = sum(map(len, self._indexes.values()))
         while self._indexes and kept + rows > _MOST_ROWS:
             kept -= len(self._indexes.pop(next(iter(self._indexes))))
-
-
-def _split_filters(query: str) -> tuple[str, dict[str, str]]:
-    found = dict(_FILTER.findall(query))
-    return _FILTER.sub(" ", query), found
 
 
 def found_of(spec: OperationSpec) -> Found:

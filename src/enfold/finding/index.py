@@ -72,10 +72,10 @@ class Index:
         """Take what is new or another spec than before, and forget what has gone."""
         wanted = {spec.id: spec for spec in specs}
         for row in [row for own, row in self._rows.items() if wanted.get(own) is not row.spec]:
-            self._forget(row)
+            self._remove(row)
         for own, spec in wanted.items():
             if own not in self._rows:
-                self._take(spec)
+                self._add(spec)
 
     def search(self, query: str, limit: int, is_wanted: Callable[[OperationSpec], bool]) -> list[OperationSpec]:
         """The operations that fit best, of those that are wanted."""
@@ -119,14 +119,14 @@ class Index:
         count = self._counts[word]
         return log(1 + (len(self._rows) - count + 0.5) / (count + 0.5))
 
-    def _take(self, spec: OperationSpec) -> None:
+    def _add(self, spec: OperationSpec) -> None:
         self._last += 1
         row = _Row(spec, self._last, tuple(" ".join(search_words(text)[:_MOST_WORDS]) for text in _texts(spec)))
         self._database.execute(_INSERT, (row.number, *row.texts))
         self._rows[spec.id] = self._by_number[row.number] = row
         self._count(row, 1)
 
-    def _forget(self, row: _Row) -> None:
+    def _remove(self, row: _Row) -> None:
         self._database.execute(_DELETE, (row.number, *row.texts))
         del self._rows[row.spec.id], self._by_number[row.number]
         self._count(row, -1)
@@ -198,8 +198,8 @@ _SIGNS: Final = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 # A word of capitals, one that may begin with a capital, a number, or a sign.
 _WORD: Final = re.compile(rf"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z{_SIGNS}]+|[A-Z]+|\d+|[{_SIGNS}]")
 
-# Words that say nothing about what is looked for.
-_EMPTY: Final = frozenset(
+# Words that say nothing about what is searched for.
+_STOP_WORDS: Final = frozenset(
     """
     a about all an and any are as at based be by can could do does e each etc for from g given how i if in into is
     it its me more my of on or our please provided related relevant should so some specific such that the their
@@ -208,8 +208,8 @@ _EMPTY: Final = frozenset(
     """.split()  # noqa: SIM905  # words, as they are read
 )
 
-# An ending, what takes its place, and how many letters must stay before it. The first that fits counts.
-_ENDINGS: Final = (
+# A suffix, what replaces it, and how many letters must stay before it. The first that fits counts.
+_SUFFIXES: Final = (
     ("ations", "at", 4),
     ("ation", "at", 4),
     ("izing", "iz", 3),
@@ -239,7 +239,9 @@ def split_words(text: str) -> Iterator[str]:
 
 def search_words(text: str) -> list[str]:
     """The words of a text by which it is found: without those that say nothing, each without its ending."""
-    return [_stem(word) if len(word) <= _LONGEST_STEMMED else word for word in split_words(text) if word not in _EMPTY]
+    return [
+        _stem(word) if len(word) <= _LONGEST_STEMMED else word for word in split_words(text) if word not in _STOP_WORDS
+    ]
 
 
 _LONGEST_STEMMED: Final = 40  # letters: a stranger's words are kept only while they are short
@@ -249,7 +251,7 @@ _LONGEST_STEMMED: Final = 40  # letters: a stranger's words are kept only while 
 def _stem(word: str) -> str:
     if len(word) < 4 or not word.isascii():
         return word
-    word = _without_ending(word)
+    word = _without_suffix(word)
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":  # stopped, stop
         word = word[:-1]
     if len(word) > 3 and word[-1] == "e":
@@ -257,8 +259,8 @@ def _stem(word: str) -> str:
     return f"{word[:-1]}i" if len(word) > 3 and word[-1] == "y" else word
 
 
-def _without_ending(word: str) -> str:
-    for ending, instead, least in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= least and not (ending == "s" and word[-2] in "su"):
-            return word[: -len(ending)] + instead
+def _without_suffix(word: str) -> str:
+    for suffix, replacement, shortest in _SUFFIXES:
+        if word.endswith(suffix) and len(word) - len(suffix) >= shortest and not (suffix == "s" and word[-2] in "su"):
+            return word[: -len(suffix)] + replacement
     return word

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from enfold.files import FileVersion, file_version, replace_file, try_lock
-from enfold.identities.tokens import Tokens, hash_token, new_token
+from enfold.identities.tokens import TokenEntry, Tokens, hash_token, new_token
 from enfold.log import Log
 from enfold.operation import Identity
 
@@ -27,13 +27,9 @@ _UNITS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _log: Final = Log("enfold.identities.tokens")
 
 
-class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One token of a file: whose it is, its hash, what it allows, and until when."""
+class FileEntry(TokenEntry, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One token of a file, as its hash, and until when it is valid."""
 
-    id: str
-    token: str
-    scopes: list[str] = []
-    resources: dict[str, list[str]] | None = None
     expires: str | None = None  # RFC 3339
 
     @property
@@ -63,7 +59,7 @@ def add_token(
     if not id or not id.isprintable():
         raise ValueError("A token needs the id of its owner, in letters that can be printed")
     token = new_token()
-    entry = TokenEntry(id, hash_token(token), sorted(set(scopes)), resources, _expiry(seconds, now))
+    entry = FileEntry(id, hash_token(token), sorted(set(scopes)), resources, _expiry(seconds, now))
     with _rewriting(path) as entries:
         entries.append(entry)
     return token
@@ -76,12 +72,12 @@ def _expiry(seconds: float | None, now: float | None) -> str | None:
     return (start + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def list_tokens(path: Path) -> list[TokenEntry]:
+def list_tokens(path: Path) -> list[FileEntry]:
     """The tokens of a file: their hashes, owners and rights."""
     return read_entries(path.read_bytes(), str(path))
 
 
-def revoke_tokens(path: Path, which: str) -> list[TokenEntry]:
+def revoke_tokens(path: Path, which: str) -> list[FileEntry]:
     """Remove the tokens of an id, or the one whose hash begins so; the answer is what was removed."""
     with _rewriting(path) as entries:
         gone = [entry for entry in entries if which in (entry.id, entry.token, entry.short)]
@@ -112,10 +108,10 @@ def read_resources(texts: Iterable[str]) -> dict[str, list[str]] | None:
 # --- the file -----------------------------------------------------------------------------------------------------
 
 
-def read_entries(text: bytes, where: str) -> list[TokenEntry]:
+def read_entries(text: bytes, where: str) -> list[FileEntry]:
     """The entries of a file; ValueError, without anything of a token in it, for another one."""
     try:
-        entries = msgspec.json.decode(text, type=list[TokenEntry])
+        entries = msgspec.json.decode(text, type=list[FileEntry])
         for entry in entries:
             _check(entry)
     except ValueError as error:
@@ -123,7 +119,7 @@ def read_entries(text: bytes, where: str) -> list[TokenEntry]:
     return entries
 
 
-def _check(entry: TokenEntry) -> None:
+def _check(entry: FileEntry) -> None:
     if not entry.token.startswith("sha256:"):
         advice = f"give it to {entry.id}, and write {hash_token(entry.token)} here"
         raise ValueError(f"the token of {entry.id} stands in clear: {advice}")
@@ -134,7 +130,7 @@ def _check(entry: TokenEntry) -> None:
 
 
 @contextmanager
-def _rewriting(path: Path) -> Iterator[list[TokenEntry]]:
+def _rewriting(path: Path) -> Iterator[list[FileEntry]]:
     """The entries of a file to be changed; the file is replaced at the end, and one change waits for another."""
     with _locked(path):
         entries = read_entries(path.read_bytes(), str(path)) if path.exists() else []
@@ -199,9 +195,7 @@ class TokenFile:
         now = self._clock()
         good = [entry for entry in self._entries if entry.ends > now]
         self._until = min((entry.ends for entry in good), default=float("inf"))
-        self._tokens = Tokens(
-            [(entry.token, Identity(entry.id, frozenset(entry.scopes), entry.resources)) for entry in good]
-        )
+        self._tokens = Tokens([(entry.token, entry.identity) for entry in good])
 
     def __len__(self) -> int:
         return len(self._tokens)

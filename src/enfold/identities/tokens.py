@@ -182,7 +182,12 @@ def bearer_token(authorization: str) -> str | None:
 def tokens_from_environment(environ: Mapping[str, str]) -> Tokens | None:
     """Tokens from a variable, as a file lists them, which may stand there in clear; None where it is not set."""
     text = environ.get(VARIABLE)
-    return _read(text.encode(), VARIABLE) if text else None
+    if not text:
+        return None
+    try:
+        return Tokens([(entry.token, entry.identity) for entry in msgspec.json.decode(text, type=list[TokenEntry])])
+    except ValueError as error:
+        raise ValueError(f"{VARIABLE}: {error}") from None  # without the context, which may show a token
 
 
 _HASHED: Final = "sha256:"
@@ -198,18 +203,14 @@ def _digest(text: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-class _TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of a list of tokens."""
+class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One entry of a list of tokens: whose it is, the token or its hash, and what it allows."""
 
     id: str
     token: str
-    scopes: frozenset[str] = frozenset()
+    scopes: list[str] = []
     resources: dict[str, list[str]] | None = None
 
-
-def _read(text: bytes, where: str) -> Tokens:
-    try:
-        entries = msgspec.json.decode(text, type=list[_TokenEntry])
-        return Tokens([(entry.token, Identity(entry.id, entry.scopes, entry.resources)) for entry in entries])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None  # without the context, which may show a token
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.id, frozenset(self.scopes), self.resources)

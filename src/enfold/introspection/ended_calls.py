@@ -73,9 +73,9 @@ class CallLog:
         """Keep calls from now on: until somebody wants to know of them, no call pays for it."""
         if not self._has_begun:
             self._has_begun = True
-            self._registry.observers.add(self._take)
+            self._registry.observers.add(self._keep)
 
-    def _take(self, record: CallRecord) -> None:
+    def _keep(self, record: CallRecord) -> None:
         payload = None if self._payloads is None else self._payloads.of(record)
         if is_reserved(record.operation):
             return
@@ -102,8 +102,8 @@ class CallLog:
         try:
             told = [] if elsewhere is None else await elsewhere.ask("calls")
             others = [_read(wire) for kept in told for wire in kept]
-            arrivals = sorted([*others, *_taken(waiting)], key=lambda call: call.record.time)
-            shown: dict[tuple[float, str], None] = {}  # the last ones: what ends while others are asked is told twice
+            arrivals = sorted([*others, *_drain(waiting)], key=lambda call: call.record.time)
+            shown: dict[tuple[float, str], None] = {}  # the last ones: what ends while others are asked comes twice
             while True:
                 for call in arrivals:
                     if call.key not in shown and sees(call.record):
@@ -116,7 +116,7 @@ class CallLog:
                 arrived.clear()
                 if not waiting:
                     await arrived.wait()
-                arrivals = _taken(waiting)
+                arrivals = _drain(waiting)
         finally:
             self._listeners.remove(listen)
             if listening is not None:
@@ -138,8 +138,8 @@ class CallLog:
         return lambda: self._listeners.remove(listen)
 
 
-def _taken(waiting: deque[KeptCall]) -> list[KeptCall]:
-    """What waits just now; other threads may add to it meanwhile."""
+def _drain(waiting: deque[KeptCall]) -> list[KeptCall]:
+    """Remove and give what waits now; other threads may add to it meanwhile."""
     return [waiting.popleft() for _ in range(len(waiting))]
 
 

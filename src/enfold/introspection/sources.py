@@ -16,7 +16,7 @@ from enfold.reserved import reserved_operation
 from enfold.source_states import Problem, SourceState
 
 POLL_INTERVAL = 1.0  # seconds between two questions to other processes
-_WORSE = ("up", "starting", "down")
+_BEST_TO_WORST = ("up", "starting", "down")
 
 
 class SourceSummary(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class SourceSummary(msgspec.Struct, frozen=True):
 def source_operations(registry: Registry) -> Iterable[Operation]:
     async def sources() -> list[SourceSummary]:
         """List the sources: their states, why they are down, what was skipped, and what their tools cost a model."""
-        return await _everywhere(registry)
+        return await _in_all_processes(registry)
 
     async def watch() -> AsyncIterator[list[SourceSummary]]:
         """List the sources now, and again after every change."""
@@ -50,7 +50,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
         try:
             while True:
                 changed.clear()
-                found = await _everywhere(registry)
+                found = await _in_all_processes(registry)
                 if found != before:
                     before = found
                     yield found
@@ -65,7 +65,7 @@ def source_operations(registry: Registry) -> Iterable[Operation]:
     yield reserved_operation(watch, "enfold.sources.watch", type=OperationType.SUBSCRIPTION)
 
 
-async def _everywhere(registry: Registry) -> list[SourceSummary]:
+async def _in_all_processes(registry: Registry) -> list[SourceSummary]:
     """The sources as they are in all processes that serve them: one that is down anywhere is down."""
     own, elsewhere = _summaries(registry), registry.reserved.elsewhere
     if elsewhere is None:
@@ -73,7 +73,7 @@ async def _everywhere(registry: Registry) -> list[SourceSummary]:
     others = msgspec.convert(await elsewhere.ask("sources"), list[list[SourceSummary]])
     worst = {each.name: each for each in own}
     for each in (source for found in others for source in found):
-        if each.name not in worst or _WORSE.index(each.state) > _WORSE.index(worst[each.name].state):
+        if each.name not in worst or _BEST_TO_WORST.index(each.state) > _BEST_TO_WORST.index(worst[each.name].state):
             worst[each.name] = each
     return list(worst.values())
 

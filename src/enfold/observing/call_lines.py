@@ -14,8 +14,8 @@ LONGEST: Final = 120  # characters of what a stranger chose
 
 def call_line(record: CallRecord) -> str:
     """`http shop.add OK 1.2 ms request=…`, with what else there is to say."""
-    words = [record.surface, record.operation or "-", record.code, _time(record.duration)]
-    return " ".join([*words, *(f"{name}={_word(value)}" for name, value in _rest(record).items())])
+    words = [record.surface, record.operation or "-", record.code, _duration(record.duration)]
+    return " ".join([*words, *(f"{name}={_word(value)}" for name, value in _optional_fields(record).items())])
 
 
 def call_fields(record: CallRecord) -> dict[str, Any]:
@@ -27,10 +27,10 @@ def call_fields(record: CallRecord) -> dict[str, Any]:
         "duration_ms": round(record.duration * 1000, 3),
         "source_kind": record.origin.kind,
     }
-    return fields | {name: bounded_line(value, LONGEST) for name, value in _rest(record).items()}
+    return fields | {name: bounded_line(value, LONGEST) for name, value in _optional_fields(record).items()}
 
 
-def _rest(record: CallRecord) -> dict[str, Any]:
+def _optional_fields(record: CallRecord) -> dict[str, Any]:
     known = {
         "request_id": record.request_id,
         "parent_request_id": record.parent_request_id,
@@ -45,7 +45,7 @@ def _rest(record: CallRecord) -> dict[str, Any]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _time(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 

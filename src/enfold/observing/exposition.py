@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
@@ -46,9 +46,6 @@ class _Counts(Collector):
         yield _refusals(self._counts)
         yield from _gauges(self._counts)
         yield _sources(self._counts)
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
 
 def _calls(counts: CountsSnapshot) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""The one seam for "a call has ended": a record, and those who are given it. Surfaces and the runtime tell; nothing is kept.
+"""Who observes calls: surfaces and the runtime report each call that has ended, and every observer is given its record.
 
-Without an observer and without a tracer a call passes here with one look at `is_on`.
+Without an observer and without a tracer a call only reads `is_on`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Observers:
         self._observers: list[Observer] = []
         self.end: Observer | None = None
         # Whether an SDK is installed is looked for with the first call, not before: programs install it when they start.
-        self.tracer: Tracer | None = _FirstLook(self)
+        self.tracer: Tracer | None = _TracerLookup(self)
         self.is_on = True
         self.running = 0
         self.streams = 0
@@ -60,7 +60,7 @@ class Observers:
         def observe(record: CallRecord) -> None:
             try:
                 observer(record)
-            except Exception as error:  # noqa: BLE001  # who looks on must not disturb the call
+            except Exception as error:  # noqa: BLE001  # an observer must not disturb the call
                 from enfold.log import Log
 
                 Log("enfold").error("An observer of calls failed", error=error)
@@ -132,8 +132,8 @@ def _all_of(observers: Sequence[Observer]) -> Observer:
     return tell_all
 
 
-class _FirstLook:
-    """Stands where the tracer will be, and looks for it with the first call."""
+class _TracerLookup:
+    """In place of the tracer until the first call, which looks for an OpenTelemetry SDK."""
 
     def __init__(self, observers: Observers) -> None:
         self._observers = observers
@@ -144,4 +144,4 @@ class _FirstLook:
         return None if found is None else found.begin(start, is_current=is_current)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to close."""

@@ -1,4 +1,4 @@
-"""One call while it is observed: what it ends with is told, once, to those who observe."""
+"""One call while it is observed; when it ends, observers are given its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """One call while it runs; `end` tells of it, once."""
+    """One call while it runs; `end` gives its record to the observers."""
 
     __slots__ = ("_began", "_is_stream", "_observers", "_trace", "code", "items", "request_bytes", "warnings")
 
@@ -45,7 +45,7 @@ class Watch:
             self._trace.leave()
 
     def stream(self) -> None:
-        """What is watched is a stream, and its items are counted."""
+        """Count the call among the open streams, and its items."""
         self._is_stream, self.items = True, 0
         self._observers.streams += 1
 
@@ -54,11 +54,11 @@ class Watch:
         self.items = (self.items or 0) + 1
 
     def fail(self, error: BaseException) -> None:
-        """What ended the call: an error with a code, or somebody who gave up."""
+        """Take the code of the error that ended the call; a cancellation is ABORTED."""
         self.code = safe_code(error.code) if isinstance(error, CallError) else "ABORTED"
 
-    def take(self, envelope: ResponseEnvelope[Any]) -> None:
-        """What the result tells."""
+    def record_result(self, envelope: ResponseEnvelope[Any]) -> None:
+        """Take code and warnings from the result."""
         self.code, self.warnings = code_of(envelope), envelope.warnings
 
     def end(

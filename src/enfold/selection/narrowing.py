@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from enfold.nearest import nearest
 from enfold.schema.check import compile_schema
-from enfold.schema.keywords import with_parts
+from enfold.schema.keywords import properties_of, with_parts
 from enfold.schema.nodes.graph import reached
 from enfold.schema.nodes.node import CONTAINERS, Node
 from enfold.schema.nodes.reference import local_schema
@@ -125,17 +125,6 @@ def _says_nothing(node: Node) -> bool:
     return not speaks and not any(True for _ in _beside(node)) and bool(outer_types(node) & CONTAINERS)
 
 
-def _table(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    table = schema.get(key)
-    return table if isinstance(table, dict) else {}
-
-
-def resolved(root: Schema, reference: str) -> Schema:
-    """What a reference inside a schema names; one that leads elsewhere allows anything."""
-    found = local_schema(root, reference)
-    return found if isinstance(found, dict | bool) else True
-
-
 # --- what is left of a schema -------------------------------------------------------------------------------------
 
 
@@ -169,11 +158,11 @@ class _Narrowing:
         if isinstance(reference, str):
             self._refer(made, reference, fields)
         self._compose(made, schema, fields, depth)
-        self._take(made, schema, fields, depth)
+        self._select(made, schema, fields, depth)
         return made
 
     def _refer(self, made: dict[str, Any], reference: str, fields: Fields | None) -> None:
-        found = resolved(self._root, reference)
+        found = local_schema(self._root, reference)  # one that leads elsewhere allows anything
         if isinstance(found, dict):
             made["$ref"] = f"#/$defs/{self._definition(reference, found, fields)}"
         elif found is False:
@@ -194,37 +183,29 @@ class _Narrowing:
         return next(name for name in chain([wanted], others) if name not in self._definitions)
 
     def _compose(self, made: dict[str, Any], schema: dict[str, Any], fields: Fields, depth: int) -> None:
-        for key in _UNIONS:
-            parts = schema.get(key)
-            if isinstance(parts, list):
-                # What only one of them allowed may be allowed by several once it is selected from.
-                narrow = [self._narrow(each, fields, depth + 1) for each in parts]
-                made.update({"anyOf": narrow} if "anyOf" not in made else {"allOf": [{"anyOf": narrow}]})
-        if isinstance(schema.get("allOf"), list):
-            all_of = [self._narrow(each, fields, depth + 1) for each in schema["allOf"]]
-            made["allOf"] = [*made.get("allOf", ()), *all_of]
-        if "items" in schema:
-            items = schema["items"]
-            is_tuple = isinstance(items, list)
-            key = "prefixItems" if is_tuple else "items"
-            made[key] = self._narrow_each(items, fields, depth) if is_tuple else self._narrow(items, fields, depth + 1)
-            if is_tuple and "additionalItems" in schema:
-                made["items"] = self._narrow(schema["additionalItems"], fields, depth + 1)
-        if isinstance(schema.get("prefixItems"), list):
-            made["prefixItems"] = self._narrow_each(schema["prefixItems"], fields, depth)
+        """What else is said of the same value, and of the items of a list."""
 
-    def _narrow_each(self, schemas: list[Schema], fields: Fields, depth: int) -> list[Schema]:
-        return [self._narrow(each, fields, depth + 1) for each in schemas]
+        def narrow(part: Schema) -> Schema:
+            return self._narrow(part, fields, depth + 1)
 
-    def _take(self, made: dict[str, Any], schema: dict[str, Any], fields: Fields, depth: int) -> None:
+        for key in ("allOf", "items", "prefixItems", "additionalItems"):
+            if key in schema:
+                made[key] = with_parts(key, schema[key], narrow)
+        # What only one variant allowed may be allowed by several once it is selected from.
+        unions = [{"anyOf": list(map(narrow, schema[key]))} for key in _UNIONS if isinstance(schema.get(key), list)]
+        if len(unions) == 1:
+            made |= unions[0]
+        elif unions:
+            made["allOf"] = [*made.get("allOf", ()), *unions]
+
+    def _select(self, made: dict[str, Any], schema: dict[str, Any], fields: Fields, depth: int) -> None:
         """The properties of an object that are selected, each as far as it is."""
-        declared = _table(schema, "properties")
+        declared = properties_of(schema)
         names = [name for name in declared if name in fields or EVERY in fields]
         inner = {name: fields[name] if name in fields else fields[EVERY] for name in names}
         properties = {name: self._narrow(declared[name], inner[name], depth + 1) for name in names}
         others = schema.get("additionalProperties", True)
-        patterns = _table(schema, "patternProperties")
-        if isinstance(others, dict) and not patterns:
+        if isinstance(others, dict) and not schema.get("patternProperties"):
             missing = [name for name in fields if name not in declared and name != EVERY]
             properties |= {name: self._narrow(others, fields[name], depth + 1) for name in missing}
             if EVERY in fields:

@@ -272,7 +272,7 @@ class CallHandler:
                 context = self._enter(call)
                 envelope = await prepared.execute(request.input, context)
                 if watch is not None:
-                    watch.take(envelope)
+                    watch.record_result(envelope)
                 if call.back is None or not self._answers.hand_over(call.back, envelope):
                     await self._answers.reply(call, Responded(request_id, envelope))
         except CallError as raised:

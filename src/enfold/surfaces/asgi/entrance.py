@@ -21,7 +21,7 @@ _CHALLENGE: Final = b"www-authenticate"
 
 
 class Entrance:
-    """The way into one app."""
+    """Decides who may call one app."""
 
     def __init__(
         self,
@@ -55,24 +55,24 @@ class Entrance:
 
     def with_challenge(self, own: Sequence[Header], scope: Scope, headers: Headers, path: str = "") -> Sequence[Header]:
         """The headers of a refusal; a challenge among them also names the scopes, and where to read who gives tokens."""
-        plain = dict(own).get(_CHALLENGE)
-        if plain is None:
+        short = dict(own).get(_CHALLENGE)
+        if short is None:
             return own
-        told = challenge(
-            "invalid_token" if b"invalid_token" in plain else None,
+        detailed = challenge(
+            "invalid_token" if b"invalid_token" in short else None,
             scope=scopes_of(self._registry.list()),
-            resource_metadata=metadata_url(*self._place(scope, headers, path)),
+            resource_metadata=metadata_url(*self._origin_and_path(scope, headers, path)),
         )
-        return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, told.encode())]
+        return [*(header for header in own if header[0] != _CHALLENGE), (_CHALLENGE, detailed.encode())]
 
     def metadata(self, scope: Scope, headers: Headers, path: str, **named: Any) -> bytes:
         """The document that tells a client who gives tokens for what is at a path."""
         issuers = [*self._servers, *([] if self.authenticator is None else self.authenticator.issuers)]
         scopes = scopes_of(self._registry.list())
-        resource = "".join(self._place(scope, headers, path))
+        resource = "".join(self._origin_and_path(scope, headers, path))
         return msgspec.json.encode(protected_resource(resource, issuers=issuers, scopes=scopes, **named))
 
-    def _place(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
+    def _origin_and_path(self, scope: Scope, headers: Headers, path: str) -> tuple[str, str]:
         """Where the client sees us, and the path below that."""
         root = root_of(scope)
         return f"{origin_of(scope, headers)}{root}", quote(path.removeprefix(root), safe="/:@!$&()*+,;=~")

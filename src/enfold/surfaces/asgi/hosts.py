@@ -50,12 +50,12 @@ class Hosts:
     def check(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> None:
         """Refuse a request that names another host, or comes from a page of another origin."""
         host = headers.get(b"host", b"")
-        if host not in self._known and not self._knows(host, scope.get("server")):
-            raise CallError("ACCESS_DENIED", f"This server does not go by the name {_shown(host)}", {"reason": "host"})
+        if host not in self._known and not self._is_allowed_host(host, scope.get("server")):
+            raise CallError("ACCESS_DENIED", f"This server does not go by the name {_quoted(host)}", {"reason": "host"})
         origin = headers.get(b"origin")
-        if origin is not None and not self._admits(origin, host):
+        if origin is not None and not self._is_allowed_origin(origin, host):
             raise CallError(
-                "ACCESS_DENIED", f"Pages of {_shown(origin)} may not call this server", {"reason": "origin"}
+                "ACCESS_DENIED", f"Pages of {_quoted(origin)} may not call this server", {"reason": "origin"}
             )
 
     def is_listed(self, origin: bytes) -> bool:
@@ -72,17 +72,17 @@ class Hosts:
             (b"access-control-max-age", _MAX_AGE),
         ]
 
-    def _knows(self, host: bytes, server: Any) -> bool:
+    def _is_allowed_host(self, host: bytes, server: Any) -> bool:
         name = _name(host)
         if self._allowed:
-            known = any(_matches(name, allowed) for allowed in self._allowed)
+            is_allowed = any(_matches(name, allowed) for allowed in self._allowed)
         else:
-            known = name in LOOPBACK or (server is not None and name == _address(server[0]))
-        if known and len(self._known) < _MOST_REMEMBERED:
+            is_allowed = name in LOOPBACK or (server is not None and name == _address(server[0]))
+        if is_allowed and len(self._known) < _MOST_REMEMBERED:
             self._known.add(host)
-        return known
+        return is_allowed
 
-    def _admits(self, origin: bytes, host: bytes) -> bool:
+    def _is_allowed_origin(self, origin: bytes, host: bytes) -> bool:
         return self.is_listed(origin) or origin.partition(b"://")[2].lower() == host.lower() != b""
 
 
@@ -100,5 +100,5 @@ def _matches(name: str, allowed: str) -> bool:
     return allowed in ("*", name) or (allowed.startswith("*.") and name.endswith(allowed[1:]))
 
 
-def _shown(text: bytes) -> str:
+def _quoted(text: bytes) -> str:
     return ascii(text[:100].decode("latin-1"))

@@ -70,12 +70,9 @@ class _Mounted:
         reply = asyncio.ensure_future(self._replies.get())
         await asyncio.wait({reply, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if reply.done():
-            return _failure(reply.result())
+            answer = reply.result()
+            return str(answer.get("message", "")) if answer["type"] == "lifespan.startup.failed" else None
         reply.cancel()
         # An app that raises here knows no lifespan, which the specification allows.
         self._task.exception()
         return None
-
-
-def _failure(reply: dict[str, Any]) -> str | None:
-    return str(reply.get("message", "")) if reply["type"] == "lifespan.startup.failed" else None

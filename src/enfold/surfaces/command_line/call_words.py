@@ -1,4 +1,4 @@
-"""The words after `call`: the operation, what is given to it, and our own options; arguments as values."""
+"""The words after `call`: read into the operation, its arguments as values, and our own options."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ class Words:
         self.is_verbose = False
         rest = iter(words)
         for word in rest:
-            self._take(word, rest)
+            self._read_word(word, rest)
 
-    def _take(self, word: str, rest: Any) -> None:
+    def _read_word(self, word: str, rest: Any) -> None:
         name, equals, value = word.partition("=")
         if word in ("-h", "--help"):
             self.help = True
@@ -73,15 +73,15 @@ class Words:
         elif word == "--verbose":
             self.is_verbose = True
         elif name in _OPTIONS:
-            self._option(name, value if equals else next(rest, None))
+            self._read_option(name, value if equals else next(rest, None))
         elif word.startswith("--"):
-            raise wrong(f"Unknown option {name}: {_advice(name)}")
+            raise wrong(f"Unknown option {name}: {_suggestion(name)}")
         elif self.operation is None and not equals and not word.startswith("@"):
             self.operation = word
         else:
             self.given.append(("word", word))
 
-    def _option(self, name: str, value: str | None) -> None:
+    def _read_option(self, name: str, value: str | None) -> None:
         if value is None:
             raise wrong(f"{name} needs a value")
         if name == "--json":
@@ -92,7 +92,7 @@ class Words:
             self.options[name] = value
 
 
-def _advice(name: str) -> str:
+def _suggestion(name: str) -> str:
     from enfold.nearest import nearest
 
     near = nearest(name, (*_OPTIONS, "--detach", "--verbose", "--help"), 0.75)
@@ -116,9 +116,9 @@ def read_arguments(given: Sequence[tuple[str, str]], stdin: TextIO) -> dict[str,
     named: dict[str, list[Any]] = {}
     for kind, text in given:
         if kind == "--json" or text.startswith("@"):
-            whole.update(_object(text, stdin))
+            whole.update(_read_object(text, stdin))
         else:
-            name, value = _named(text, stdin)
+            name, value = _read_named(text, stdin)
             named.setdefault(name, []).append(value)
     return {**whole, **{name: values[0] if len(values) == 1 else values for name, values in named.items()}}
 
@@ -145,14 +145,14 @@ def _wants_array(part: Any) -> bool:
     return "array" in kinds and all(kind in ("array", "null") for kind in kinds)
 
 
-def _object(text: str, stdin: TextIO) -> dict[str, Any]:
+def _read_object(text: str, stdin: TextIO) -> dict[str, Any]:
     value = read_json(read_text(text, stdin), "The arguments")
     if not isinstance(value, dict):
         raise wrong("The arguments must be a JSON object")
     return value
 
 
-def _named(word: str, stdin: TextIO) -> tuple[str, Any]:
+def _read_named(word: str, stdin: TextIO) -> tuple[str, Any]:
     name, equals, value = word.partition("=")
     if not equals or not name.strip(":"):
         raise wrong(f"{word!r} is not an argument: write name=value")
@@ -163,15 +163,15 @@ def _named(word: str, stdin: TextIO) -> tuple[str, Any]:
 
 def read_text(value: str, stdin: TextIO) -> str:
     if not value.startswith("@"):
-        return _whole_text(lambda: value, "An argument")
+        return _checked_text(lambda: value, "An argument")
     if value == "@-":
-        return _whole_text(stdin.read, "Standard input")
+        return _checked_text(stdin.read, "Standard input")
     from pathlib import Path  # which takes its time to load
 
-    return _whole_text(lambda: Path(value[1:]).read_text(encoding="utf-8"), value[1:])
+    return _checked_text(lambda: Path(value[1:]).read_text(encoding="utf-8"), value[1:])
 
 
-def _whole_text(read: Callable[[], str], what: str) -> str:
+def _checked_text(read: Callable[[], str], what: str) -> str:
     try:
         text = read()
         text.encode()  # Python may keep bytes that are no text as halves of characters.

@@ -1,4 +1,4 @@
-"""One call as a command: read the words, run the operation, write its result, and tell what went wrong."""
+"""One call as a command: read the words, run the operation, print its result or what went wrong."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Shell:
         if words.detach:
             _check_detached(words)
         if "--request" in words.options:
-            return self._prepare_request(words)
+            return self._prepare_tool_request(words)
         if words.operation is None:
             return self._help_with_calls(words)
         spec = self._registry.find(words.operation, self._identity)
@@ -208,7 +208,7 @@ class Shell:
             writer=find_format(words.options.get("--format", DEFAULT_FORMAT)),
         )
 
-    def _prepare_request(self, words: Words) -> PreparedCall:
+    def _prepare_tool_request(self, words: Words) -> PreparedCall:
         """An `mcp.request.v0.1`; its answer is always in the format that goes with it."""
         from enfold.formats.mcp_request_v0_1 import ANSWER_FORMAT
         from enfold.surfaces.tool_requests import RequestCall
@@ -221,7 +221,7 @@ class Shell:
                 identity=self._identity,
                 timeout=words.timeout,
                 recorder=self._recorder(words.options) if self._recorder is not None else None,
-                open_artifacts=lambda references: _opened(references, words.options.get("--artifact-root")),
+                open_artifacts=lambda references: _open_artifacts(references, words.options.get("--artifact-root")),
             )
         except CallError as error:
             self._print(encode_failure(find_format(ANSWER_FORMAT).write_error(error, "")))
@@ -258,7 +258,7 @@ class Shell:
             with nullcontext() if self._line is None else self._line.waiting(call.spec.id):
                 envelope = await self._execute(call)
             if watch is not None:
-                watch.take(envelope)
+                watch.record_result(envelope)
             return self._write(call, envelope)
         except CallError as error:
             if call.write_error is not None:
@@ -311,7 +311,7 @@ class Shell:
         else:
             self._save(call, envelope, call.output)
         if envelope.warnings:
-            self._warn(envelope.warnings)
+            self._print_warnings(envelope.warnings)
         if call.is_verbose:
             print(f"meta: {printable(encode_failure(to_wire(envelope)['meta']).decode())}", file=self._messages)
         if not envelope.is_error:
@@ -328,7 +328,7 @@ class Shell:
         Path(file).write_bytes(data)
         print(f"{Path(file)}: {len(data)} bytes", file=self._messages)
 
-    def _warn(self, warnings: Iterable[ResultWarning]) -> None:
+    def _print_warnings(self, warnings: Iterable[ResultWarning]) -> None:
         """A line for each change made to a result, and for each place where it is not what was promised."""
         for warning in warnings:
             times = f" ({warning.count} times)" if warning.count > 1 else ""
@@ -383,7 +383,7 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
     if isinstance(data, bytes):
         return data
     if isinstance(envelope.meta, MCPResponseMeta):
-        data = next(filter(None, map(_encoded, envelope.meta.content)), None)
+        data = next(filter(None, map(_base64_of, envelope.meta.content)), None)
     elif spec.output_schema.get("contentEncoding") != "base64":
         return None
     try:
@@ -392,7 +392,7 @@ def binary_data(envelope: ResponseEnvelope[Any], spec: OperationSpec) -> bytes |
         return None
 
 
-def _encoded(block: Any) -> str | None:
+def _base64_of(block: Any) -> str | None:
     """The base64 text of a content block that has one."""
     from enfold.content import AudioContent, EmbeddedResource, ImageContent
 
@@ -401,7 +401,7 @@ def _encoded(block: Any) -> str | None:
     return block.data if isinstance(block, ImageContent | AudioContent) else None
 
 
-def _opened(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:
+def _open_artifacts(references: Iterable[ArtifactRef], root: str | None) -> list[Any]:
     """The files that references name, read below the root; without a root nothing is opened."""
     if root is None:
         return list(references)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from enfold.surfaces.asgi.messages import Header, Headers
-
-__all__ = ["Console", "Page"]
+from enfold.surfaces.functions.request import FunctionAnswer
 
 FOLDER: Final = Path(__file__).parent / "static"
 PARENTS: Final = ("/docs", "/redoc")  # where users of other frameworks look for a page
@@ -36,21 +32,13 @@ _LOOK_AGAIN: Final = (b"cache-control", b"no-cache")
 _FOREVER: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
-class Page(msgspec.Struct, frozen=True):
-    """A whole answer."""
-
-    body: bytes = b""
-    headers: Sequence[Header] = ()
-    status: int = 200
-
-
 class Console:
     """The files of the console, read when one is first asked for."""
 
-    def page(self, path: str, root: str, headers: Headers) -> Page | None:
+    def page(self, path: str, root: str, headers: Headers) -> FunctionAnswer | None:
         """What is at a path of a server that is mounted at `root`; None where that is nothing of the console."""
         if path in ("", *PARENTS):
-            return Page(headers=[(b"location", f"{root}/".encode())], status=307)
+            return FunctionAnswer(b"", 307, [(b"location", f"{root}/".encode())])
         asked = _FILE.fullmatch(path)
         if path != "/" and asked is None:
             return None
@@ -60,11 +48,11 @@ class Console:
             return None
         is_known = headers.get(b"if-none-match") == dict(page.headers)[b"etag"]
         age = _FOREVER if release == _release() else _LOOK_AGAIN
-        return Page(b"" if is_known else page.body, [*page.headers, age], 304 if is_known else 200)
+        return FunctionAnswer(b"" if is_known else page.body, 304 if is_known else 200, [*page.headers, age])
 
 
 @cache
-def _files() -> dict[str, Page]:
+def _files() -> dict[str, FunctionAnswer]:
     return {name: _page(name, body) for name, body in _contents().items()}
 
 
@@ -78,10 +66,10 @@ def _release() -> str:
     return hashlib.sha256(b"\0".join(_contents().values())).hexdigest()[:16]
 
 
-def _page(name: str, body: bytes) -> Page:
+def _page(name: str, body: bytes) -> FunctionAnswer:
     vary = [(b"vary", b"accept")] if name == "index.html" else []
     if name == "index.html":
         body = body.replace(b'"console/', f'"console/{_release()}/'.encode())
     kind = (b"content-type", _TYPES[Path(name).suffix] + b"; charset=utf-8")
     etag = (b"etag", f'"{hashlib.sha256(body).hexdigest()[:16]}"'.encode())
-    return Page(body, [kind, etag, *vary, *_SAFE])
+    return FunctionAnswer(body, 200, [kind, etag, *vary, *_SAFE])

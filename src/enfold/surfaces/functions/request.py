@@ -26,7 +26,7 @@ class RequestBody(Protocol):
 
 
 class FunctionAnswer(msgspec.Struct, frozen=True):
-    """What goes back: JSON, a status, and headers besides those that every answer has."""
+    """What goes back: a body, which is JSON unless a header says otherwise, a status, and headers besides those of every answer."""
 
     body: bytes
     status: int = 200

@@ -1,4 +1,4 @@
-"""The ASGI app: what is asked for, by whom, and which part answers."""
+"""The ASGI app: it checks who calls, and finds what answers: an operation, a page, or a mounted app."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from enfold.access import check_access
+from enfold.access import check_access, may_list
 from enfold.errors import CallError, safe_code
 from enfold.formats import DEFAULT_FORMAT
 from enfold.identities.challenges import WELL_KNOWN
@@ -18,8 +18,9 @@ from enfold.identities.tokens import Verifier, no_identity
 from enfold.introspection import introduce
 from enfold.log import Log
 from enfold.observing.conventions import http_span
-from enfold.operation import Context, Policy
+from enfold.operation import Context, Identity, Policy
 from enfold.registry import Registry
+from enfold.reserved import READERS
 from enfold.surfaces import reading
 from enfold.surfaces.asgi.entrance import Entrance
 from enfold.surfaces.asgi.exchange import BODY_TIMEOUT, Ended, Exchange, late_body, present_task
@@ -36,13 +37,12 @@ from enfold.surfaces.asgi.messages import (
     origin_of,
     respond,
 )
-from enfold.surfaces.console import Console, Page
+from enfold.surfaces.console import Console
 from enfold.surfaces.failures import MAX_BODY, not_acceptable, not_allowed
 from enfold.surfaces.functions.request import FunctionAnswer, FunctionRequest, id_header, tell_end
 from enfold.surfaces.functions.routes import PREFIX, Route
 from enfold.surfaces.functions.service import NO_STORE, Dialect, Functions, FunctionSettings, has_no_options
-from enfold.surfaces.http.mounts import PAGES, Mount, below, in_order, mount_of, own_path, with_headers
-from enfold.surfaces.http.readiness import may_read_reasons, readiness
+from enfold.surfaces.http.mounts import PAGES, Mount, find_mount, mounted_scope, own_path, sorted_mounts, with_headers
 from enfold.surfaces.http.stream import Envelopes, SubscriptionStream
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def to_http(
         functions,
         public,
         entrance,
-        mounts=in_order(mounts or {}),
+        mounts=sorted_mounts(mounts or {}),
         body_timeout=body_timeout,
         heartbeat=heartbeat,
         console=Console() if console else None,
@@ -157,9 +157,9 @@ class HTTPApp:
                 apps = [app for _, app in self._mounts]
                 await run_lifespan(scope, receive, send, self._functions.registry.lifetime, self.stop, apps)
                 return
-            mount = mount_of(self._mounts, scope)
+            mount = find_mount(self._mounts, scope)
             if mount is not None:
-                await self._pass_on(mount, scope, receive, send)
+                await self._forward_to_mount(mount, scope, receive, send)
                 return
             if scope["type"] != "http":
                 await close_websocket(receive, send)
@@ -194,10 +194,10 @@ class HTTPApp:
                     given = headers[b"authorization"].decode("latin-1")
                     request.identity = await self._authenticator.authenticate(given, scope.get("client"))
             if self._public is not None and b"authorization" not in headers:
-                answer = await self._answer_stranger(exchange, request, self._public)
+                answer = await self._answer_anonymous(exchange, request, self._public)
             else:
                 answer = await self._answer(self._functions, exchange, request)
-        except BaseException as error:  # noqa: BLE001  # it is told, and logged, in one place
+        except BaseException as error:  # noqa: BLE001  # `_failure` answers and logs it
             failed = error
         finally:
             ended = exchange.end()
@@ -206,12 +206,12 @@ class HTTPApp:
                 answer = self._failure(exchange, request, failed, ended)
             if answer is not None:
                 given = request.request_id
-                # Nobody has asked for the id of a call that succeeded: it only has to be its own.
-                own = (_own_ids or _more_ids()).pop() if given is None else given.encode()
+                # No other place knows the id of a call that succeeded: it only has to be unique.
+                request_id = (_spare_ids or _refill_ids()).pop() if given is None else given.encode()
                 if began and given is None:
-                    request.request_id = own.decode()
+                    request.request_id = request_id.decode()
                 body = answer.body
-                head = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", own)]
+                head = [JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id)]
                 if answer.headers or exchange.extra_headers:
                     head += [*answer.headers, *exchange.extra_headers]
                 await send({"type": "http.response.start", "status": answer.status, "headers": head})
@@ -249,7 +249,7 @@ class HTTPApp:
         if asks_for_methods:
             return self._options(exchange, request, route.methods)
         if route.prepared.is_stream:
-            return self._follow(exchange, request, route)
+            return self._subscribe(exchange, request, route)
         if self._tasks is not None and (
             route.spec.durable != "never"
             or (route.prepared.operation.origin.kind == "mcp" and b"prefer" in request.headers)
@@ -257,10 +257,10 @@ class HTTPApp:
             return self._tasks.call(functions, route, request, exchange.scope.get("root_path", ""))
         return functions.call(route, request)
 
-    async def _answer_stranger(
+    async def _answer_anonymous(
         self, exchange: Exchange, request: FunctionRequest, public: Functions
     ) -> FunctionAnswer | None:
-        """What a caller without a token gets where a token is needed: what is public, and no word about the rest."""
+        """The answer to a caller without a token where one is needed: what is public; for the rest a 401, whether it exists or not."""
         if request.method == "OPTIONS" and self._hosts.preflight_headers(request.headers, _ALL_METHODS):
             await self._options(exchange, request, _ALL_METHODS)
             return None
@@ -299,7 +299,7 @@ class HTTPApp:
 
     # streams
 
-    async def _follow(self, exchange: Exchange, request: FunctionRequest, route: Route) -> None:
+    async def _subscribe(self, exchange: Exchange, request: FunctionRequest, route: Route) -> None:
         media_type = reading.stream_type(request.headers.get(b"accept"))
         if media_type is None:
             raise not_acceptable("text/event-stream or application/x-ndjson")
@@ -358,13 +358,24 @@ class HTTPApp:
         if request.path == "/healthz":
             return FunctionAnswer(b'{"status":"ok"}', 200, [NO_STORE])
         if request.path == "/readyz":
-            tells_why = may_read_reasons(request.identity, has_identities=self._authenticator is not None)
-            return readiness(self._functions.registry.sources, is_stopping=self._is_stopping, tells_why=tells_why)
+            return self._readiness(request.identity)
         if request.path == "/call":
             return await functions.call_request(request)
         if request.path == "/operations":
             return await functions.search(request)
         return functions.document(request, exchange.scope.get("root_path", ""))
+
+    def _readiness(self, identity: Identity | None) -> FunctionAnswer:
+        """200 and `ready`, or 503; why, only for who may know which sources there are: where nobody has an identity, all may."""
+        missing = self._functions.registry.sources.missing
+        word = "stopping" if self._is_stopping else "waiting" if missing else "ready"
+        shown: dict[str, Any] = {"status": word}
+        if self._authenticator is None or may_list(READERS, identity):
+            shown["missing"] = [
+                {"source": each.name, "kind": each.kind, "state": each.state, "why": each.why, "since": int(each.since)}
+                for each in missing
+            ]
+        return FunctionAnswer(msgspec.json.encode(shown), 200 if word == "ready" else 503, [NO_STORE])
 
     async def _task_page(
         self, tasks: TaskPages, exchange: Exchange, request: FunctionRequest, functions: Functions
@@ -377,7 +388,9 @@ class HTTPApp:
         await self._stream(exchange, request, context, "text/event-stream", tasks.follow(request))
         return None
 
-    async def _console_page(self, page: Page, exchange: Exchange, request: FunctionRequest) -> FunctionAnswer | None:
+    async def _console_page(
+        self, page: FunctionAnswer, exchange: Exchange, request: FunctionRequest
+    ) -> FunctionAnswer | None:
         """A file of the console; a program that asks at the root for no page is told where everything is."""
         if request.path == "/" and not reading.prefers_page(request.headers.get(b"accept", b"")):
             return FunctionAnswer(msgspec.json.encode(self._addresses(exchange, request)), 200, [NO_STORE, _VARY])
@@ -387,10 +400,10 @@ class HTTPApp:
         return None
 
     def _addresses(self, exchange: Exchange, request: FunctionRequest) -> dict[str, str]:
-        """Where everything is; a stranger at a closed door is told only what is the same at every server."""
+        """Where everything is; without a token that is needed, only what is the same at every server."""
         base = f"{origin_of(exchange.scope, request.headers)}{exchange.scope.get('root_path', '')}/"
-        is_stranger = self._public is not None and request.identity is None
-        named = _surfaces({}) if is_stranger else self._functions.registry.reserved.surfaces
+        is_anonymous = self._public is not None and request.identity is None
+        named = _surfaces({}) if is_anonymous else self._functions.registry.reserved.surfaces
         return {"console": base, **{name: f"{base}{path}" for name, path in named.items()}, "health": f"{base}healthz"}
 
     async def _options(self, exchange: Exchange, request: FunctionRequest, methods: tuple[str, ...]) -> None:
@@ -400,8 +413,8 @@ class HTTPApp:
 
     # mounted apps
 
-    async def _pass_on(self, mount: Mount, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a mounted app answer, after the checks that all requests go through; it is told who calls."""
+    async def _forward_to_mount(self, mount: Mount, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a mounted app answer, after the checks of host, origin and token; its scope says who calls."""
         prefix, app = mount
         headers: Headers = dict(scope["headers"])
         if len(headers) != len(scope["headers"]):
@@ -425,8 +438,8 @@ class HTTPApp:
         if exchange.extra_headers:
             send = with_headers(send, exchange.extra_headers)
         verifier = None if self._authenticator is None else self._authenticator.verifier
-        told = below(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
-        await app(told, receive, send)
+        mounted = mounted_scope(prefix, scope, request.identity, verifier, is_closed=self._public is not None)
+        await app(mounted, receive, send)
 
     async def _refuse_mounted(
         self, exchange: Exchange, request: FunctionRequest, error: CallError, receive: Receive
@@ -457,13 +470,13 @@ _VARY: Final = (b"vary", b"accept")
 _ALL_METHODS: Final = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 
 
-def _more_ids() -> list[bytes]:
-    """Ids for answers to whoever gave none, fetched many at once."""
-    _own_ids.extend(os.urandom(10 * 64).hex(" ", 10).encode().split())
-    return _own_ids
+def _refill_ids() -> list[bytes]:
+    """Request ids for callers who gave none, made many at once."""
+    _spare_ids.extend(os.urandom(10 * 64).hex(" ", 10).encode().split())
+    return _spare_ids
 
 
-_own_ids: Final[list[bytes]] = []
+_spare_ids: Final[list[bytes]] = []
 
 if hasattr(os, "register_at_fork"):  # a child that went on with its parent's ids would use them a second time
-    os.register_at_fork(after_in_child=_own_ids.clear)
+    os.register_at_fork(after_in_child=_spare_ids.clear)

@@ -30,28 +30,30 @@ def own_path(scope: Scope) -> str:
     return path.removeprefix(root) if root else path
 
 
-def mount_of(mounts: Sequence[Mount], scope: Scope) -> Mount | None:
+def find_mount(mounts: Sequence[Mount], scope: Scope) -> Mount | None:
     """The mounted app a path leads to: the longest prefix counts, and one mounted at `/` gets what nobody else has."""
     if not mounts:
         return None
     path = own_path(scope) if scope.get("root_path") else scope["path"]
     for mount in mounts:
         if path == mount[0] or path.startswith(f"{mount[0]}/"):
-            return mount if mount[0] or not _is_ours(path) else None
+            return mount if mount[0] or not _is_own_path(path) else None
     return None
 
 
-def in_order(mounts: Mapping[str, ASGIApp]) -> tuple[Mount, ...]:
+def sorted_mounts(mounts: Mapping[str, ASGIApp]) -> tuple[Mount, ...]:
     """Mounts by their prefixes, the longest first."""
     prefixed = ((f"/{path.strip('/')}".rstrip("/"), app) for path, app in mounts.items())
     return tuple(sorted(prefixed, key=lambda mount: len(mount[0]), reverse=True))
 
 
-def _is_ours(path: str) -> bool:
+def _is_own_path(path: str) -> bool:
     return path.startswith(OWN_PREFIXES) or path in PAGES
 
 
-def below(prefix: str, scope: Scope, identity: Identity | None, verifier: Verifier | None, *, is_closed: bool) -> Scope:
+def mounted_scope(
+    prefix: str, scope: Scope, identity: Identity | None, verifier: Verifier | None, *, is_closed: bool
+) -> Scope:
     """The scope as a mounted app sees it: its own root, who calls, and whether nobody comes in without an identity."""
     root = scope.get("root_path", "")
     mounted = {"root_path": root + prefix, ABOVE: scope.get(ABOVE, root)}
@@ -59,7 +61,7 @@ def below(prefix: str, scope: Scope, identity: Identity | None, verifier: Verifi
 
 
 def with_headers(send: Send, headers: Sequence[Header]) -> Send:
-    """A way out that adds headers to whatever answer goes through it."""
+    """A `send` that adds headers to the answer."""
 
     async def send_with_headers(message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":

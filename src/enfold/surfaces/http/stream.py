@@ -19,8 +19,8 @@ from enfold.surfaces.functions.service import Functions
 from enfold.surfaces.writing import encode_result
 
 RETRY_MS: Final = 2_000
-# How long an error may take to be answered with its own status; after that the headers are sent.
-PATIENCE: Final = 0.25
+# Seconds before the headers are sent: an error that comes sooner is answered with its own status.
+STATUS_DELAY: Final = 0.25
 
 Envelopes: TypeAlias = AsyncGenerator[ResponseEnvelope[Any]]
 
@@ -43,8 +43,8 @@ def _event(data: bytes, event_id: str | None) -> bytes:
     )
 
 
-def _error_alone(data: bytes) -> bytes:
-    """The error of a format, without the field in which some formats put it."""
+def _without_error_field(data: bytes) -> bytes:
+    """The error of a format, without the field `error` in which some formats put it."""
     wire = msgspec.json.decode(data)
     is_alone = isinstance(wire, dict) and wire.keys() == {"error"}
     return msgspec.json.encode(wire["error"]) if is_alone else data
@@ -62,14 +62,14 @@ FRAMINGS: Final = {
         opening=b"",
         item=lambda data, _: data + b"\n",
         complete=b'{"complete":true}\n',
-        failure=lambda data: b'{"complete":false,"error":%b}\n' % _error_alone(data),
+        failure=lambda data: b'{"complete":false,"error":%b}\n' % _without_error_field(data),
         heartbeat=b"",
     ),
 }
 
 
-# How a stream is ended from here, and what its client is told.
-_ENDED: Final[dict[str, Callable[[], CallError]]] = {
+# What the client is told of a stream that we have ended.
+_ERRORS: Final[dict[str, Callable[[], CallError]]] = {
     "stopped": lambda: CallError("UNAVAILABLE", "The server is shutting down"),
     "refused": refused_token,
 }
@@ -95,74 +95,74 @@ class SubscriptionStream:
         self._context = context
         self._heartbeat = heartbeat
         self._writing = asyncio.Lock()
-        self._started = False
-        self._quiet = True
+        self._is_started = False
+        self._is_silent = True
         self.items = 0
         self.sent = 0  # bytes
 
     async def run(self, items: Envelopes) -> None:
         """Send every item; an error before the first is raised, a later one is told in the stream."""
-        ticking = asyncio.create_task(self._tick())
+        beating = asyncio.create_task(self._send_heartbeats())
         try:
             await self._send_all(items)
         except CallError as error:
-            await self._fail(error, ticking)
+            await self._fail(error, beating)
         except asyncio.CancelledError:
-            told = _ENDED.get(self._exchange.ended or "")
+            told = _ERRORS.get(self._exchange.ended or "")
             if told is None or self._exchange.end() is None:
                 raise
-            await self._fail(told(), ticking)
+            await self._fail(told(), beating)
         except OSError:
             pass  # some servers say so when a client has gone; what the handler raises comes as a CallError
         finally:
-            ticking.cancel()
+            beating.cancel()
             await items.aclose()
 
-    async def _fail(self, error: CallError, ticking: asyncio.Task[None]) -> None:
-        async with self._writing:  # so that the clock is not cut off in the middle of a message
-            ticking.cancel()
-        if not self._started:
+    async def _fail(self, error: CallError, beating: asyncio.Task[None]) -> None:
+        async with self._writing:  # so that a heartbeat is not cut off in its middle
+            beating.cancel()
+        if not self._is_started:
             raise error
         text = self._functions.failure_text(self._request, error)
-        await self._put(self._framing.failure(text), more=False)
+        await self._send(self._framing.failure(text), more=False)
 
     async def _send_all(self, items: Envelopes) -> None:
         request = self._request
         operation = request.spec
         is_resumable = operation is not None and operation.resumable
         async for envelope in items:
-            event_id = self._take_event_id(envelope) if is_resumable else None
+            event_id = self._event_id(envelope) if is_resumable else None
             text = encode_result(request.format.write, envelope, operation)
-            await self._put(self._framing.item(text, event_id))
+            await self._send(self._framing.item(text, event_id))
             self.items += 1
-        await self._put(self._framing.complete, more=False)
+        await self._send(self._framing.complete, more=False)
 
-    def _take_event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
-        """The id the handler gave to this item; it is taken away, so that the next item does not get it too."""
+    def _event_id(self, envelope: ResponseEnvelope[Any]) -> str | None:
+        """The id that the handler gave to this item; it is cleared, so that the next item does not get it too."""
         given, self._context.event_id = self._context.event_id, None
         if given is None and isinstance(envelope.meta, HTTPResponseMeta):
             given = envelope.meta.last_event_id or None  # it may be unset
         return None if given is None else _one_line(str(given))
 
-    async def _tick(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Open the stream when its first item takes long, then give signs of life while nothing else is sent."""
-        await asyncio.sleep(PATIENCE)
-        with suppress(OSError):  # the client has gone, and the watch knows
-            await self._put(b"")
+        await asyncio.sleep(STATUS_DELAY)
+        with suppress(OSError):  # the client has disconnected, which the exchange notices
+            await self._send(b"")
             while self._framing.heartbeat:
-                self._quiet = True
+                self._is_silent = True
                 await asyncio.sleep(self._heartbeat)
-                if self._quiet:
-                    await self._put(self._framing.heartbeat)
+                if self._is_silent:
+                    await self._send(self._framing.heartbeat)
 
-    async def _put(self, chunk: bytes, *, more: bool = True) -> None:
+    async def _send(self, chunk: bytes, *, more: bool = True) -> None:
         """Send one piece; the server makes us wait here when the client reads slowly, and so the handler waits too."""
         async with self._writing:
-            if not self._started:
+            if not self._is_started:
                 await self._exchange.begin_stream(self._media_type, [id_header(self._request)])
-                self._started = True
+                self._is_started = True
                 chunk = self._framing.opening + chunk
-            self._quiet = False
+            self._is_silent = False
             if chunk or not more:
                 self.sent += len(chunk)
                 await self._exchange.send_part(chunk, more=more)

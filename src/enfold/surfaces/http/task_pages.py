@@ -37,8 +37,8 @@ class TaskPages:
 
     async def call(self, functions: Functions, route: Route, request: FunctionRequest, root: str) -> FunctionAnswer:
         """Call an operation that may run as a task: at once where its caller does not want to wait."""
-        wish = reading.read_prefer(request.headers)
-        if not wish.is_async:
+        preference = reading.read_prefer(request.headers)
+        if not preference.is_async:
             return await functions.call(route, request)
         given, context = await functions.arguments(route, request), functions.context(route, request)
         if route.spec.durable != "never":
@@ -50,8 +50,8 @@ class TaskPages:
             except HandedOver as handed:
                 handle = await self._tasks.get(handed.task.id, identity=request.identity)
         task = handle.last or await handle.state()
-        if wish.wait:
-            task = await _waited(handle, wish.wait)
+        if preference.wait:
+            task = await _wait_for_change(handle, preference.wait)
             if task.is_ended:
                 return self._outcome(functions, request, task)
         place = f"{root}{TASKS_PATH}/{task.id}".encode()
@@ -86,8 +86,8 @@ class TaskPages:
         if request.method == "DELETE":
             return self._accepted(request, await handle.cancel())
         if rest == ["input"]:
-            return self._accepted(request, await handle.answer(await _answers(functions, request)))
-        task = await _waited(handle, _wait(request))
+            return self._accepted(request, await handle.answer(await _read_answers(functions, request)))
+        task = await _wait_for_change(handle, _wait_seconds(request))
         if rest != ["result"]:
             return _json(shown_task(self._tasks, task, request.format))
         if not task.is_ended:
@@ -121,7 +121,7 @@ class TaskPages:
         return functions.answer_with_result(self._tasks.outcome(task), request)
 
 
-async def _waited(handle: TaskHandle, seconds: float) -> Task:
+async def _wait_for_change(handle: TaskHandle, seconds: float) -> Task:
     """The task when it has ended or has a question, or when the time is over."""
     task = handle.last or await handle.state()
     if seconds <= 0 or task.is_ended or task.status is Status.INPUT_REQUIRED:
@@ -136,12 +136,12 @@ async def _waited(handle: TaskHandle, seconds: float) -> Task:
     return task
 
 
-def _wait(request: FunctionRequest) -> float:
+def _wait_seconds(request: FunctionRequest) -> float:
     given = reading.query_value(request.query, "wait")
     return 0.0 if given is None else reading.read_wait(given, LONGEST_WAIT)
 
 
-async def _answers(functions: Functions, request: FunctionRequest) -> dict[str, Any]:
+async def _read_answers(functions: Functions, request: FunctionRequest) -> dict[str, Any]:
     given = (await functions.body_object(request)).get("inputResponses")
     if not isinstance(given, dict):
         message = 'The body needs "inputResponses": an answer for each key'

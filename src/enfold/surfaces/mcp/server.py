@@ -184,7 +184,7 @@ def _observe_end(watch: Watch, exchange: ClientExchange) -> None:
     from enfold.observing.conventions import mcp_outcome  # where somebody observes
 
     if exchange.envelope is not None:
-        watch.take(exchange.envelope)
+        watch.record_result(exchange.envelope)
     if exchange.envelope is None or exchange.code != OK:
         watch.code = exchange.code
     watch.request_bytes = exchange.size
