@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -20,16 +19,16 @@ import msgspec
 
 from enfold.calls.protocol.transport import TransportError
 from enfold.errors import CallError
+from enfold.idempotency.first_results import refuse_other_input
 from enfold.idempotency.outcomes import failure
 from enfold.log import Log
 from enfold.operation import Progress
 from enfold.tasks.ending import end_all
 from enfold.tasks.kept_bytes import TaskLimits
 from enfold.tasks.nats_bucket import Conflict, Streams
-from enfold.tasks.nats_ledger import Ledger
 from enfold.tasks.nats_names import DEFAULT_NAME, Names, first_key, owner_token, task_key
-from enfold.tasks.nats_places import Places
 from enfold.tasks.nats_queue import Queue
+from enfold.tasks.nats_quotas import Ledger, Places, Seldom
 from enfold.tasks.nats_state import (
     INLINE,
     PAUSE,
@@ -37,7 +36,6 @@ from enfold.tasks.nats_state import (
     States,
     encoded,
     read_entry,
-    read_kept,
     seconds_kept,
 )
 from enfold.tasks.store import (
@@ -83,20 +81,12 @@ REQUEUE_AFTER: Final = 5.0
 LOST_AFTER: Final = 6.0  # ack_waits without a change, after which it is looked whether a task is still in the queue
 READ_AT_ONCE: Final = 100
 LATEST: Final = 2**63 - 1  # milliseconds: the last moment that can be counted
-MOST_REMEMBERED: Final = 10_000
 POLL: Final = 1.0  # seconds after which a watcher looks although it has heard nothing
 
 
 class _Named(msgspec.Struct, frozen=True):
     id: str
     digest: str
-
-
-class _Token(msgspec.Struct, eq=False):
-    """What an attempt needs to go on: its message, and the revision that it has written last."""
-
-    message: Any
-    revision: int
 
 
 class NATSTasks:
@@ -115,8 +105,8 @@ class NATSTasks:
         self._queue = Queue(self._streams, ack_wait)
         self._name = os.urandom(8).hex()
         self._running: dict[str, str] = {}  # the fence of each task that is run here
-        self._requeued: dict[str, float] = {}
-        self._looked: dict[str, float] = {}  # when it was last looked whether a task is lost
+        self._requeued = Seldom(REQUEUE_AFTER)
+        self._looked_for = Seldom(LOST_AFTER * ack_wait)  # in the queue, of tasks that may be lost
         self._living: asyncio.Future[None] | None = None
         self._left: set[asyncio.Future[None]] = set()  # claims that are being given back
         self._ledger = Ledger(self._streams, self._name)
@@ -179,8 +169,7 @@ class NATSTasks:
                 await self._streams.write(key, msgspec.json.encode(mine), found.revision, seconds)
                 return mine
             return await self._named(order)  # somebody else was faster
-        if named.digest != order.digest:
-            same_order(accepted(msgspec.structs.replace(order, digest=named.digest)), order)
+        refuse_other_input(named.digest, order.digest)
         return named
 
     async def get(self, owner: str | None, task_id: str) -> Task | None:
@@ -200,18 +189,15 @@ class NATSTasks:
             return newest
 
     async def _listed(self, key: str) -> Task | None:
-        """A task of a list, without what is large and what its caller has said since; what cannot be read is passed over."""
-        version = await self._streams.read(key)
+        """A task of a list, without what is large; what cannot be read is passed over."""
         try:
-            task = None if version is None else read_kept(version.value).task
+            found = await self._states.find_at(key)
         except CallError as error:
             Log("enfold.tasks").error("%s is no task: %s", key, error.__cause__)
             return None
-        now = now_ms()
-        if task is None or is_forgotten(task, now):
-            return None
-        found = None if overdue(task, now) is task else await self._seen(task.owner, task.id)
-        return listed(task if found is None else found.task)
+        if found is not None and found.task is not found.kept.task:  # it is over its deadline
+            found = await self._seen(found.task.owner, found.task.id)
+        return None if found is None or is_forgotten(found.task, now_ms()) else listed(found.task)
 
     async def signal(self, owner: str | None, task_id: str, signal: Signal) -> Task | None:
         async with self._reached():
@@ -287,7 +273,7 @@ class NATSTasks:
                 async with self._reached():
                     await self._change_held(claim, unclaimed)
                     self._running.pop(claim.id, None)
-                    await claim.token.message.nak()
+                    await claim.token.nak()
 
     async def _claim(self, message: Msg) -> Claim | None:
         """Take a task; one whose state nobody can read, or which has grown too large for the server, ends."""
@@ -319,13 +305,13 @@ class NATSTasks:
                 task = claimed(task, fence, now_ms())
             # A conflict is read again at once: most often it is the accepter, who has just stored the task.
             with suppress(Conflict):
-                revision = await self._states.put(task, 0 if found is None else found.revision)
+                await self._states.put(task, 0 if found is None else found.revision)
                 if is_over:
                     await self._places.end(task.owner, task.id)
                     await message.ack()
                     return None
                 self._running[task.id] = task.fence
-                return Claim(task, _Token(message, revision))
+                return Claim(task, message)
 
     async def _order(self, message: Msg) -> Order | None:
         """What a message asks for; one that is no order is kept aside, and comes no more."""
@@ -340,8 +326,8 @@ class NATSTasks:
     async def _drop(self, message: Msg, task: Task, found: FoundTask | None) -> None:
         """There is nothing to run; what has ended on the way here is stored first, unless it is forgotten already."""
         if task.is_ended:
-            is_forgotten = found is None and task.order.expires <= now_ms()
-            if not is_forgotten and (found is None or not found.kept.task.is_ended):
+            is_stored = found is not None and found.kept.task.is_ended
+            if not is_stored and not is_forgotten(task, now_ms()):
                 with suppress(Conflict):
                     await self._states.put(task, 0 if found is None else found.revision)
             await self._places.end(task.owner, task.id)
@@ -400,7 +386,7 @@ class NATSTasks:
         self, claim: Claim, progress: Progress | None = None, notes: Mapping[str, Any] | None = None
     ) -> bool:
         async with self._reached():
-            await claim.token.message.in_progress()
+            await claim.token.in_progress()
             if progress is not None or notes:
                 task = await self._change_held(claim, partial(noted, progress=progress, notes=notes))
                 return task.is_cancelling
@@ -411,11 +397,11 @@ class NATSTasks:
             task = await self._change_held(claim, lambda task, now: after_ending(task, ending, now))
             self._running.pop(claim.id, None)
             if isinstance(ending, Abandoned) and not task.is_ended:
-                await claim.token.message.nak()
+                await claim.token.nak()
                 return task
             if task.is_ended:
                 await self._places.end(task.owner, task.id)
-            await claim.token.message.ack()
+            await claim.token.ack()
             return task
 
     async def _change_held(self, claim: Claim, step: Any) -> Task:
@@ -429,7 +415,7 @@ class NATSTasks:
             if wanted is found.task:
                 return wanted
             with suppress(Conflict):
-                claim.token.revision = await self._states.put(wanted, found.revision, claim.task.fence)
+                await self._states.put(wanted, found.revision, claim.task.fence)
                 return wanted
 
     async def _held(self, claim: Claim, written: Task | None = None) -> FoundTask:
@@ -465,14 +451,9 @@ class NATSTasks:
 
     async def _is_lost(self, task: Task) -> bool:
         """Whether nobody works on it, and it waits no more: somebody has emptied the queue. Looked at now and then."""
-        now, patience = time.monotonic(), LOST_AFTER * self._ack_wait
-        if task.status is not Status.WORKING or now_ms() - task.updated < patience * 1000:
+        is_quiet = now_ms() - task.updated >= LOST_AFTER * self._ack_wait * 1000
+        if task.status is not Status.WORKING or not is_quiet or not self._looked_for.is_due(task.id):
             return False
-        if now - self._looked.get(task.id, -patience) < patience:
-            return False
-        if len(self._looked) > MOST_REMEMBERED:
-            self._looked.clear()
-        self._looked[task.id] = now
         if await self._streams.is_queued(owner_token(task.owner), task.operation):
             return False
         return not (task.fence and (task.id in self._running or await self._holder_lives(task)))
@@ -494,14 +475,9 @@ class NATSTasks:
 
     async def _queue_again(self, task: Task) -> None:
         """A task with all its answers is queued by whoever reads it; copies do no harm."""
-        now, order = time.monotonic(), task.order
-        message_id = f"{order.id}.{task.attempt}"
-        if now - self._requeued.get(message_id, -REQUEUE_AFTER) < REQUEUE_AFTER:
-            return
-        if len(self._requeued) > MOST_REMEMBERED:
-            self._requeued.clear()
-        await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
-        self._requeued[message_id] = now
+        order, message_id = task.order, f"{task.id}.{task.attempt}"
+        if self._requeued.is_due(message_id):
+            await self._streams.queue(owner_token(order.owner), order.operation, msgspec.json.encode(order), message_id)
 
     @asynccontextmanager
     async def _reached(self) -> AsyncIterator[None]:

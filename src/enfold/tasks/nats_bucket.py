@@ -104,8 +104,8 @@ class Streams:
             return None
         return Version(message.data, message.seq)
 
-    async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> int:
-        """The new revision; Conflict where the key is not at the revision it follows (0: not there, None: any).
+    async def write(self, key: str, value: bytes, follows: int | None, seconds: float) -> None:
+        """Store a value for so long; Conflict where the key is not at the revision it follows (0: not there, None: any).
 
         The server counts in whole seconds: nothing is forgotten before its time.
         """
@@ -115,14 +115,13 @@ class Streams:
         self.check_size(value)
         headers = {} if follows is None else {_LAST: str(follows)}
         try:
-            acknowledged = await context.publish(
+            await context.publish(
                 self.names.key(key), value, headers=headers or None, msg_ttl=max(1, ceil(min(seconds, LONGEST)))
             )
         except APIError as error:
             if error.err_code in _WRONG_VERSION:
                 raise Conflict from None
             raise
-        return int(acknowledged.seq)
 
     async def remove(self, key: str) -> None:
         """Leave no trace of a key."""

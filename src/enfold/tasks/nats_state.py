@@ -13,8 +13,8 @@ import msgspec
 
 from enfold.errors import CallError
 from enfold.tasks.nats_bucket import Conflict, Streams
-from enfold.tasks.nats_ledger import Ledger
 from enfold.tasks.nats_names import owner_token, task_key
+from enfold.tasks.nats_quotas import Ledger
 from enfold.tasks.store import DATA_LOSS, now_ms, unreadable
 from enfold.tasks.task import Outcome, Task
 from enfold.tasks.transitions import overdue
@@ -58,49 +58,48 @@ class States:
         version = await self._streams.read(key)
         if version is None:
             return None
-        kept = read_kept(version.value)
+        kept = read_entry(_StateEntry, version.value)
         return FoundTask(overdue(kept.task, now_ms()), kept, version.revision)
 
-    async def put(self, task: Task, follows: int, fence: str = "") -> int:
-        """Write a state over the revision that it follows; the new revision. What has ended with it is counted."""
+    async def put(self, task: Task, follows: int, fence: str = "") -> None:
+        """Write a state over the revision that it follows. What has ended with it is counted."""
         outcome = b"" if task.outcome is None else msgspec.json.encode(task.outcome)
         text = encoded(task)
-        if not outcome or (len(outcome) <= INLINE and len(text) <= self._streams.most):
-            revision = await self._write_surely(task, text, follows)
-            if task.is_ended:
-                await self._ledger.add(task, len(text), seconds_kept(task))
-            return revision
-        # Under the name of the attempt: one that is fenced writes over nobody's parts.
-        parts = task_key(task, f"part.{fence.replace('.', '_')}")
-        digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
-        kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
-        revision = await self._write_surely(task, msgspec.json.encode(kept), follows)
-        await self._ledger.add(task, len(outcome), seconds_kept(task))
-        return revision
+        size = len(text)
+        if outcome and (len(outcome) > INLINE or size > self._streams.most):
+            # Under the name of the attempt: one that is fenced writes over nobody's parts.
+            parts = task_key(task, f"part.{fence.replace('.', '_')}")
+            digest = await self._streams.write_parts(parts, outcome, seconds_kept(task))
+            kept = _StateEntry(msgspec.structs.replace(task, outcome=None), parts, len(outcome), digest)
+            text, size = msgspec.json.encode(kept), len(outcome)
+        await self._write_surely(task, text, follows)
+        if task.is_ended:
+            await self._ledger.add(task, size, seconds_kept(task))
 
     async def check_size(self, task: Task) -> None:
         """PAYLOAD_TOO_LARGE where the server cannot hold the task with what a worker writes beside it."""
         await self._streams.open()
         self._streams.check_size(encoded(task), ROOM)
 
-    async def _write_surely(self, task: Task, value: bytes, follows: int) -> int:
+    async def _write_surely(self, task: Task, value: bytes, follows: int) -> None:
         """Write a state; where the server does not confirm it in time, look whether it has it, and try again."""
         from nats.errors import Error
 
         ends_at = time.monotonic() + UNSURE_FOR
         while True:
             try:
-                return await self._streams.write(task_key(task), value, follows, seconds_kept(task))
+                await self._streams.write(task_key(task), value, follows, seconds_kept(task))
             except Conflict:
                 found = await self._streams.read(task_key(task))
-                if found is not None and found.value == value:
-                    return found.revision  # ours: only the confirmation was lost
-                raise
+                if found is None or found.value != value:
+                    raise
             except (Error, OSError, TimeoutError):
                 if time.monotonic() > ends_at:
                     raise
                 self._streams.forget()
                 await asyncio.sleep(PAUSE)
+                continue
+            return  # it is there, though perhaps only the confirmation of an earlier write was lost
 
     async def whole(self, found: FoundTask) -> Task:
         """The task with its outcome, however large."""
@@ -115,10 +114,6 @@ class States:
 
 def encoded(task: Task) -> bytes:
     return msgspec.json.encode(_StateEntry(task))
-
-
-def read_kept(value: bytes) -> _StateEntry:
-    return read_entry(_StateEntry, value)
 
 
 def read_entry(kind: type[T], value: bytes) -> T:

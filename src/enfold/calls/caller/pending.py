@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import suppress
 from time import monotonic, time
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -31,7 +30,14 @@ from enfold.calls.protocol.events import (
     write_event,
 )
 from enfold.calls.protocol.subjects import is_token, request_subject
-from enfold.calls.protocol.transport import Message, Signal, Subscription, Transport, TransportError
+from enfold.calls.protocol.transport import (
+    Message,
+    Signal,
+    Subscription,
+    Transport,
+    TransportError,
+    publish_if_possible,
+)
 from enfold.envelope import ResponseEnvelope, from_wire, is_response_envelope
 from enfold.errors import CallError, FormatError
 from enfold.observing import outgoing
@@ -310,11 +316,7 @@ class PendingRequestMap:
             self._send_control_to(waiting.control, payload)
 
     def _send_control_to(self, control: str, payload: Payload) -> None:
-        self._telling.begin(self._publish(control, payload))
-
-    async def _publish(self, control: str, payload: Payload) -> None:
-        with suppress(TransportError):
-            await self._transport.publish(control, write_event(next(self._ids), payload))
+        self._telling.begin(publish_if_possible(self._transport, control, write_event(next(self._ids), payload)))
 
     # listening
 

@@ -6,6 +6,7 @@ A transport carries bytes from peer to peer and vouches for who sent them; it kn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, TypeGuard
 
@@ -95,6 +96,12 @@ class Transport(Protocol):
         """Listen; when this returns, nothing sent afterwards is missed."""
 
     async def close(self) -> None: ...
+
+
+async def publish_if_possible(transport: Transport, subject: str, data: bytes) -> None:
+    """Publish what may get lost: whoever misses it asks, or is told, again."""
+    with suppress(TransportError):
+        await transport.publish(subject, data)
 
 
 class KeepingTransport(Transport, Protocol):

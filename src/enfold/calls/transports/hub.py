@@ -100,10 +100,8 @@ class Spoke:
             self._hub.counts.malformed += 1
             return
         op = frame.op
-        if op is Op.SEND:
-            self._send(frame, payload)
-        elif op is Op.PUBLISH:
-            self._publish(frame, payload)
+        if op is Op.SEND or op is Op.PUBLISH:
+            self._carry(frame, payload)
         elif op is Op.SUBSCRIBE:
             self._subscribe(frame)
         elif op is Op.UNSUBSCRIBE:
@@ -118,13 +116,15 @@ class Spoke:
 
     # what a frame asks for
 
-    def _publish(self, frame: Frame, payload: bytes) -> None:
-        if self._may_publish(frame):
-            self._route(frame, payload)
-
-    def _send(self, frame: Frame, payload: bytes) -> None:
-        if self._may_publish(frame) and not self._route(frame, payload) and frame.reply is not None:
-            self._write(_nobody(frame.reply, self._hub.router.without_listeners(frame.subject)))
+    def _carry(self, frame: Frame, payload: bytes) -> None:
+        subject, reply, router = frame.subject, frame.reply, self._hub.router
+        if not may_speak(self, subject) or len(reply or "") > MAX_SUBJECT:
+            self._hub.counts.denied += 1
+            self._write(Frame(Op.DENIED, subject=subject))
+            return
+        message = Message(subject, payload, reply, frame.headers, self.name, self.identity, None, self.may_offer)
+        if not router.route(message) and frame.op is Op.SEND and reply is not None:
+            self._write(_nobody(reply, router.without_listeners(subject)))
 
     def _subscribe(self, frame: Frame) -> None:
         reason = why_not_listen(self, frame.subject, frame.reply, self._hub.router)
@@ -147,11 +147,6 @@ class Spoke:
 
     # carrying
 
-    def _route(self, frame: Frame, payload: bytes) -> bool:
-        peer, identity = self.name, self.identity
-        message = Message(frame.subject, payload, frame.reply, frame.headers, peer, identity, None, self.may_offer)
-        return self._hub.router.route(message)
-
     def _delivering(self, number: int) -> Callable[[Message], None]:
         def deliver(message: Message) -> None:
             if message.signal is not None:
@@ -168,13 +163,6 @@ class Spoke:
             self._hub.counts.undelivered += 1
             return False
         return True
-
-    def _may_publish(self, frame: Frame) -> bool:
-        if may_speak(self, frame.subject) and len(frame.reply or "") <= MAX_SUBJECT:
-            return True
-        self._hub.counts.denied += 1
-        self._write(Frame(Op.DENIED, subject=frame.subject))
-        return False
 
 
 def _nobody(reply: str, signal: Signal) -> Frame:

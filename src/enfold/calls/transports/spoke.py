@@ -217,7 +217,10 @@ class WebSocketTransport:
         if frame.op is Op.MESSAGE:
             subscription = self._subscriptions.get(frame.id)
             if subscription is not None:
-                subscription.receive(_message(frame, data))
+                peer, identity, may_offer = frame.peer, frame.identity, frame.may_offer
+                subscription.receive(
+                    Message(frame.subject, data, frame.reply, frame.headers, peer, identity, None, may_offer)
+                )
         elif frame.op in (Op.OK, Op.REFUSED):
             self._acknowledge(frame)
         elif frame.op in _SIGNALS:
@@ -274,11 +277,6 @@ class WebSocketSubscription:
                 else:
                     transport._write(Frame(Op.UNSUBSCRIBE, self.number))
         transport._subscriptions.pop(self.number, None)
-
-
-def _message(frame: Frame, data: bytes) -> Message:
-    peer, identity = frame.peer, frame.identity
-    return Message(frame.subject, data, frame.reply, frame.headers, peer, identity, None, frame.may_offer)
 
 
 def _unreachable(url: str, error: Exception) -> CallError:

@@ -10,7 +10,7 @@ import msgspec
 from enfold.calls.protocol.discovery import Announcement, Ask, WorkerListing, specs_digest
 from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.subjects import announcement_subject, ask_subject
-from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError, leads_back
+from enfold.calls.protocol.transport import Message, Subscription, Transport, leads_back, publish_if_possible
 from enfold.operation import Identity, OperationSpec
 
 PART_BYTES: Final = 256 * 1024
@@ -34,10 +34,7 @@ class Announcer:
     async def announce(self, state: Literal["up", "changed", "down"]) -> None:
         name = self._transport.name
         data = msgspec.json.encode(Announcement(name, self._boot, state))
-        try:
-            await self._transport.publish(announcement_subject(name), data)
-        except TransportError:
-            return  # whoever is not told now finds out when they ask
+        await publish_if_possible(self._transport, announcement_subject(name), data)
 
     async def close(self) -> None:
         if self._subscription is not None:
@@ -58,20 +55,15 @@ class Announcer:
         specs = list(self._visible(identity))
         digest = specs_digest(specs)
         name = self._transport.name
-        answers = (
-            [WorkerListing(name, self._boot, digest)]
-            if digest in known
-            else [
+        answers = [WorkerListing(name, self._boot, digest)]
+        if digest not in known:
+            parts = _parts(specs)
+            answers = [
                 WorkerListing(name, self._boot, digest, part=number, parts=len(parts), specs=part)
-                for parts in [_parts(specs)]
                 for number, part in enumerate(parts)
             ]
-        )
-        try:
-            for answer in answers:
-                await self._transport.publish(reply, msgspec.json.encode(answer, enc_hook=str))
-        except TransportError:
-            return  # the asker will ask again
+        for answer in answers:
+            await publish_if_possible(self._transport, reply, msgspec.json.encode(answer, enc_hook=str))
 
 
 def _parts(specs: list[OperationSpec]) -> list[list[dict[str, Any]]]:

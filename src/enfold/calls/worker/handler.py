@@ -368,10 +368,6 @@ class CallHandler:
             self._keep_for_a_while(call)
         else:
             self._calls.pop(call.request.request_id, None)
-        if self._queue:
-            self._launch_queued()
-
-    def _launch_queued(self) -> None:
         while self._queue and self._running < self._gate.limits.running:
             self._launch_if_due(self._queue.popleft())
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from enfold.calls.protocol.eager_task import Background
 from enfold.calls.protocol.subjects import SERVICES, WORKERS, offer_subject
-from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError
+from enfold.calls.protocol.transport import Message, Subscription, Transport, TransportError, publish_if_possible
 from enfold.calls.worker.handler import CallHandler
 from enfold.calls.worker.served import OperationCounts
 
@@ -31,52 +31,35 @@ class MicroService:
 
     async def start(self) -> None:
         """Listen under each name the conventions know; a transport that forbids it is served without."""
-        for subject, reply in self._verbs():
-            try:
-                self._subscriptions.append(await self._transport.subscribe(subject, reply))
-            except TransportError:
-                return
+        service, own = self._about["name"], f"{self._about['name']}.{self._about['id']}"
+        try:
+            for verb in ("PING", "INFO", "STATS"):
+                for subject in (f"{SERVICES}.{verb}", f"{SERVICES}.{verb}.{service}", f"{SERVICES}.{verb}.{own}"):
+                    receive = partial(self._receive, verb)
+                    self._subscriptions.append(await self._transport.subscribe(subject, receive))
+        except TransportError:
+            return
 
     async def close(self) -> None:
         for subscription in self._subscriptions:
             await subscription.close()
 
-    def _verbs(self) -> Iterator[tuple[str, Callable[[Message], None]]]:
-        name, own = self._about["name"], f"{self._about['name']}.{self._about['id']}"
-        for verb, content in (("PING", self._ping), ("INFO", self._info), ("STATS", self._stats)):
-            for subject in (f"{SERVICES}.{verb}", f"{SERVICES}.{verb}.{name}", f"{SERVICES}.{verb}.{own}"):
-                yield subject, self._answering_with(content)
+    def _receive(self, verb: str, message: Message) -> None:
+        # Only inboxes are answered: nobody can make us speak to an operation.
+        if message.signal is None and message.reply is not None and message.reply.startswith("_INBOX."):
+            data = msgspec.json.encode(self._content(verb))
+            self._answering.begin(publish_if_possible(self._transport, message.reply, data))
 
-    def _answering_with(self, content: Callable[[], dict[str, Any]]) -> Callable[[Message], None]:
-        def receive(message: Message) -> None:
-            # Only inboxes are answered: nobody can make us speak to an operation.
-            if message.signal is None and message.reply is not None and message.reply.startswith("_INBOX."):
-                self._answering.begin(self._answer(message.reply, content()))
-
-        return receive
-
-    async def _answer(self, reply: str, content: dict[str, Any]) -> None:
-        try:
-            await self._transport.publish(reply, msgspec.json.encode(content))
-        except TransportError:
-            return
-
-    def _response(self, verb: str, **more: Any) -> dict[str, Any]:
-        about = {"type": f"io.nats.micro.v1.{verb}_response", **self._about}
-        return {**about, "metadata": {"peer": self._transport.name}, **more}
-
-    def _ping(self) -> dict[str, Any]:
-        return self._response("ping")
-
-    def _info(self) -> dict[str, Any]:
-        endpoints = [self._endpoint(operation_id) for operation_id in self._handler.offered]
-        return self._response("info", description="", endpoints=endpoints)
-
-    def _stats(self) -> dict[str, Any]:
-        endpoints = [
-            {**self._endpoint(operation_id), **self._figures(operation_id)} for operation_id in self._handler.offered
-        ]
-        return self._response("stats", started=self._started, endpoints=endpoints)
+    def _content(self, verb: str) -> dict[str, Any]:
+        about = {"type": f"io.nats.micro.v1.{verb.lower()}_response", **self._about}
+        content = {**about, "metadata": {"peer": self._transport.name}}
+        offered = self._handler.offered
+        if verb == "INFO":
+            return {**content, "description": "", "endpoints": [self._endpoint(name) for name in offered]}
+        if verb == "STATS":
+            endpoints = [{**self._endpoint(name), **self._figures(name)} for name in offered]
+            return {**content, "started": self._started, "endpoints": endpoints}
+        return content
 
     def _endpoint(self, operation_id: str) -> dict[str, Any]:
         spec = self._handler.registry.get_spec(operation_id)
