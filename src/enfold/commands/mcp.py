@@ -66,12 +66,11 @@ def _tasks_of(registry: Registry, target: Target, settings: dict[str, Any]) -> T
 
 
 def _by_options(words: list[str], registry: Registry | None) -> int:
-    from enfold.commands.shared.command_options import (
-        parse_command,
-    )  # an editor's server is quicker without all of these
-    from enfold.commands.shared.printing import print_json  # likewise
-    from enfold.commands.shared.recorder_options import add_recording_options, recorder_of  # likewise
-    from enfold.commands.shared.server_settings import add_agent_options, agent_settings  # likewise
+    # An editor's server is quicker without all of these.
+    from enfold.commands.shared.command_options import parse_command
+    from enfold.commands.shared.printing import print_json
+    from enfold.commands.shared.recorder_options import add_recording_options, recorder_of
+    from enfold.commands.shared.server_settings import add_agent_options, agent_settings
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("--install-json", action="store_true", help="print the entry for an editor's configuration")

@@ -103,43 +103,8 @@ _AUTH_WORDS: Final = {
     "callbackport": "redirect_port",
     "redirecturi": "redirect_uri",
 }
-# What editors write beside it for themselves, under their own names.
-_EDITORS: Final = frozenset(
-    [
-        "type",
-        "serverUrl",
-        "httpUrl",
-        "alwaysAllow",
-        "autoApprove",
-        "disabledTools",
-        "excludeTools",
-        "includeTools",
-        "enabledTools",
-        "trust",
-        "envFile",
-        "gallery",
-        "version",
-        "description",
-        "name",
-        "oauth",
-        "auth",
-        "dev",
-        "sandbox",
-        "sandboxEnabled",
-        "settings",
-        "source",
-        "tools",
-        "startup_timeout_ms",
-        "startup_timeout_sec",
-        "tool_timeout_sec",
-        "bearer_token_env_var",
-        "initTimeout",
-        "requestTimeout",
-        "note",
-        "comment",
-        "$schema",
-    ]
-)
+# What editors write beside it for themselves, and what looks like a key of ours: `rename`.
+_EDITORS: Final = frozenset({"name"})
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from enfold.provenance.canonical import canonical_json
 from enfold.provenance.records import Algorithm, Digest
@@ -51,20 +51,13 @@ def available_algorithms() -> tuple[Algorithm, ...]:
     return ("sha256", "sha512") if _blake3() is None else ("sha256", "sha512", "blake3")
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes, /) -> object: ...
-
-    def hexdigest(self) -> str: ...
-
-
-def _new_hash(algorithm: Algorithm) -> _Hash:
+def _new_hash(algorithm: Algorithm) -> Any:
     if algorithm != "blake3":
         return hashlib.new(algorithm)
-    make = _blake3()
-    if make is None:
+    blake3 = _blake3()
+    if blake3 is None:
         raise ValueError("blake3 digests need the package blake3: install it, or use sha256")
-    state: _Hash = make()
-    return state
+    return blake3()
 
 
 def _blake3() -> Any:
