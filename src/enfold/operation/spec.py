@@ -103,7 +103,7 @@ class OperationSpec:
         kept["tags"] = tuple(words(self.tags))
         for name, default in (("input_schema", {"type": "object"}), ("output_schema", {})):
             kept[name] = default if kept.get(name) is None else kept[name]
-        kept["error_schemas"] = tuple(_read_error_schema(error) for error in self.error_schemas)
+        kept["error_schemas"] = tuple(map(_read_error_schema, self.error_schemas))
         kept["access_control"] = read_access(self.access_control)
         if fields.get("idempotent") is None:
             kept["idempotent"] = self.type is OperationType.QUERY

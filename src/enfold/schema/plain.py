@@ -143,7 +143,8 @@ class _Walk:
             return self.to_plain(_wire_form(value, path), path)
         if isinstance(value, Mapping):
             return self._mapping(value, path)
-        if isinstance(value, Sequence | AbstractSet) or _is_array(value):
+        is_array = isinstance(value, msgspec.Struct) and value.__struct_config__.array_like
+        if is_array or isinstance(value, Sequence | AbstractSet):
             return [self.to_plain(item, _below(path, place)) for place, item in enumerate(_items(value))]
         if hasattr(type(value), "__pydantic_serializer__"):
             return self.to_plain(_dump(value, path), path)
@@ -226,10 +227,6 @@ def _key(name: Any, path: str) -> str:
     if isinstance(key, int | float) and not isinstance(key, bool):
         return str(key)
     raise _not_json(path, f"a key of type {type(name).__name__} is not text")
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, msgspec.Struct) and value.__struct_config__.array_like
 
 
 def _items(value: Any) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from enfold.envelope import ResponseEnvelope
 from enfold.errors import CallError
 from enfold.schema.types import shapes
 from enfold.schema.types.record_classes import RecursiveAlias, is_record, names_of_module, read_record, resolve
-from enfold.schema.types.shapes import Definitions, RecordShape, Shape
+from enfold.schema.types.shapes import Definitions, Shape
 from enfold.schema.types.value_limits import is_pydantic_metadata, limit, read_metadata
 
 _KNOWN: Final[dict[Any, Shape]] = {
@@ -204,7 +204,8 @@ class TypeReader:
         """An alias is its value; one that refers to itself is defined by name."""
         if alias in self.definitions or alias in self._open_aliases:
             self.needs_pydantic = True
-            return self._refer_to_alias(alias)
+            self.definitions.setdefault(alias, shapes.Alias(_alias_name(alias), shapes.Anything()))
+            return shapes.Named(alias)
         self._open_aliases.add(alias)
         value = resolve(value, names_of_module(alias.__module__), {**self._names, _alias_name(alias): alias})
         shape = self.read(value)
@@ -214,22 +215,14 @@ class TypeReader:
         self.definitions[alias] = shapes.Alias(_alias_name(alias), shape)
         return shapes.Named(alias)
 
-    def _refer_to_alias(self, alias: Any) -> Shape:
-        self.definitions.setdefault(alias, shapes.Alias(_alias_name(alias), shapes.Anything()))
-        return shapes.Named(alias)
-
     def _read_record(self, annotation: Any) -> Shape:
         if annotation not in self.definitions:
             # Holds the place while the fields are read.
             self.definitions[annotation] = shapes.Alias("", shapes.Anything())
-            self.definitions[annotation] = self._make_record(annotation)
+            self._records_open += 1
+            self.definitions[annotation] = read_record(annotation, self.read, self._read_own, self._names)
+            self._records_open -= 1
         return shapes.Named(annotation)
-
-    def _make_record(self, annotation: Any) -> RecordShape:
-        self._records_open += 1
-        record = read_record(annotation, self.read, self._read_own, self._names)
-        self._records_open -= 1
-        return record
 
     def _read_own(self, annotation: Any) -> Shape:
         """The shape of what a class sets itself: no argument has to have it, so it may be of any type."""

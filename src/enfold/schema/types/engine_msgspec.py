@@ -109,7 +109,10 @@ def to_annotation(shape: Shape, definitions: Definitions) -> Any:
         case shapes.Either():
             return _generic(Union, tuple(to_annotation(member, definitions) for member in shape.members))
         case shapes.Named():
-            return _named(definitions[shape.key])
+            definition = definitions[shape.key]
+            if isinstance(definition, shapes.Alias):
+                raise TypeError("msgspec does not follow a type alias that refers to itself")
+            return definition.annotation
         case shapes.Noted():
             return to_annotation(shape.shape, definitions)
         case shapes.Foreign():
@@ -129,12 +132,6 @@ def read_hook(cls: Any, value: Any) -> Any:
 
 
 _OPTIONS: Final[dict[str, Any]] = {"str_keys": True, "dec_hook": read_hook}
-
-
-def _named(definition: RecordShape | shapes.Alias) -> Any:
-    if isinstance(definition, shapes.Alias):
-        raise TypeError("msgspec does not follow a type alias that refers to itself")
-    return definition.annotation
 
 
 def _generic(build: Any, arguments: Any) -> Any:

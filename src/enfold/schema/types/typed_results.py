@@ -223,9 +223,9 @@ class _Guards:
         """The guard of a shape, or None where there is nothing to guard against."""
         match shape:
             case shapes.Anything():
-                return _are_for_msgspec
+                return _each(is_for_msgspec)
             case shapes.Text() if shapes.is_decimal(shape):
-                return _are_finite
+                return _each(is_finite)
             case shapes.Foreign():
                 classes = _classes(shape.annotation) if self._is_exact else None
                 return None if classes is None else _only(classes)
@@ -294,12 +294,8 @@ def _classes(annotation: Any) -> frozenset[type] | None:
 _UNIONS: Final = (Union, types.UnionType)
 
 
-def _are_for_msgspec(values: list[Any]) -> bool:
-    return all(map(is_for_msgspec, values))
-
-
-def _are_finite(values: list[Any]) -> bool:
-    return all(map(is_finite, values))
+def _each(is_trusted: Callable[[Any], bool]) -> Guard:
+    return lambda values: all(map(is_trusted, values))
 
 
 def _only(classes: frozenset[Any]) -> Guard:

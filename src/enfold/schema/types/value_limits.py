@@ -95,7 +95,8 @@ def limit(shape: Shape, limits: ValueLimits) -> Shape:
     used: set[str] = set()
     limited = _limited(shape, given, used)
     if unused := given.keys() - used:
-        raise TypeError(f"the constraint {_listed(given, unused)} does not apply to this type")
+        listed = ", ".join(f"{name}={given[name]!r}" for name in sorted(unused))
+        raise TypeError(f"the constraint {listed} does not apply to this type")
     return limited
 
 
@@ -117,10 +118,6 @@ def _applicable(shape: Scalar | Text | Items | Table) -> frozenset[str]:
     if isinstance(shape, Text):
         return _LIMITS_OF_TEXT.get(shape.format, frozenset())
     return _LENGTH
-
-
-def _listed(given: dict[str, Any], names: set[str]) -> str:
-    return ", ".join(f"{name}={given[name]!r}" for name in sorted(names))
 
 
 def _flat(metadata: Iterable[Any]) -> Iterable[Any]:
