@@ -104,7 +104,7 @@ def build_writing_pipeline(spec: OperationSpec, policy: Policy, signature: Signa
 
 def _writer(tests: QuickTests, signature: Signature | None) -> Callable[[Any], bytes] | None:
     """A function that writes results of the declared type as JSON text and tests the text, if both are possible."""
-    converter = None if signature is None or tests.of_text is None else signature.converter
+    converter = None if signature is None or tests.of_text is None else signature.make_converter()
     if converter is None or tests.of_text is None:
         return None
     write, test = converter.write, tests.of_text
@@ -135,7 +135,7 @@ class _SlowPath:
     @cached_property
     def typed(self) -> _Typed | None:
         """Makes results of the declared type plain, if an engine knows the type; built for the first that needs it."""
-        converter = None if self._signature is None else self._signature.converter
+        converter = None if self._signature is None else self._signature.make_converter()
         if converter is None:
             return None
         is_clean = self.clean_test()

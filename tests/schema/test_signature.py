@@ -486,10 +486,10 @@ def test_classes_made_beside_a_local_function_are_found() -> None:
 
 
 def test_a_result_is_made_plain_by_the_engine_that_knows_its_type() -> None:
-    converter = read_signature(several).converter
+    converter = read_signature(several).make_converter()
     assert converter is not None
     assert converter.convert((1, dt.date(2024, 1, 2))) == [1, "2024-01-02"]
-    assert read_signature(add).converter is None
+    assert read_signature(add).make_converter() is None
 
 
 def test_what_was_read_cannot_be_changed() -> None:

@@ -45,7 +45,7 @@ class Signature(msgspec.Struct, frozen=True):
     context_parameter: str | None
     make_input_schema: MakeSchema
     make_output_schema: MakeSchema
-    make_converter: Callable[[], Converter | None]
+    make_converter: Callable[[], Converter | None]  # of results, by the engine that knows their type, if one does
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -54,11 +54,6 @@ class Signature(msgspec.Struct, frozen=True):
     @property
     def output_schema(self) -> dict[str, Any]:
         return self.make_output_schema()
-
-    @property
-    def converter(self) -> Converter | None:
-        """What makes results plain by the engine that knows their type, if one does; it is new at each call."""
-        return self.make_converter()
 
 
 def read_signature(
