@@ -92,7 +92,7 @@ RUN = COMMAND_ON_PROGRAM | _modules(
     """
     content formats formats.result json_pointer observing.call_record pipeline schema.check schema.checks
     schema.checks.clean schema.checks.evaluated schema.checks.generate schema.checks.python_text schema.keywords
-    schema.nodes schema.nodes.budget schema.nodes.compare schema.nodes.graph schema.nodes.node schema.nodes.own
+    schema.nodes schema.nodes.budget schema.nodes.compare schema.nodes.graph schema.nodes.node schema.nodes.copies
     schema.nodes.reference schema.nodes.traits schema.nodes.variants schema.plain schema.repairs
     schema.repairs.bundle schema.repairs.choose schema.repairs.conversions schema.repairs.fix
     schema.repairs.repair_report schema.structs schema.types.describe surfaces surfaces.writing

@@ -11,7 +11,7 @@ import pytest
 from enfold import cast
 from enfold.schema.arguments import coerce, faults
 from enfold.schema.check import Schema, compile_schema
-from enfold.schema.nodes.budget import shared_effort
+from enfold.schema.nodes.budget import shared_budget
 from enfold.schema.nodes.pattern import compile_pattern
 from enfold.schema.plain import is_plain
 from enfold.schema.repairs.fix import Repaired
@@ -282,7 +282,7 @@ def test_many_bad_items_make_a_short_report() -> None:
 
 def test_the_patterns_of_one_call_share_what_a_search_may_take() -> None:
     pattern = compile_pattern("(?=(a+)+$)b")
-    with shared_effort():
+    with shared_budget():
         assert [
             pattern.search("a" * 300 + "!"),
             pattern.search("a" * 3_000 + "!"),

@@ -16,7 +16,7 @@ from enfold.schema.check import Schema, compile_schema
 from enfold.schema.inputs.coercion import Coercion
 from enfold.schema.inputs.faults import MAX_STEPS, Fault, TooMuchWorkError, Walk
 from enfold.schema.keywords import properties_of
-from enfold.schema.nodes.budget import shared_effort
+from enfold.schema.nodes.budget import shared_budget
 
 __all__ = ["Fault", "coerce", "faults", "type_faults", "validation_error"]
 
@@ -29,7 +29,7 @@ _MOST_OF_A_SCHEMA: Final = 100
 def coerce(schema: dict[str, Any], value: Any) -> Any:
     """The value with every text that stands for its type without loss converted; the same object if there is none."""
     try:
-        with shared_effort():
+        with shared_budget():
             compiled = compile_schema(schema)
             return Coercion(Walk(compiled.variants, 2 * MAX_STEPS)).convert(compiled.root, value)
     except (TooMuchWorkError, RecursionError):
@@ -38,7 +38,7 @@ def coerce(schema: dict[str, Any], value: Any) -> Any:
 
 def faults(schema: dict[str, Any], value: Any) -> list[Fault]:
     """What is wrong with the value: first in the order of the schema's properties, then the unknown ones."""
-    with shared_effort():
+    with shared_budget():
         compiled = compile_schema(schema)
         if compiled.check(value):
             return []

@@ -11,10 +11,10 @@ from enfold.envelope import ResultWarning
 from enfold.schema.checks.clean import CleanWriter
 from enfold.schema.checks.generate import CheckWriter, new_program
 from enfold.schema.checks.python_text import CheckResults
-from enfold.schema.nodes.budget import shared_effort, sharing_effort
+from enfold.schema.nodes.budget import shared_budget, with_shared_budget
+from enfold.schema.nodes.copies import own_copy
 from enfold.schema.nodes.graph import mark_endless, multiplies
 from enfold.schema.nodes.node import Node, TooLargeError, read_nodes
-from enfold.schema.nodes.own import own_copy
 from enfold.schema.nodes.reference import ordered_key
 from enfold.schema.nodes.traits import decides_by_value, has_unevaluated, looks_at_whole
 from enfold.schema.nodes.variants import Variants
@@ -35,7 +35,7 @@ class Schema:
         self.variants = Variants()
         self._may_break = any(looks_at_whole(node) or decides_by_value(node) for node in nodes)
         # A limit on the effort costs as much as checking a number, and few schemas have a pattern that could take long.
-        self._effort = shared_effort if any(map(_may_search_long, nodes)) else nullcontext
+        self._effort = shared_budget if any(map(_may_search_long, nodes)) else nullcontext
         remembers = mark_endless(nodes) or multiplies(nodes) or any(map(has_unevaluated, nodes))
         checks = CheckWriter(new_program(remembers=remembers))
         self._strip = _bundles(checks, self.variants, strip=True)
@@ -75,7 +75,7 @@ class Schema:
         return self._clean(value)
 
     def _bounded(self, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        return test if self._effort is nullcontext else sharing_effort(test)
+        return test if self._effort is nullcontext else with_shared_budget(test)
 
     def _repair_keeps(self, value: Any) -> bool:
         """Whether stripping or filling would break a demand on the whole, so that repair does neither."""

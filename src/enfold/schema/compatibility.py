@@ -15,7 +15,7 @@ from enfold.schema import wording
 from enfold.schema.check import Schema, compile_schema
 from enfold.schema.nodes.compare import is_multiple
 from enfold.schema.nodes.node import Node
-from enfold.schema.nodes.traits import accepted, is_blank, item_node, rest_node, solid_parts
+from enfold.schema.nodes.traits import accepted, is_blank, item_node, parts_with_demands, rest_node
 from enfold.schema.repairs.bundle import Bundle, Property
 
 MOST_TOLD: Final = 20
@@ -103,7 +103,7 @@ class _Comparison:
 
     def _compare(self, given: Bundle, taken: Node, path: str) -> Found:
         """The steps: alternatives of what is given, the values it lists, then part by part what takes it."""
-        parts = solid_parts(taken)
+        parts = parts_with_demands(taken)
         if not parts or not given.types or _is_never(given.parts):
             return []
         if _is_never(parts):

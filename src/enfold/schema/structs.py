@@ -221,7 +221,7 @@ class _BuiltinGuard:
                 self._write_each(function, child, f"{variable}.values()")
                 continue
             if name in node.required:
-                function.looks_up = True
+                function.may_raise_key_error = True
                 self._write_part(function, child, f"{variable}[{name!r}]")
             else:
                 with function.block(f"if {name!r} in {variable}:"):
@@ -232,12 +232,12 @@ class _BuiltinGuard:
         if not self._inside(node) and _items(node) is None:
             self._write(function, node, place)
             return
-        part = function.fresh()
+        part = function.new_local()
         function.line(f"{part} = {place}")
         self._write_nested(function, node, part)
 
     def _write_each(self, function: Function, node: Node, values: str) -> None:
-        item = function.fresh()
+        item = function.new_local()
         with function.block(f"for {item} in {values}:"):
             self._write_nested(function, node, item)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 from enfold.nearest import nearest
 from enfold.schema.check import compile_schema
 from enfold.schema.keywords import properties_of, with_parts
-from enfold.schema.nodes.graph import reached
+from enfold.schema.nodes.graph import reachable
 from enfold.schema.nodes.node import CONTAINERS, Node
 from enfold.schema.nodes.reference import local_schema
 from enfold.schema.nodes.traits import outer_types
@@ -92,7 +92,7 @@ class _KnownNames:
     """The names that objects may have at a place, or in the lists there."""
 
     def __init__(self, nodes: list[Node]) -> None:
-        parts = reached(nodes, _beside)
+        parts = reachable(nodes, _beside)
         self.by_name: dict[str, list[Node]] = {}
         for part in parts:
             for name, child in (part.properties or {}).items():
@@ -119,7 +119,7 @@ def _beside(node: Node) -> Iterator[Node]:
 
 def _says_nothing(node: Node) -> bool:
     """Whether what it describes may have names that it does not speak of."""
-    if node.trouble:
+    if node.problem:
         return True
     speaks = node.never or node.properties is not None or node.patterns or node.additional is not None
     return not speaks and not any(True for _ in _beside(node)) and bool(outer_types(node) & CONTAINERS)

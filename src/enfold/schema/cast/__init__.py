@@ -16,8 +16,8 @@ from enfold.schema.cast.failure import CastError, too_deep
 from enfold.schema.cast.kinds import read_kinds
 from enfold.schema.cast.typebox_check import Checks
 from enfold.schema.cast.visit import Caster
-from enfold.schema.nodes.budget import shared_effort
-from enfold.schema.nodes.own import own_copy
+from enfold.schema.nodes.budget import shared_budget
+from enfold.schema.nodes.copies import own_copy
 
 __all__ = ["CastError", "cast"]
 
@@ -35,7 +35,7 @@ def cast(schema: dict[str, Any] | bool, value: Any) -> Any:
     try:
         checks = _checks_of(schema)
         answers = checks.no_answers()
-        with shared_effort():
+        with shared_budget():
             if checks.fits(checks.root, value, answers):
                 return value
             return Caster(checks, answers).cast(checks.root, value)

@@ -9,8 +9,8 @@ from enfold.schema.cast.failure import cannot_create, too_deep, too_large
 from enfold.schema.cast.javascript import spread
 from enfold.schema.cast.kinds import Kind, KindName
 from enfold.schema.cast.typebox_check import Answers, Checks, dead_reference
+from enfold.schema.nodes.copies import clone
 from enfold.schema.nodes.node import MISSING
-from enfold.schema.nodes.own import clone
 
 # A few lines of schema can ask for a value of any size; what one cast may invent ends here.
 _MOST_CREATED: Final = 100_000
@@ -90,7 +90,7 @@ def _number(_: Creator, node: Kind) -> float:
 
 
 def _object(creator: Creator, node: Kind) -> dict[str, Any]:
-    return {name: creator.part(part) for name, part in (node.properties or {}).items() if name in node.needed}
+    return {name: creator.part(part) for name, part in (node.properties or {}).items() if name in node.required_names}
 
 
 def _array(creator: Creator, node: Kind) -> list[Any]:

@@ -40,10 +40,10 @@ class JavaScriptPattern:
         try:
             return compile_pattern(self.source).search
         except PatternError as error:
-            return _refusing(bad_pattern(self.source, str(error)))
+            return _raiser(bad_pattern(self.source, str(error)))
 
 
-def _refusing(error: CastError) -> Callable[[Any], bool]:
+def _raiser(error: CastError) -> Callable[[Any], bool]:
     def refuse(_: Any) -> bool:
         raise CastError(error.kind, error.message)
 

@@ -25,7 +25,7 @@ class Kind(Node, eq=False, kw_only=True):
     """
 
     kind: KindName = "Unknown"
-    needed: frozenset[str] = frozenset()  # the required names of an Object
+    required_names: frozenset[str] = frozenset()  # the required names of an Object
     required_count: int = 0  # as many as were written: TypeBox counts strangers and repeats, too
     is_closed: bool = False  # an Object without any other properties, an Intersect likewise
     to_ancestor: bool = False  # a Ref to a schema around it
@@ -201,7 +201,7 @@ class _KindReader:
             parts = properties.items() if isinstance(properties, dict) else ()
             required = _list(schema, "required")
             node.properties = {name: self._read(part, scope) for name, part in parts}
-            node.needed = frozenset(name for name in required if isinstance(name, str))
+            node.required_names = frozenset(name for name in required if isinstance(name, str))
             node.required_count = len(required)
             node.additional = self._other(others, scope)
             node.is_closed = others is False
@@ -250,7 +250,7 @@ class _KindReader:
     def _pointing(self, node: Kind, schema: Any, scope: _Scope) -> Kind:
         """The reference, whose target is read when its turn comes; one to nothing has none."""
         if schema is MISSING:
-            node.trouble = "It leads nowhere"
+            node.problem = "It leads nowhere"
         else:
             self._references.append((node, schema, scope))
         return node
@@ -268,7 +268,7 @@ def _shorten_chains(references: list[Kind]) -> None:
             each.target = node
     for node in references:
         if node.followed.is_reference:
-            node.trouble = "It leads nowhere"
+            node.problem = "It leads nowhere"
         else:
             node.all_of = (node.followed,)
             node.followed.shared = True

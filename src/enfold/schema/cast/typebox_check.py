@@ -14,7 +14,7 @@ from enfold.schema.cast.javascript import JavaScriptPattern, is_multiple, is_uni
 from enfold.schema.cast.kinds import Kind
 from enfold.schema.checks.generate import CheckWriter, both, either
 from enfold.schema.checks.python_text import Function, Program
-from enfold.schema.nodes.compare import standing_for
+from enfold.schema.nodes.compare import equality_key
 from enfold.schema.nodes.graph import mark_endless, multiplies
 from enfold.schema.nodes.node import MISSING, Node
 from enfold.schema.nodes.traits import is_blank, is_leaf
@@ -26,7 +26,7 @@ Answers = dict[Any, Any] | None
 _TOOLS: Final[dict[str, Any]] = {
     "all_differ": is_unique,
     "is_multiple": is_multiple,
-    "standing_for": standing_for,
+    "equality_key": equality_key,
     "length": length,
     "own_values": own_values,
     "missing": MISSING,
@@ -42,7 +42,7 @@ class Checks:
         self.root = nodes[0]
         self.count = len(nodes)
         may_throw = any(node.kind == "Intersect" and node.unevaluated_properties is not None for node in nodes)
-        may_fail = may_throw or any(node.trouble for node in nodes) or mark_endless(list(nodes))
+        may_fail = may_throw or any(node.problem for node in nodes) or mark_endless(list(nodes))
         self.missing = _MissingRules(may_throw=may_throw)
         self._program = Program(remembers=multiplies(list(nodes)), tools=_TOOLS)
         self._writer = _TypeBoxWriter(self._program, self.missing, may_fail=may_fail)
@@ -76,7 +76,7 @@ class _TypeBoxWriter(CheckWriter):
     """Writes statements that return False where TypeBox says that a value is not valid."""
 
     prefix = "t"
-    at_first = None  # a kind that meets itself on the same value never ends, here and in JavaScript
+    provisional = None  # a kind that meets itself on the same value never ends, here and in JavaScript
 
     def __init__(self, program: Program, missing: _MissingRules, *, may_fail: bool) -> None:
         super().__init__(program)
@@ -95,10 +95,10 @@ class _TypeBoxWriter(CheckWriter):
         function.ending = "return result"
         for name, part in (node.properties or {}).items():
             key, kind = repr(name), self.program.constant(part)
-            kept = f"x if {self.expression(part, 'x')} else caster.remake({kind}, x)"
+            kept = f"x if {self.expression(part, 'x')} else caster.cast_invalid({kind}, x)"
             function.line(f"x = v.get({key}, missing)")
             function.line(f"if x is not missing: result[{key}] = {kept}")
-            if name in node.needed:
+            if name in node.required_names:
                 function.line(f"else: caster.put(result, {key}, caster.visit_missing({kind}))")
 
     def expression(self, node: Any, variable: str) -> str:
@@ -135,7 +135,7 @@ class _TypeBoxWriter(CheckWriter):
 
     def intersection(self, function: Function, node: Kind, variable: str) -> None:
         """All names are looked at even where a member does not fit: for null TypeBox throws then."""
-        fits, values, key, item = (function.fresh() for _ in range(4))
+        fits, values, key, item = (function.new_local() for _ in range(4))
         function.line(f"{fits} = {both([self.expression(member, variable) for member in node.all_of])}")
         function.line(f"{values} = own_values({variable})")
         named = self.program.constant(JavaScriptPattern(_key_pattern(node)).search)
@@ -174,8 +174,8 @@ class _TypeBoxWriter(CheckWriter):
     def least_contained(self, node: Node) -> float:
         return max(1, node.min_contains or 0)
 
-    def needed(self, node: Any) -> tuple[str, ...]:
-        return tuple(name for name in node.properties or () if name in node.needed)
+    def names_required(self, node: Any) -> tuple[str, ...]:
+        return tuple(name for name in node.properties or () if name in node.required_names)
 
     def members(self, function: Function, node: Any, variable: str) -> None:
         if node.kind == "Record":
@@ -183,7 +183,7 @@ class _TypeBoxWriter(CheckWriter):
             return
         if node.is_closed and not self.missing.may_throw:
             function.refuse_if(f"len({variable}) > {len(node.properties)}")
-        needed = [node.properties[name] for name in self.needed(node)]
+        needed = [node.properties[name] for name in self.names_required(node)]
         if self.missing.may_throw or not all(map(self.missing.never_fits, needed)):
             self.one_by_one(function, node, variable)
         else:
@@ -193,7 +193,7 @@ class _TypeBoxWriter(CheckWriter):
     def one_by_one(self, function: Function, node: Kind, variable: str) -> None:
         """The properties in their order: where a check may throw, the first fault decides."""
         for name, child in (node.properties or {}).items():
-            if name not in node.needed:
+            if name not in node.required_names:
                 self.optional(function, child, repr(name), variable, "")
             elif self.missing.never_fits(child):
                 self.required(function, child, repr(name), variable)
@@ -202,9 +202,9 @@ class _TypeBoxWriter(CheckWriter):
 
     def perhaps_missing(self, function: Function, child: Node, word: str, variable: str) -> None:
         """A required property whose kind accepts even that it is absent."""
-        item = function.fresh()
+        item = function.new_local()
         function.line(f"{item} = {variable}.get({word}, missing)")
-        self.place(function, child, item)
+        self.demand(function, child, item)
         if _extends_undefined(child):
             function.refuse_if(f"{word} not in {variable}")
 
@@ -216,7 +216,7 @@ class _TypeBoxWriter(CheckWriter):
             counted = f"len({variable}) != {len(properties)} and " if is_counted else ""
             function.refuse_if(f"{counted}not {variable}.keys() <= {self.program.constant(frozenset(properties))}")
         elif node.additional is not None and not is_blank(node.additional):
-            self.undeclared(function, node, variable)
+            self.other_properties(function, node, variable)
 
 
 def _failing(reference: Kind) -> Callable[[Any], bool]:

@@ -10,8 +10,8 @@ from enfold.schema.cast.failure import CastError, cannot_cast
 from enfold.schema.cast.javascript import as_object, distinct, length
 from enfold.schema.cast.kinds import Kind, KindName
 from enfold.schema.cast.typebox_check import Answers, Checks
+from enfold.schema.nodes.copies import clone
 from enfold.schema.nodes.node import MISSING
-from enfold.schema.nodes.own import clone
 
 # An object with more properties than this is rebuilt step by step: compiling so many lines takes a good part of a second.
 _WORTH_COMPILING: Final = 200
@@ -28,22 +28,22 @@ class Caster:
         self._holes: list[tuple[Any, Any]] = []
 
     def cast(self, root: Kind, value: Any) -> Any:
-        result = self.remake(root, value)
+        result = self.cast_invalid(root, value)
         self._fill_holes()
         return result
 
     def visit(self, node: Any, value: Any) -> Any:
         """The value itself where the kind accepts it, otherwise what the kind makes of it."""
-        return value if self.check(node, value) else self.remake(node, value)
+        return value if self.check(node, value) else self.cast_invalid(node, value)
 
     def visit_missing(self, node: Any) -> Any:
         """What the kind makes of nothing; for most kinds the rules know without a check, which need not be compiled."""
-        return self.remake(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
+        return self.cast_invalid(node, MISSING) if self.checks.missing.refuses(node) else self.visit(node, MISSING)
 
     def check(self, node: Any, value: Any) -> bool:
         return self.checks.fits(node, value, self.answers)
 
-    def remake(self, node: Any, value: Any) -> Any:
+    def cast_invalid(self, node: Any, value: Any) -> Any:
         """What the kind makes of a value it does not accept."""
         if node.is_reference:
             node = follow(node)
@@ -96,7 +96,7 @@ def _rebuild(caster: Caster, node: Kind, own: dict[str, Any]) -> dict[str, Any]:
     for name, part in (node.properties or {}).items():
         if name in own:
             result[name] = caster.visit(part, own[name])
-        elif name in node.needed:
+        elif name in node.required_names:
             caster.put(result, name, caster.visit_missing(part))
     return result
 

@@ -19,8 +19,8 @@ from enfold.schema.nodes.traits import (
     is_leaf,
     may_share_a_value,
     named_by,
+    parts_with_demands,
     says_about_arrays,
-    solid_parts,
     with_all_in_place,
 )
 
@@ -30,7 +30,7 @@ Unchanged = Callable[[Node, Any, CheckResults | None], bool]
 class CleanWriter(CheckWriter):
     """Writes stricter statements than a check does. What they cannot decide they leave to the repair itself."""
 
-    at_first = False
+    provisional = False
 
     def __init__(self, program: Program, checks: CheckWriter, *, strip: bool, unchanged: Unchanged) -> None:
         super().__init__(program)
@@ -41,22 +41,22 @@ class CleanWriter(CheckWriter):
         self._merged: dict[tuple[int, ...], Node | None] = {}
 
     def expression(self, node: Node, variable: str) -> str:
-        return "False" if node.trouble else super().expression(node, variable)
+        return "False" if node.problem else super().expression(node, variable)
 
     def write(self, function: Function, node: Node, variable: str) -> None:
         inner = choice_or_null(node)
-        if node.never or node.trouble or node.endless:
+        if node.never or node.problem or node.endless:
             function.line("return False")
         elif inner is not None:
             with function.block(f"if {variable} is not None:"):
-                self.place(function, inner, variable)
+                self.demand(function, inner, variable)
         else:
             self.parts(function, node, variable)
 
     def parts(self, function: Function, node: Node, variable: str) -> None:
-        parts = solid_parts(node) or [node]
+        parts = parts_with_demands(node) or [node]
         whole = self.merged(parts)
-        if whole is None or any(part.trouble or part.endless for part in parts):
+        if whole is None or any(part.problem or part.endless for part in parts):
             self.undecided(function, node, variable)
         elif is_choice(whole):
             self.choice(function, whole, variable)
@@ -128,16 +128,16 @@ class CleanWriter(CheckWriter):
     def anything(self, variable: str) -> str:
         return f"is_plain({variable})"
 
-    def says_nothing(self, node: Node) -> bool:  # noqa: ARG002  # what nobody says anything about must be plain
+    def needs_no_test(self, node: Node) -> bool:  # noqa: ARG002  # what nobody says anything about must be plain
         return False
 
-    def unsaid_items(self, function: Function, node: Node, variable: str) -> None:  # noqa: ARG002  # as above
+    def unspecified_items(self, function: Function, node: Node, variable: str) -> None:  # noqa: ARG002  # as above
         function.refuse_unless(f"is_plain({variable})")
 
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
         self.checks.containing(function, node, wanted, variable)
 
-    def needed(self, node: Node) -> tuple[str, ...]:
+    def names_required(self, node: Node) -> tuple[str, ...]:
         filled = (name for name, child in (node.properties or {}).items() if self.has_good_default(child))
         return tuple(dict.fromkeys((*node.required, *filled)))
 
@@ -152,11 +152,11 @@ class CleanWriter(CheckWriter):
             # Too many properties are the usual fault, and the cheapest to see.
             function.refuse_if(f"len({variable}) > {len(node.properties or ())}")
             count = self.declared(function, node, variable, counts=True)
-            if not declared_names(node).issubset(self.needed(node)):
+            if not declared_names(node).issubset(self.names_required(node)):
                 function.refuse_if(f"len({variable}) != {count}")
         else:
             self.declared(function, node, variable, counts=False)
-            self.undeclared(function, node, variable)
+            self.other_properties(function, node, variable)
 
     def takes_only_named(self, node: Node) -> bool:
         """Whether a property that the node does not name would be stripped or refused."""
@@ -172,7 +172,7 @@ class CleanWriter(CheckWriter):
             function.refuse_unless(f"{key} in {known} and is_plain({item})")
         elif node.additional is not None:
             function.refuse_if(f"type({key}) is not str")
-            self.place(function, node.additional, item)
+            self.demand(function, node.additional, item)
         else:
             function.refuse_unless(f"type({key}) is str and is_plain({item})")
 
@@ -184,7 +184,7 @@ def declared_names(node: Node) -> frozenset[str]:
 def only_demands(node: Node) -> bool:
     """Whether a node has no say in what is known inside a value, nor in what is filled in."""
     has_say = node.patterns or node.prefix or node.items or node.additional or node.default is not MISSING
-    if has_say or node.trouble or node.endless or has_unevaluated(node):
+    if has_say or node.problem or node.endless or has_unevaluated(node):
         return False
     return all(is_leaf(child) and child.default is MISSING for child in (node.properties or {}).values())
 
@@ -197,5 +197,5 @@ def _is_only_shape(part: Node) -> bool:
     """Whether types, properties and required names are all that a part says."""
     bare = Node(part.index, types=part.types, properties=part.properties, required=part.required)
     bare.prefix, bare.items = part.prefix, part.items
-    ignored = SILENT | {"all_of", "trouble", "endless", "unmatched"}
+    ignored = SILENT | {"all_of", "problem", "endless", "unmatched"}
     return all(getattr(bare, field) == getattr(part, field) for field in part.__struct_fields__ if field not in ignored)

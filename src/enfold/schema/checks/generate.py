@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from enfold.schema.checks.evaluated import fits_unevaluated
 from enfold.schema.checks.python_text import Function, Memory, Program
-from enfold.schema.nodes.compare import all_differ, bounds_of, is_multiple, standing_for
+from enfold.schema.nodes.compare import all_differ, bounds_of, equality_key, is_multiple
 from enfold.schema.nodes.node import CONTAINERS, TYPES, Node
 from enfold.schema.nodes.traits import (
     accepted,
@@ -30,7 +30,7 @@ MANY: Final = 256
 
 def new_program(*, remembers: bool) -> Program:
     """An empty program with the tools that generated functions use."""
-    tools = {"all_differ": all_differ, "is_multiple": is_multiple, "is_plain": is_plain, "standing_for": standing_for}
+    tools = {"all_differ": all_differ, "is_multiple": is_multiple, "is_plain": is_plain, "equality_key": equality_key}
     return Program(remembers=remembers, tools=tools)
 
 
@@ -38,7 +38,7 @@ class CheckWriter:
     """Writes statements that return False where JSON Schema says that a value is not valid."""
 
     prefix = "c"
-    at_first: bool | None = True  # a node that meets itself on the same value adds no demand
+    provisional: bool | None = True  # a node that meets itself on the same value adds no demand
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -46,10 +46,10 @@ class CheckWriter:
     def function(self, node: Node) -> str:
         """The name of a function for this node."""
         name = f"{self.prefix}{node.index}"
-        self.program.declare(name, lambda function: self.write(function, node, "v"), Memory(self.at_first))
+        self.program.declare(name, lambda function: self.write(function, node, "v"), Memory(self.provisional))
         return name
 
-    def place(self, function: Function, node: Node, variable: str) -> None:
+    def demand(self, function: Function, node: Node, variable: str) -> None:
         """Demand that the variable fits the node: in place if it is small, by a call otherwise."""
         if is_leaf(node):
             self.write(function, node, variable)
@@ -72,7 +72,7 @@ class CheckWriter:
         inner = choice_or_null(node)
         if inner is not None:
             with function.block(f"if {variable} is not None:"):
-                self.place(function, inner, variable)
+                self.demand(function, inner, variable)
             return
         self.local(function, node, variable)
         self.applied(function, node, variable)
@@ -80,7 +80,7 @@ class CheckWriter:
     def applied(self, function: Function, node: Node, variable: str) -> None:
         """The demands of the nodes that apply to the same value."""
         for part in node.all_of:
-            self.place(function, part, variable)
+            self.demand(function, part, variable)
         self.choices(function, node, variable)
         if node.not_ is not None:
             function.refuse_if(self.expression(node.not_, variable))
@@ -96,7 +96,7 @@ class CheckWriter:
         if node.one_of and alternatives_exclude(node.one_of):
             function.refuse_unless(self.one_at_least(node.one_of, variable))
         elif node.one_of:
-            count = function.fresh()
+            count = function.new_local()
             function.line(f"{count} = 0")
             for part in node.one_of:
                 function.line(f"if {self.expression(part, variable)}: {count} += 1")
@@ -109,12 +109,12 @@ class CheckWriter:
     def condition(self, function: Function, node: Node, variable: str) -> None:
         if node.if_ is None or (node.then is None and node.else_ is None):
             return
-        holds = function.fresh()
+        holds = function.new_local()
         function.line(f"{holds} = {self.expression(node.if_, variable)}")
         for branch, head in ((node.then, f"if {holds}:"), (node.else_, f"if not {holds}:")):
             if branch is not None:
                 with function.block(head):
-                    self.place(function, branch, variable)
+                    self.demand(function, branch, variable)
 
     def dependents(self, function: Function, node: Node, variable: str) -> None:
         if not node.dependent_schemas:
@@ -122,7 +122,7 @@ class CheckWriter:
         with function.block(f"if type({variable}) is dict:"):
             for name, part in node.dependent_schemas.items():
                 with function.block(f"if {name!r} in {variable}:"):
-                    self.place(function, part, variable)
+                    self.demand(function, part, variable)
 
     def unevaluated(self, function: Function, node: Node, variable: str) -> None:
         fits = self.program.constant(fits_unevaluated(self, node))
@@ -226,9 +226,9 @@ class CheckWriter:
             tests.append(
                 f"((type({variable}) is int or type({variable}) is float) and {self.among(numbers, variable)})"
             )
-        containers = {standing_for(value) for value in values if type(value) in {dict, list}}
+        containers = {equality_key(value) for value in values if type(value) in {dict, list}}
         if containers:
-            is_member = f"standing_for({variable}) in {self.program.constant(containers)}"
+            is_member = f"equality_key({variable}) in {self.program.constant(containers)}"
             tests.append(f"((type({variable}) is dict or type({variable}) is list) and {is_member})")
         return either(tests)
 
@@ -253,7 +253,7 @@ class CheckWriter:
             function.refuse_unless(limit)
 
     def containing(self, function: Function, node: Node, wanted: Node, variable: str) -> None:
-        count, item = function.fresh(), function.fresh()
+        count, item = function.new_local(), function.new_local()
         function.line(f"{count} = 0")
         with function.block(f"for {item} in {variable}:"):
             function.line(f"if {self.expression(wanted, item)}: {count} += 1")
@@ -270,23 +270,23 @@ class CheckWriter:
                 self.prefix_item(function, child, position, variable)
 
     def prefix_item(self, function: Function, child: Node, position: int, variable: str) -> None:
-        item = function.fresh()
+        item = function.new_local()
         function.line(f"{item} = {variable}[{position}]")
-        self.place(function, child, item)
+        self.demand(function, child, item)
 
     def rest_of_items(self, function: Function, node: Node, variable: str) -> None:
         if node.items is None:
-            self.unsaid_items(function, node, variable)
+            self.unspecified_items(function, node, variable)
             return
         rest = f"{variable}[{len(node.prefix)}:]" if node.prefix else variable
         if node.items.never:
             function.refuse_if(rest)
             return
-        item = function.fresh()
+        item = function.new_local()
         with function.block(f"for {item} in {rest}:"):
-            self.place(function, node.items, item)
+            self.demand(function, node.items, item)
 
-    def unsaid_items(self, function: Function, node: Node, variable: str) -> None:
+    def unspecified_items(self, function: Function, node: Node, variable: str) -> None:
         """Items that the node says nothing about."""
 
     # Objects.
@@ -302,9 +302,9 @@ class CheckWriter:
         self.members(function, node, variable)
 
     def property_names(self, function: Function, names: Node, variable: str) -> None:
-        key = function.fresh()
+        key = function.new_local()
         with function.block(f"for {key} in {variable}:"):
-            self.place(function, names, key)
+            self.demand(function, names, key)
 
     def members(self, function: Function, node: Node, variable: str) -> None:
         counts = node.additional is not None and node.additional.never and not node.patterns
@@ -312,28 +312,28 @@ class CheckWriter:
         if counts:
             function.refuse_if(f"len({variable}) != {count}")
         elif node.patterns or node.additional is not None:
-            self.undeclared(function, node, variable)
+            self.other_properties(function, node, variable)
 
     def declared(self, function: Function, node: Node, variable: str, *, counts: bool) -> str:
         """Demand what the properties demand; gives the expression for how many of them are there."""
         properties = node.properties or {}
-        needed = dict.fromkeys(self.needed(node))
+        needed = dict.fromkeys(self.names_required(node))
         present = sum(1 for name in needed if name in properties)
         optional = [name for name in properties if name not in needed]
-        together = self.taken_together(function, needed, properties, variable)
-        for names, word in self.words(function, [name for name in needed if name not in together], properties):
+        together = self.look_up_together(function, needed, properties, variable)
+        for names, word in self.names_by_test(function, [name for name in needed if name not in together], properties):
             with _each(function, names):
                 self.required(function, properties.get(names[0]), word, variable)
         count = ""
         if counts and optional:
-            count = function.fresh()
+            count = function.new_local()
             function.line(f"{count} = {present}")
-        for names, word in self.words(function, optional, properties):
+        for names, word in self.names_by_test(function, optional, properties):
             with _each(function, names):
                 self.optional(function, properties[names[0]], word, variable, count)
         return count or str(present)
 
-    def words(
+    def names_by_test(
         self, function: Function, names: Iterable[str], properties: dict[str, Node]
     ) -> Iterator[tuple[list[str], str]]:
         """The names to ask for, each as the word that stands for it in the source.
@@ -345,60 +345,60 @@ class CheckWriter:
             return
         alike: dict[Any, list[str]] = {}
         for name in names:
-            alike.setdefault(self.likeness(properties.get(name)), []).append(name)
+            alike.setdefault(self.test_source(properties.get(name)), []).append(name)
         for group in alike.values():
             yield group, repr(group[0]) if len(group) == 1 else function.key(group)
 
-    def likeness(self, node: Node | None) -> Any:
+    def test_source(self, node: Node | None) -> Any:
         """Equal for nodes that are asked about in the same words."""
         if node is None or not (is_leaf(node) or node.shared):
             return None if node is None else node.index
         probe = Function(self.program)
-        self.place(probe, node, "x")
+        self.demand(probe, node, "x")
         return tuple(probe.lines)
 
-    def needed(self, node: Node) -> tuple[str, ...]:
+    def names_required(self, node: Node) -> tuple[str, ...]:
         """The properties that must be there."""
         return node.required
 
-    def taken_together(
+    def look_up_together(
         self, function: Function, needed: Iterable[str], properties: dict[str, Node], variable: str
     ) -> dict[str, str]:
         """Take several values at once, which is faster than one by one; gives the names for which this is done."""
-        wanted = [name for name in needed if name in properties and not self.says_nothing(properties[name])]
+        wanted = [name for name in needed if name in properties and not self.needs_no_test(properties[name])]
         if not FEW <= len(wanted) <= MANY:
             return {}
-        items = {name: function.fresh() for name in wanted}
-        function.looks_up = True
+        items = {name: function.new_local() for name in wanted}
+        function.may_raise_key_error = True
         function.line(f"{', '.join(items.values())} = {self.program.constant(itemgetter(*wanted))}({variable})")
         for name, item in items.items():
-            self.place(function, properties[name], item)
+            self.demand(function, properties[name], item)
         return items
 
     def required(self, function: Function, child: Node | None, word: str, variable: str) -> None:
-        if child is None or self.says_nothing(child):
+        if child is None or self.needs_no_test(child):
             function.refuse_if(f"{word} not in {variable}")
             return
-        item = function.fresh()
-        function.looks_up = True
+        item = function.new_local()
+        function.may_raise_key_error = True
         function.line(f"{item} = {variable}[{word}]")
-        self.place(function, child, item)
+        self.demand(function, child, item)
 
     def optional(self, function: Function, child: Node, word: str, variable: str, count: str) -> None:
         with function.block(f"if {word} in {variable}:"):
             if count:
                 function.line(f"{count} += 1")
-            if not self.says_nothing(child):
-                item = function.fresh()
+            if not self.needs_no_test(child):
+                item = function.new_local()
                 function.line(f"{item} = {variable}[{word}]")
-                self.place(function, child, item)
+                self.demand(function, child, item)
 
-    def says_nothing(self, node: Node) -> bool:
+    def needs_no_test(self, node: Node) -> bool:
         return is_blank(node)
 
-    def undeclared(self, function: Function, node: Node, variable: str) -> None:
+    def other_properties(self, function: Function, node: Node, variable: str) -> None:
         """Demand what patterns and additionalProperties demand of the properties that have no schema of their own."""
-        key, item = function.fresh(), function.fresh()
+        key, item = function.new_local(), function.new_local()
         with function.block(f"for {key}, {item} in {variable}.items():"):
             matched = self.by_pattern(function, node, key, item)
             others = [f"not {matched}"] if matched else []
@@ -410,17 +410,17 @@ class CheckWriter:
     def by_pattern(self, function: Function, node: Node, key: str, item: str) -> str:
         if not node.patterns:
             return ""
-        matched = function.fresh()
+        matched = function.new_local()
         function.line(f"{matched} = False")
         for pattern, child in node.patterns:
             with function.block(f"if type({key}) is str and {self.program.constant(pattern.search)}({key}):"):
                 function.line(f"{matched} = True")
-                self.place(function, child, item)
+                self.demand(function, child, item)
         return matched
 
     def additional(self, function: Function, node: Node, key: str, item: str) -> None:  # noqa: ARG002  # as above
         if node.additional is not None:
-            self.place(function, node.additional, item)
+            self.demand(function, node.additional, item)
 
 
 @contextmanager

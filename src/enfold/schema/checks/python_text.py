@@ -31,7 +31,7 @@ class Function:
         self.lines: list[str] = []
         self.parameters = ""  # beside the value
         self.ending = "return True"
-        self.looks_up = False  # whether a missing key may raise inside
+        self.may_raise_key_error = False  # whether a missing key may raise inside
         self._depth = 0
         self._nested = 0
         self._names = 0
@@ -69,7 +69,7 @@ class Function:
     def has_room(self) -> bool:
         return self._depth < _DEEP and self._nested < _NESTED and len(self.lines) < _LONG
 
-    def fresh(self) -> str:
+    def new_local(self) -> str:
         """A local name that nobody uses yet."""
         self._names += 1
         return f"x{self._names}"
@@ -80,7 +80,7 @@ class Function:
 
     def text(self) -> str:
         lines = [*self.lines, self.ending]
-        if self.looks_up:
+        if self.may_raise_key_error:
             lines = ["try:", *(f"    {line}" for line in lines), "except KeyError:", "    return False"]
         body = "\n".join(f"    {line}" for line in lines)
         defaults = "".join(f", {name}=None" for name in self.defaults())  # the values come with the function
@@ -104,17 +104,17 @@ class CheckResults(dict[tuple[str, int], tuple[bool, Any]]):
     """Answers by function and identity of the value; each is kept with its value, so that no other takes its identity.
 
     `steps_left` is what repairs may still try while an answer is looked for, once one of them has tried something;
-    `begun_with` holds the value that the first of them began with, by whose size that is measured.
+    `outermost_value` holds the value that the first of them began with, by whose size that is measured.
     """
 
     steps_left: StepsLeft | None = None
-    begun_with: tuple[Any] | None = None
+    outermost_value: tuple[Any] | None = None
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Says that the answers of a function are remembered; `at_first` is its answer while it is still being found, if it has one."""
+    """Says that the answers of a function are remembered; `provisional` is its answer while it is still being found, if it has one."""
 
-    at_first: bool | None
+    provisional: bool | None
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ class Program:
 
     def __init__(self, *, remembers: bool, tools: dict[str, Any]) -> None:
         self.remembers: Final = remembers
-        self.also: Final = ", m" if remembers else ""  # the answers so far, passed on
+        self.passed_answers: Final = ", m" if remembers else ""  # the answers so far, passed on
         self.namespace: Final[dict[str, Any]] = {**tools, "__builtins__": _BUILTINS}
         self._waiting: dict[str, _Waiting] = {}
         self._constants: dict[int, str] = {}
@@ -169,7 +169,7 @@ class Program:
         self.namespace[name] = compile_and_call
 
     def call(self, name: str, variable: str) -> str:
-        return f"{name}({variable}{self.also})"
+        return f"{name}({variable}{self.passed_answers})"
 
     def function(self, name: str) -> Callable[..., Any]:
         """A function itself, called with the value and the answers so far, which are None where none are kept."""
@@ -191,7 +191,7 @@ class Program:
         code, defaults = _code(writing.text()).replace(co_name=name), tuple(writing.defaults().values())
         function: Callable[..., Any] = FunctionType(code, self.namespace, name, defaults)
         if self.remembers and waiting.memory is not None:
-            function = _remembering(function, name, waiting.memory.at_first)
+            function = _remembering(function, name, waiting.memory.provisional)
         self.namespace[name] = function
         self._waiting.pop(name, None)
 
@@ -213,15 +213,15 @@ def _compiled(text: str) -> CodeType:
     return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
-def _remembering(function: Callable[..., bool], name: str, at_first: bool | None) -> Callable[..., bool]:
+def _remembering(function: Callable[..., bool], name: str, provisional: bool | None) -> Callable[..., bool]:
     """The function with a memory."""
 
     def remembering(value: Any, answers: CheckResults) -> bool:
         key = (name, id(value))
         known = answers.get(key)
         if known is None:
-            if at_first is not None:
-                answers[key] = at_first, value
+            if provisional is not None:
+                answers[key] = provisional, value
             answer = function(value, answers)
             answers[key] = answer, value
             return answer

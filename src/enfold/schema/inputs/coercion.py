@@ -94,7 +94,7 @@ class Coercion:
         if len(near) == 1:
             return converted[0]
         tag = self._walk.tag(node, variants) if near and type(value) is dict else None
-        meant = None if tag is None else tag.meant(value.get(tag.name))
+        meant = None if tag is None else tag.variant_for(value.get(tag.name))
         return value if meant is None else converted[near.index(meant)]
 
 

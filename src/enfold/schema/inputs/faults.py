@@ -276,7 +276,7 @@ class Walk:
         inside = place.inside(tag.name)
         if tag.name not in value:
             yield Fault(wording.path(inside.keys), "missing", wording.one_of(tag.values))
-        elif (meant := tag.meant(value[tag.name])) is None:
+        elif (meant := tag.variant_for(value[tag.name])) is None:
             yield _broken(inside, wording.one_of(tag.values), value[tag.name])
         else:
             yield from self.faults(meant, value, place.again())

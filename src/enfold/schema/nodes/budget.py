@@ -20,29 +20,29 @@ class PatternBudget(_local):
     work: float = WORK
 
 
-left: Final = PatternBudget()
+remaining: Final = PatternBudget()
 
 
-class shared_effort:  # noqa: N801  # reads like the function it is used as
+class shared_budget:  # noqa: N801  # reads like the function it is used as
     """All searches inside share the effort that one alone may take; an outer call shares it with the inner ones."""
 
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        self._is_outermost = not left.is_shared
+        self._is_outermost = not remaining.is_shared
         if self._is_outermost:
-            left.is_shared, left.steps, left.work = True, STEPS, WORK
+            remaining.is_shared, remaining.steps, remaining.work = True, STEPS, WORK
 
     def __exit__(self, *_: object) -> None:
         if self._is_outermost:
-            left.is_shared = False
+            remaining.is_shared = False
 
 
-def sharing_effort(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def with_shared_budget(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """A test whose searches share their effort."""
 
     def shared(value: Any) -> bool:
-        with shared_effort():
+        with shared_budget():
             return test(value)
 
     return shared

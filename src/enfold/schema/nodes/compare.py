@@ -26,7 +26,7 @@ def json_type(value: Any) -> str:
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are the same JSON."""
-    return standing_for(one) == standing_for(other)
+    return equality_key(one) == equality_key(other)
 
 
 def is_member(value: Any, members: list[Any]) -> bool:
@@ -36,10 +36,10 @@ def is_member(value: Any, members: list[Any]) -> bool:
 
 def all_differ(items: list[Any]) -> bool:
     """Whether no two items of an array are the same JSON."""
-    return len({standing_for(item) for item in items}) == len(items)
+    return len({equality_key(item) for item in items}) == len(items)
 
 
-def standing_for(value: Any) -> Hashable:
+def equality_key(value: Any) -> Hashable:
     """Something hashable that is equal for the same JSON, and only then."""
     kind = type(value)
     if kind is str or kind is int or kind is float or value is None:
@@ -47,9 +47,9 @@ def standing_for(value: Any) -> Hashable:
     if kind is bool:
         return (kind, value)
     if kind is list:
-        return tuple(map(standing_for, value))
+        return tuple(map(equality_key, value))
     if kind is dict:
-        return frozenset((key, standing_for(item)) for key, item in value.items())
+        return frozenset((key, equality_key(item)) for key, item in value.items())
     return (kind, id(value))
 
 

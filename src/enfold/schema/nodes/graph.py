@@ -20,7 +20,7 @@ def in_place(node: Node) -> Iterator[Node]:
     yield from (part for part in (node.not_, node.if_, node.then, node.else_) if part is not None)
 
 
-def reached(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> list[Node]:
+def reachable(nodes: Iterable[Node], step: Callable[[Node], Iterable[Node]]) -> list[Node]:
     """Some nodes and all that steps lead to from them, each once, the nearest first."""
     found = dict.fromkeys(nodes)
     waiting = list(found)
@@ -44,19 +44,19 @@ def children(node: Node) -> Iterator[Node]:
 def mark_endless(nodes: list[Node]) -> bool:
     """Mark the nodes that lie on a loop of in-place applications, and say whether there are any."""
     onward = {node: list(in_place(node)) for node in nodes}
-    looping = _unpeeled(nodes, onward)
+    looping = _in_or_after_loops(nodes, onward)
     if looping:
         backward: dict[Node, list[Node]] = {node: [] for node in looping}
         for node in looping:
             for part in onward[node]:
                 backward[part].append(node)
-        looping = _unpeeled(looping, backward)
+        looping = _in_or_after_loops(looping, backward)
     for node in looping:
         node.endless = True
     return bool(looping)
 
 
-def _unpeeled(nodes: list[Node], onward: dict[Node, list[Node]]) -> list[Node]:
+def _in_or_after_loops(nodes: list[Node], onward: dict[Node, list[Node]]) -> list[Node]:
     """What is left when nodes that nothing leads to are taken away, until there are none: loops and what follows."""
     leading = dict.fromkeys(nodes, 0)
     for node in nodes:

@@ -42,7 +42,7 @@ class Node(msgspec.Struct, eq=False):
 
     index: int
     never: bool = False
-    trouble: str | None = None  # why nothing can be said here: a reference to nowhere, a pattern we cannot read
+    problem: str | None = None  # why nothing can be said here: a reference to nowhere, a pattern we cannot read
     shared: bool = False  # a reference leads here, so it may be met again
     endless: bool = False  # it applies itself to the same value
     name: str = ""  # the last word of a reference that leads here
@@ -151,7 +151,7 @@ class _NodeReader:
             return node
         node = self.new()
         reason = found.reason if isinstance(found, Unresolved) else "that is no schema"
-        node.trouble = f"The reference {reference!r} cannot be followed: {reason}"
+        node.problem = f"The reference {reference!r} cannot be followed: {reason}"
         return node
 
 
@@ -266,7 +266,7 @@ class _Keywords:
         try:
             return compile_pattern(source)
         except PatternError as error:
-            self.node.trouble = f"The pattern {source[:80]!r} cannot be used: {error}"
+            self.node.problem = f"The pattern {source[:80]!r} cannot be used: {error}"
             return None
 
     def _child(self, schema: Any) -> Node:

@@ -9,7 +9,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import Final
 
-from enfold.schema.nodes.budget import STEPS, WORK, left
+from enfold.schema.nodes.budget import STEPS, WORK, remaining
 from enfold.schema.regexp.automaton import Automaton, build, search
 from enfold.schema.regexp.effort import LENGTH, Growth, effort, is_anchored
 from enfold.schema.regexp.python import to_python
@@ -63,17 +63,17 @@ class Pattern:
 
     def _may_take(self, length: int) -> bool:
         """Whether there is effort left for the work that a text of this length can be at worst."""
-        if not left.is_shared:
+        if not remaining.is_shared:
             return True
-        left.work -= self._work.at(length)
-        return left.work >= 0
+        remaining.work -= self._work.at(length)
+        return remaining.work >= 0
 
     def _search_by_states(self, automaton: Automaton, text: str, steps: int) -> bool | None:
-        if left.is_shared:
-            steps = min(steps, left.steps)
+        if remaining.is_shared:
+            steps = min(steps, remaining.steps)
         found, unused = search(automaton, text, steps, is_anchored=self._is_anchored)
-        if left.is_shared:
-            left.steps -= steps - max(0, unused)
+        if remaining.is_shared:
+            remaining.steps -= steps - max(0, unused)
         return found
 
     @cached_property

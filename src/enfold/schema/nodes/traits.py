@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from enfold.schema.nodes.graph import in_place, reached
+from enfold.schema.nodes.graph import in_place, reachable
 from enfold.schema.nodes.node import CONTAINERS, MISSING, TYPES, Node
 
 
@@ -51,7 +51,7 @@ has_unevaluated: Final = has_any(*_UNEVALUATED)
 # Whether what a node applies depends on the value.
 decides_by_value: Final = has_any(*_DECISIONS)
 # Whether a node has a demand of its own, apart from what it refers to.
-says_something: Final = has_any("never", "endless", "trouble", "enum", "not_", *_TYPED, *_UNEVALUATED, *_DECISIONS)
+says_something: Final = has_any("never", "endless", "problem", "enum", "not_", *_TYPED, *_UNEVALUATED, *_DECISIONS)
 # Whether a change inside an array or object may break what a node demands of it as a whole.
 looks_at_whole: Final = has_any(
     "min_properties",
@@ -140,7 +140,7 @@ def may_share_a_value(variants: Iterable[Node]) -> bool:
     )
 
 
-def solid_parts(node: Node) -> list[Node]:
+def parts_with_demands(node: Node) -> list[Node]:
     """A node and all that its references and `allOf` apply, without those that say nothing of their own."""
     return [part for part in _with_all_of(node) if says_something(part)]
 
@@ -151,12 +151,12 @@ def declared_default(node: Node) -> Any:
 
 
 def _with_all_of(node: Node) -> list[Node]:
-    return reached([node], lambda part: part.all_of)
+    return reachable([node], lambda part: part.all_of)
 
 
 def with_all_in_place(node: Node) -> list[Node]:
     """A node and everything that may apply to the same value."""
-    return reached([node], in_place)
+    return reachable([node], in_place)
 
 
 def named_by(node: Node) -> Iterator[str]:
@@ -168,7 +168,7 @@ def named_by(node: Node) -> Iterator[str]:
         yield from needed
     yield from node.dependent_schemas
     if node.if_ is not None:
-        yield from (name for tested in solid_parts(node.if_) for name in tested.properties or ())
+        yield from (name for tested in parts_with_demands(node.if_) for name in tested.properties or ())
 
 
 def branches(node: Node, fits: Callable[[Node], bool]) -> list[Node]:

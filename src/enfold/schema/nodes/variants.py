@@ -10,7 +10,7 @@ import msgspec
 
 from enfold.schema.nodes.compare import all_differ, is_member
 from enfold.schema.nodes.node import Discriminator, Node
-from enfold.schema.nodes.traits import AllowedTypes, solid_parts
+from enfold.schema.nodes.traits import AllowedTypes, parts_with_demands
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Tag(msgspec.Struct, frozen=True):
     def values(self) -> list[Any]:
         return [value for _, values in self.choices for value in values]
 
-    def meant(self, value: Any) -> Node | None:
+    def variant_for(self, value: Any) -> Node | None:
         """The variant that a value of the property stands for: by its constants, or by the discriminator."""
         found = next((variant for variant, values in self.choices if is_member(value, values)), None)
         return self._named(self.hint, value) if found is None and self.hint is not None else found
@@ -67,9 +67,9 @@ class Variants:
 def _constants(variant: Node) -> dict[str, list[Any]]:
     """The properties of a variant that must be one of a few constants; the fewest count where several lists apply."""
     found: dict[str, list[Any]] = {}
-    for part in solid_parts(variant):
+    for part in parts_with_demands(variant):
         for name, child in (part.properties or {}).items():
-            lists = [inner.enum for inner in solid_parts(child) if inner.enum]
+            lists = [inner.enum for inner in parts_with_demands(child) if inner.enum]
             if lists:
                 found[name] = min([*lists, found.get(name, lists[0])], key=len)
     return found

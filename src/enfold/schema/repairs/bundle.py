@@ -22,9 +22,9 @@ from enfold.schema.nodes.traits import (
     looks_at_whole,
     matching_nodes,
     named_by,
+    parts_with_demands,
     rest_node,
     says_about_whole,
-    solid_parts,
     types_of_values,
 )
 from enfold.schema.nodes.variants import Variants
@@ -64,8 +64,8 @@ class Bundle:
         self._decided = decided
         self._children: dict[str, Bundle] = {}
         self.nodes = nodes
-        self.parts = tuple(dict.fromkeys(part for node in nodes for part in solid_parts(node)))
-        self.is_trouble = any(part.never or part.trouble or part.endless for part in self.parts)
+        self.parts = tuple(dict.fromkeys(part for node in nodes for part in parts_with_demands(node)))
+        self.is_unusable = any(part.never or part.problem or part.endless for part in self.parts)
         self.pending = next(_undecided(self.parts, decided), None)
         self.is_undecided = self.pending is not None and not decided
         # Whether a change inside could break what is demanded of the whole.
@@ -176,7 +176,7 @@ class Bundle:
     @cached_property
     def only_strips(self) -> bool:
         """Whether an object with extras needs no look at it as a whole."""
-        is_simple = not (self.is_trouble or self.is_fragile or self.demands)
+        is_simple = not (self.is_unusable or self.is_fragile or self.demands)
         return is_simple and self.takes_objects and self.strips_extras
 
     @cached_property
@@ -338,10 +338,12 @@ def _undecided(parts: tuple[Node, ...], decided: Decided) -> Iterator[Pending]:
 
 
 def _required_of(node: Node) -> Iterator[str]:
-    for part in solid_parts(node):
+    for part in parts_with_demands(node):
         yield from part.required
         for variants in (part.any_of, part.one_of):
-            of_each = [[name for inner in solid_parts(variant) for name in inner.required] for variant in variants]
+            of_each = [
+                [name for inner in parts_with_demands(variant) for name in inner.required] for variant in variants
+            ]
             if all(of_each):
                 yield from (name for names in of_each for name in names)
 

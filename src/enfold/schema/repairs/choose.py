@@ -49,7 +49,7 @@ def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Candidates | None
         return None
     for tag in bundles.variants.tags(pending.node, pending.variants):
         if tag.name in value:
-            meant = _meant(tag, value[tag.name])
+            meant = _variant_for(tag, value[tag.name])
             if meant is not None:
                 return Candidates((meant,))
             if tag.hint is None or (tag.hint.words and type(value[tag.name]) is str):
@@ -57,10 +57,10 @@ def _by_tag(bundles: Bundles, pending: Pending, value: Any) -> Candidates | None
     return None
 
 
-def _meant(tag: Tag, value: Any) -> Node | None:
-    meant = tag.meant(value)
+def _variant_for(tag: Tag, value: Any) -> Node | None:
+    meant = tag.variant_for(value)
     converted = lossless(value, types_of_values(tag.values)) if meant is None else ()
-    return next(filter(None, map(tag.meant, converted)), meant)
+    return next(filter(None, map(tag.variant_for, converted)), meant)
 
 
 def _by_likeness(bundles: Bundles, variants: tuple[Node, ...], value: Any, answers: KnownResults) -> tuple[Node, ...]:

@@ -28,8 +28,8 @@ import msgspec
 
 from enfold.envelope import ResultWarning
 from enfold.schema.checks.python_text import StepsLeft
+from enfold.schema.nodes.copies import clone
 from enfold.schema.nodes.node import MISSING, Node
-from enfold.schema.nodes.own import clone
 from enfold.schema.nodes.traits import ALL_TYPES, branches, dependents, kinds_of
 from enfold.schema.repairs.bundle import Bundle, Bundles, KnownResults, Pending
 from enfold.schema.repairs.choose import choose, has_unmapped_tag
@@ -97,7 +97,7 @@ def unchanged(bundles: Bundles, node: Node, value: Any, *, strip: bool, answers:
     return run.fix(bundles.alone(node), value, None) is value and not run.report.entries
 
 
-class _Settled(msgspec.Struct, frozen=True):
+class _KnownFix(msgspec.Struct, frozen=True):
     """What a value has become; it is kept with its bundle, so that nothing else takes their identities meanwhile."""
 
     bundle: Bundle
@@ -117,14 +117,14 @@ class _RepairRun:
         self.fill = True
         self.filling: list[Bundle] = []
         self.nested_defaults = _MOST_NESTED_DEFAULTS
-        self.room = _MOST_FILLED
+        self.values_left = _MOST_FILLED
         self.comparisons = _MOST_COMPARISONS
         self.answers = bundles.no_answers() if answers is None else answers
-        self.begun_with = value
+        self.outermost_value = value
         if self.answers is not None:
-            self.answers.begun_with = self.answers.begun_with or (value,)
-            self.begun_with = self.answers.begun_with[0]
-        self.settled: dict[tuple[int, int, bool, bool], _Settled] = {}
+            self.answers.outermost_value = self.answers.outermost_value or (value,)
+            self.outermost_value = self.answers.outermost_value[0]
+        self.known_fixes: dict[tuple[int, int, bool, bool], _KnownFix] = {}
         self.is_attempt = False
         self.steps = _STEPS
 
@@ -133,14 +133,14 @@ class _RepairRun:
         """The steps that are left for this repair and for all that share its answers; few repairs try anything."""
         if self.answers is not None and self.answers.steps_left is not None:
             return self.answers.steps_left
-        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.begun_with, _MOST_VALUES))
+        left = StepsLeft(_LEAST_STEPS + _STEPS_PER_VALUE * _size(self.outermost_value, _MOST_VALUES))
         if self.answers is not None:
             self.answers.steps_left = left
         return left
 
     def whole(self, root: Node, value: Any) -> Any:
         bundle = self.bundles.alone(root)
-        if self.is_something_else(root, value) and not self.fits(bundle, value):
+        if self.is_root_mismatch(root, value) and not self.fits(bundle, value):
             self.report.add("root_mismatch", None, value, value)
             return value
         data = self.fix(bundle, value, None)
@@ -148,7 +148,7 @@ class _RepairRun:
             self.report.add("constraint", None, value, value)
         return data
 
-    def is_something_else(self, root: Node, value: Any) -> bool:
+    def is_root_mismatch(self, root: Node, value: Any) -> bool:
         """R1: not even the outermost type is right, or none of the keys that make the object what it should be."""
         kinds, found = self.bundles.types_of(root), kinds_of(value)
         if not kinds & found and not (kinds & _NUMBERS and found & _NUMBERS):
@@ -181,19 +181,19 @@ class _RepairRun:
         is_harmless = all(entry.code in _HARMLESS for entry in self.report.entries[before:])
         if is_harmless and (result is value or self.fits(bundle, result)):
             return result
-        self.report.take_back(before)
+        self.report.remove_after(before)
         return value
 
     def _retry_without_changes(self, bundle: Bundle, value: Any, path: Path, result: Any, before: int) -> Any:
         """Repair again without stripping, then without filling; R11: the first result is reported if neither fits."""
-        first = self.report.take_back(before)
+        first = self.report.remove_after(before)
         codes = {entry.code for entry in first}
         for code, setting in (("strip", "strip"), ("default", "fill")):
             if code in codes and self.may_try:
                 better = self.without(setting, bundle, value, path)
                 if self.fits(bundle, better):
                     return better
-                self.report.take_back(before)
+                self.report.remove_after(before)
         self.report.entries.extend(first)
         if not first:
             self.report.add("constraint", path, result, result)
@@ -209,7 +209,7 @@ class _RepairRun:
         return result
 
     def repair(self, bundle: Bundle, value: Any, path: Path) -> Any:
-        if bundle.is_trouble:
+        if bundle.is_unusable:
             self.report.add("unrepairable", path, value, value)
             return value
         if bundle.pending is not None:
@@ -330,8 +330,8 @@ class _RepairRun:
     def has_room_for(self, default: Any) -> bool:
         """Whether the result may grow by another default; a default that is left out is valid without those inside it."""
         self.nested_defaults -= bool(self.filling)
-        self.room -= _size(default, _MOST_FILLED)
-        return self.room >= 0 and (self.nested_defaults >= 0 or not self.filling)
+        self.values_left -= _size(default, _MOST_FILLED)
+        return self.values_left >= 0 and (self.nested_defaults >= 0 or not self.filling)
 
     def filled(self, bundle: Bundle, default: Any) -> Any:
         """A default with the defaults inside it, each kind only once on the way down: some would never end."""
@@ -342,7 +342,7 @@ class _RepairRun:
         self.filling.append(bundle)
         value = self.fix(bundle, value, None)
         self.filling.pop()
-        self.report.take_back(before)
+        self.report.remove_after(before)
         return value
 
     def extras(self, bundle: Bundle, value: dict[Any, Any], path: Path, changes: dict[Any, Any]) -> None:
@@ -419,7 +419,7 @@ class _RepairRun:
             if result is value and not entries:
                 return value
         if pending.kind == "oneOf":
-            return self.at_best(bundle, together, value, path)
+            return self.fix_for_guess(bundle, together, value, path)
         return self.fix(together, value, path)
 
     def nearest(self, bundle: Bundle, pending: Pending, value: Any, path: Path) -> Any:
@@ -453,7 +453,7 @@ class _RepairRun:
                 return result
         return self.without("strip", bundle.joined(pending, variants[:1]), value, path)
 
-    def at_best(self, bundle: Bundle, guess: Bundle, value: Any, path: Path) -> Any:
+    def fix_for_guess(self, bundle: Bundle, guess: Bundle, value: Any, path: Path) -> Any:
         """The value repaired for a guess if that makes it fit; if not, nothing is stripped for the sake of a guess."""
         if self.may_try:
             result, entries = self.attempt(guess, value, path)
@@ -469,7 +469,7 @@ class _RepairRun:
         before = len(self.report.entries)
         with self.setting("is_attempt", on=True):
             result = self.fix(bundle, value, path)
-        return result, self.report.take_back(before)
+        return result, self.report.remove_after(before)
 
     def without(self, setting: str, bundle: Bundle, value: Any, path: Path) -> Any:
         """The result if nothing was stripped, or nothing filled."""
@@ -481,11 +481,11 @@ class _RepairRun:
     def fix_once(self, bundle: Bundle, value: Any, path: Path) -> Any:
         """`fix` where nothing is tried any more, so that the same value always becomes the same: each level above asks."""
         key = (id(bundle), id(value), self.strip, self.fill)
-        known = self.settled.get(key)
+        known = self.known_fixes.get(key)
         if known is None or known.path != path:
             before = len(self.report.entries)
             result = self.fix(bundle, value, path)
-            known = self.settled[key] = _Settled(bundle, value, path, result, self.report.take_back(before))
+            known = self.known_fixes[key] = _KnownFix(bundle, value, path, result, self.report.remove_after(before))
         self.report.entries.extend(known.entries)
         return known.result
 

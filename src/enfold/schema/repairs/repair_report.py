@@ -38,7 +38,7 @@ class Report:
     def add(self, code: str, path: Path, old: Any = None, new: Any = None) -> None:
         self.entries.append(Entry(code, path, old, new))
 
-    def take_back(self, length: int) -> list[Entry]:
+    def remove_after(self, length: int) -> list[Entry]:
         """Forget the entries after the first `length`, and give them to the caller."""
         taken = self.entries[length:]
         del self.entries[length:]
