@@ -52,13 +52,7 @@ def _raiser(error: CastError) -> Callable[[Any], bool]:
 
 def is_unique(items: list[Any]) -> bool:
     """Whether no two items are equal as TypeBox hashes them."""
-    seen: set[bytes] = set()
-    for item in items:
-        key = _hashed(item)
-        if key in seen:
-            return False
-        seen.add(key)
-    return True
+    return len(set(map(_hashed, items))) == len(items)
 
 
 def _hashed(value: Any) -> bytes:
@@ -96,22 +90,17 @@ def _text_bytes(text: str) -> bytes:
 
 def distinct(items: list[Any]) -> list[Any]:
     """The items without repeated texts, numbers, booleans and nulls; objects and arrays are never the same."""
-    seen: set[tuple[str, Any]] = set()
-    kept = []
-    for item in items:
-        key = _identity(item)
-        if key is None or key not in seen:
-            kept.append(item)
-        if key is not None:
-            seen.add(key)
-    return kept
+    first: dict[tuple[str, Any], Any] = {}
+    for position, item in enumerate(items):
+        first.setdefault(_identity(item, position), item)
+    return list(first.values())
 
 
-def _identity(value: Any) -> tuple[str, Any] | None:
-    if isinstance(value, dict | list):
-        return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "number" if is_number else type(value).__name__, value
+def _identity(item: Any, position: int) -> tuple[str, Any]:
+    if isinstance(item, dict | list):
+        return "position", position
+    is_number = isinstance(item, int | float) and not isinstance(item, bool)
+    return "number" if is_number else type(item).__name__, item
 
 
 def as_object(value: Any) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from enfold.schema.checks.evaluated import fits_unevaluated
-from enfold.schema.checks.python_text import Function, Memory, Program
+from enfold.schema.checks.python_text import Function, Program, remembering
 from enfold.schema.nodes.compare import all_differ, bounds_of, equality_key, is_multiple
 from enfold.schema.nodes.node import CONTAINERS, TYPES, Node
 from enfold.schema.nodes.traits import (
@@ -46,7 +46,8 @@ class CheckWriter:
     def function(self, node: Node) -> str:
         """The name of a function for this node."""
         name = f"{self.prefix}{node.index}"
-        self.program.declare(name, lambda function: self.write(function, node, "v"), Memory(self.provisional))
+        remember = remembering(name, self.provisional)
+        self.program.declare(name, lambda function: self.write(function, node, "v"), remember)
         return name
 
     def demand(self, function: Function, node: Node, variable: str) -> None:

@@ -111,17 +111,8 @@ class CheckResults(dict[tuple[str, int], tuple[bool, Any]]):
     outermost_value: tuple[Any] | None = None
 
 
-class Memory(msgspec.Struct, frozen=True):
-    """Says that the answers of a function are remembered; `provisional` is its answer while it is still being found, if it has one."""
-
-    provisional: bool | None
-
-
-class _Waiting(msgspec.Struct, frozen=True):
-    """A function that nobody has called yet."""
-
-    write: Write
-    memory: Memory | None
+# Makes of a function one that remembers its answers.
+Remember = Callable[[Callable[..., bool]], Callable[..., bool]]
 
 
 class Program:
@@ -131,7 +122,7 @@ class Program:
         self.remembers: Final = remembers
         self.passed_answers: Final = ", m" if remembers else ""  # the answers so far, passed on
         self.namespace: Final[dict[str, Any]] = {**tools, "__builtins__": _BUILTINS}
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, tuple[Write, Remember | None]] = {}  # functions that nobody has called yet
         self._constants: dict[int, str] = {}
         self._kept: list[Any] = []
         self._numbers = count()
@@ -156,11 +147,11 @@ class Program:
             return repr(value)
         return self.constant(value)
 
-    def declare(self, name: str, write: Write, memory: Memory | None = None) -> None:
+    def declare(self, name: str, write: Write, remember: Remember | None = None) -> None:
         """Make a function known; it is written when it is first called."""
         if name in self.namespace:
             return
-        self._waiting[name] = _Waiting(write, memory)
+        self._waiting[name] = write, remember
 
         def compile_and_call(*arguments: Any) -> Any:
             self._compile(name)
@@ -185,14 +176,13 @@ class Program:
         waiting = self._waiting.get(name)
         if waiting is None:
             return
+        write, remember = waiting
         writing = Function(self)
-        waiting.write(writing)
+        write(writing)
         # A copy of the code: the interpreter tunes code to the names around it, and those differ.
         code, defaults = _code(writing.text()).replace(co_name=name), tuple(writing.defaults().values())
         function: Callable[..., Any] = FunctionType(code, self.namespace, name, defaults)
-        if self.remembers and waiting.memory is not None:
-            function = _remembering(function, name, waiting.memory.provisional)
-        self.namespace[name] = function
+        self.namespace[name] = remember(function) if self.remembers and remember is not None else function
         self._waiting.pop(name, None)
 
 
@@ -213,18 +203,21 @@ def _compiled(text: str) -> CodeType:
     return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
 
 
-def _remembering(function: Callable[..., bool], name: str, provisional: bool | None) -> Callable[..., bool]:
-    """The function with a memory."""
+def remembering(name: str, provisional: bool | None) -> Remember:
+    """Lets a function of this name remember its answers; `provisional` is its answer while one is still being found."""
 
-    def remembering(value: Any, answers: CheckResults) -> bool:
-        key = (name, id(value))
-        known = answers.get(key)
-        if known is None:
-            if provisional is not None:
-                answers[key] = provisional, value
-            answer = function(value, answers)
-            answers[key] = answer, value
-            return answer
-        return known[0]
+    def remember(function: Callable[..., bool]) -> Callable[..., bool]:
+        def remembered(value: Any, answers: CheckResults) -> bool:
+            key = (name, id(value))
+            known = answers.get(key)
+            if known is None:
+                if provisional is not None:
+                    answers[key] = provisional, value
+                answer = function(value, answers)
+                answers[key] = answer, value
+                return answer
+            return known[0]
 
-    return remembering
+        return remembered
+
+    return remember

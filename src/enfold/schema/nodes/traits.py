@@ -202,33 +202,6 @@ def rest_node(node: Node, name: Any) -> Node | None:
     return None if is_known else node.additional
 
 
-class AllowedTypes:
-    """The JSON types that nodes allow, variants and references included, whatever else they ask for; worked out once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, frozenset[str]] = {}
-
-    def of(self, node: Node, depth: int = 0) -> frozenset[str]:
-        known = self._known.get(node.index)
-        if known is None:
-            self._known[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
-            known = self._known[node.index] = self._work_out(node, depth)
-        return known
-
-    def _work_out(self, node: Node, depth: int) -> frozenset[str]:
-        kinds = frozenset[str]() if node.never else accepted(node)
-        if node.enum is not None:
-            kinds &= types_of_values(node.enum)
-        if depth < _DEEPEST:
-            for part in node.all_of:
-                kinds &= self.of(part, depth + 1)
-            for variants in (node.any_of, node.one_of):
-                if variants:
-                    kinds &= frozenset[str]().union(*(self.of(variant, depth + 1) for variant in variants))
-        return kinds
-
-
-_DEEPEST: Final = 40
 ALL_TYPES: Final = frozenset(TYPES)
 _INTEGER: Final = frozenset({"integer", "number"})
 _FRACTION: Final = frozenset({"number"})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from enfold.schema.nodes.compare import all_differ, is_member
 from enfold.schema.nodes.node import Discriminator, Node
-from enfold.schema.nodes.traits import AllowedTypes, parts_with_demands
+from enfold.schema.nodes.traits import accepted, parts_with_demands, types_of_values
+
+_DEEPEST: Final = 40  # references and variants in a row that are looked into for types
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -42,9 +44,29 @@ class Variants:
     """What the nodes of one schema are as variants of a choice: their types, constants and tags, worked out once."""
 
     def __init__(self) -> None:
-        self.types = AllowedTypes().of
         self.constants = cache(_constants)
+        self._types: dict[int, frozenset[str]] = {}
         self._tags: dict[tuple[Node, tuple[Node, ...]], list[Tag]] = {}
+
+    def types(self, node: Node, depth: int = 0) -> frozenset[str]:
+        """The JSON types that a node allows, variants and references included, whatever else they ask for."""
+        known = self._types.get(node.index)
+        if known is None:
+            self._types[node.index] = accepted(node)  # for a loop that comes back while it is being worked out
+            known = self._types[node.index] = self._find_types(node, depth)
+        return known
+
+    def _find_types(self, node: Node, depth: int) -> frozenset[str]:
+        kinds = frozenset[str]() if node.never else accepted(node)
+        if node.enum is not None:
+            kinds &= types_of_values(node.enum)
+        if depth < _DEEPEST:
+            for part in node.all_of:
+                kinds &= self.types(part, depth + 1)
+            for variants in (node.any_of, node.one_of):
+                if variants:
+                    kinds &= frozenset[str]().union(*(self.types(variant, depth + 1) for variant in variants))
+        return kinds
 
     def tags(self, node: Node, variants: tuple[Node, ...]) -> list[Tag]:
         """The properties that tell these variants of a node apart: that of its discriminator, and those with constants."""

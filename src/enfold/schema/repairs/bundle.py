@@ -94,18 +94,6 @@ class Bundle:
         return kinds
 
     @cached_property
-    def takes_objects(self) -> bool:
-        return "object" in self.types
-
-    @cached_property
-    def takes_arrays(self) -> bool:
-        return "array" in self.types
-
-    @cached_property
-    def is_never(self) -> bool:
-        return any(node.never for node in self.nodes)
-
-    @cached_property
     def is_typed(self) -> bool:
         """Whether a type is asked for by name, not only through the values of an enum."""
         return any(part.types is not None for part in self.parts)
@@ -177,7 +165,7 @@ class Bundle:
     def only_strips(self) -> bool:
         """Whether an object with extras needs no look at it as a whole."""
         is_simple = not (self.is_unusable or self.is_fragile or self.demands)
-        return is_simple and self.takes_objects and self.strips_extras
+        return is_simple and "object" in self.types and self.strips_extras
 
     @cached_property
     def required(self) -> frozenset[str]:

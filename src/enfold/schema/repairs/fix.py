@@ -215,9 +215,9 @@ class _RepairRun:
         if bundle.pending is not None:
             return self.decide(bundle, bundle.pending, value, path)
         result = value
-        if type(value) is dict and bundle.takes_objects:
+        if type(value) is dict and "object" in bundle.types:
             result = self.object(bundle, value, path)
-        elif type(value) is list and bundle.takes_arrays:
+        elif type(value) is list and "array" in bundle.types:
             result = self.array(bundle, value, path)
         elif not bundle.types & kinds_of(value):
             return self.mismatch(bundle, value, path)
@@ -368,7 +368,7 @@ class _RepairRun:
         for position, item in enumerate(value[:ahead]):
             result[position] = self.fix(bundle.item(position), item, (path, position))
         # Items too many are one fault of the array, not one each.
-        if not rest.is_never:
+        if not any(node.never for node in rest.nodes):
             self.items(rest, result, ahead, path)
         return value if all(map(is_, result, value)) else result
 

@@ -61,11 +61,7 @@ def may_share(path: Path) -> bool:
     return path is None
 
 
-class _Position:
-    """Stands where an array position was: no key is equal to it."""
-
-
-_POSITION: Final = _Position()
+_POSITION: Final = object()  # stands where an array position was: no key is equal to it
 
 
 class _Group(msgspec.Struct):
