@@ -53,7 +53,7 @@ class Creator:
         return self._checks.fits(node, value, self._answers)
 
     def target(self, node: Kind) -> Any:
-        """What a reference points to, created; whoever comes by again before that is done would never come back."""
+        """The value of what a reference points to; raises where that leads to the same reference again, without end."""
         targets = [other.target for other in self._under_way]
         if node.target in targets:
             circle = [node, *self._under_way[targets.index(node.target) :]]

@@ -30,7 +30,7 @@ def is_multiple(value: float, divisor: float) -> bool:
 
 
 class JavaScriptPattern:
-    """A pattern to be searched for; one that is none raises when it is first asked."""
+    """A pattern of JavaScript; one that is not valid raises with its first search."""
 
     def __init__(self, source: str) -> None:
         self.source = source

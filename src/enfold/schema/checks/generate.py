@@ -337,9 +337,9 @@ class CheckWriter:
     def names_by_test(
         self, function: Function, names: Iterable[str], properties: dict[str, Node]
     ) -> Iterator[tuple[list[str], str]]:
-        """The names to ask for, each as the word that stands for it in the source.
+        """The names in groups that share a test, each with the expression for its key.
 
-        Of very many, those about which the same is said share one loop: unrolled, they would take long to compile.
+        Each name is a group of its own, unless there are very many: tests in loops compile sooner than one for each.
         """
         if len(properties) <= MANY:
             yield from (([name], repr(name)) for name in names)
@@ -351,7 +351,7 @@ class CheckWriter:
             yield group, repr(group[0]) if len(group) == 1 else function.key(group)
 
     def test_source(self, node: Node | None) -> Any:
-        """Equal for nodes that are asked about in the same words."""
+        """The test of a node as source: nodes with equal ones can share a loop."""
         if node is None or not (is_leaf(node) or node.shared):
             return None if node is None else node.index
         probe = Function(self.program)
@@ -365,7 +365,7 @@ class CheckWriter:
     def look_up_together(
         self, function: Function, needed: Iterable[str], properties: dict[str, Node], variable: str
     ) -> dict[str, str]:
-        """Take several values at once, which is faster than one by one; gives the names for which this is done."""
+        """Look up several values at once, which is faster than one by one; gives their local names."""
         wanted = [name for name in needed if name in properties and not self.needs_no_test(properties[name])]
         if not FEW <= len(wanted) <= MANY:
             return {}

@@ -103,8 +103,8 @@ class StepsLeft(msgspec.Struct):
 class CheckResults(dict[tuple[str, int], tuple[bool, Any]]):
     """Answers by function and identity of the value; each is kept with its value, so that no other takes its identity.
 
-    `steps_left` is what repairs may still try while an answer is looked for, once one of them has tried something;
-    `outermost_value` holds the value that the first of them began with, by whose size that is measured.
+    Repairs that are run for an answer share `steps_left`, set by the first that tries a variant. How many there are
+    depends on the size of `outermost_value`, the one that the first repair was given.
     """
 
     steps_left: StepsLeft | None = None

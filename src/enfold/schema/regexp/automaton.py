@@ -27,10 +27,10 @@ class Automaton(msgspec.Struct, frozen=True):
     targets: tuple[tuple[int, ...], ...]
     start: int
     is_forward: bool
-    asks_around: bool  # whether a lookaround is in it
+    has_lookaround: bool  # whether a lookaround is in it
 
 
-class Around(msgspec.Struct, frozen=True):
+class LookAround(msgspec.Struct, frozen=True):
     """A lookaround: an automaton that must find something from here on, or must not."""
 
     automaton: Automaton
@@ -38,13 +38,13 @@ class Around(msgspec.Struct, frozen=True):
 
 
 # None goes on for free, Ranges take a character, the others look at the place.
-Test: TypeAlias = Ranges | Edge | Around | None
+Test: TypeAlias = Ranges | Edge | LookAround | None
 
 
 def build(node: Node) -> Automaton | None:
     """The automaton of a pattern, or None where it would have too many states or needs a memory."""
     try:
-        return _build(node, is_forward=True, room=MAX_STATES)
+        return _build(node, is_forward=True, max_states=MAX_STATES)
     except _CannotBuildError:
         return None
 
@@ -66,24 +66,24 @@ class _OutOfStepsError(Exception):
     """The budget of a search is spent."""
 
 
-def _build(node: Node, *, is_forward: bool, room: int) -> Automaton:
-    builder = _StateBuilder(is_forward, room)
+def _build(node: Node, *, is_forward: bool, max_states: int) -> Automaton:
+    builder = _StateBuilder(is_forward, max_states)
     start = builder.before(_DONE, node)
-    asks_around = any(isinstance(test, Around) for test in builder.tests)
-    return Automaton(tuple(builder.tests), tuple(builder.targets), start, is_forward, asks_around)
+    has_lookaround = any(isinstance(test, LookAround) for test in builder.tests)
+    return Automaton(tuple(builder.tests), tuple(builder.targets), start, is_forward, has_lookaround)
 
 
 class _StateBuilder:
     """Adds states from the end of the pattern to its beginning, so that each knows where it goes on."""
 
-    def __init__(self, is_forward: bool, room: int) -> None:
+    def __init__(self, is_forward: bool, max_states: int) -> None:
         self.is_forward = is_forward
-        self.room = room
+        self.max_states = max_states
         self.tests: list[Test] = [None]
         self.targets: list[tuple[int, ...]] = [()]
 
     def add(self, test: Test, *targets: int) -> int:
-        if len(self.tests) >= self.room:
+        if len(self.tests) >= self.max_states:
             raise _CannotBuildError
         self.tests.append(test)
         self.targets.append(targets)
@@ -109,10 +109,10 @@ class _StateBuilder:
             case Back():
                 raise _CannotBuildError
 
-    def around(self, look: Look) -> Around:
-        inner = _build(look.body, is_forward=look.is_ahead, room=self.room - len(self.tests))
-        self.room -= len(inner.tests)
-        return Around(inner, look.is_negative)
+    def around(self, look: Look) -> LookAround:
+        inner = _build(look.body, is_forward=look.is_ahead, max_states=self.max_states - len(self.tests))
+        self.max_states -= len(inner.tests)
+        return LookAround(inner, look.is_negative)
 
     def before_all(self, after: int, items: tuple[Node, ...]) -> int:
         for item in reversed(items) if self.is_forward else items:
@@ -140,23 +140,23 @@ class _StateBuilder:
         return entry
 
 
-class _Moment:
-    """A set of states and the character behind it, with the steps from here that are already known."""
+class _StateSet:
+    """The states after one character, what kind of character that was, and the steps from here that are known."""
 
     __slots__ = ("behind", "states", "steps")
 
     def __init__(self, states: frozenset[int], behind: _Side) -> None:
         self.states = states
         self.behind = behind
-        self.steps: dict[str, _Moment] = {}
+        self.steps: dict[str, _StateSet] = {}
 
 
 # What stands beside a place: nothing, a character of a word, or another one.
 _Side: TypeAlias = bool | None
 
 _WORD: Final = frozenset(chr(code) for first, last in WORD for code in range(first, last + 1))
-_MATCHED: Final = _Moment(frozenset(), None)
-_FAILED: Final = _Moment(frozenset(), None)
+_MATCHED: Final = _StateSet(frozenset(), None)
+_FAILED: Final = _StateSet(frozenset(), None)
 
 
 class _StateSearch:
@@ -165,33 +165,33 @@ class _StateSearch:
     def __init__(self, text: str, steps: int) -> None:
         self.text = text
         self.left = steps
-        self.moments: dict[tuple[int, frozenset[int], _Side], _Moment] = {}
+        self.state_sets: dict[tuple[int, frozenset[int], _Side], _StateSet] = {}
         self.answers: dict[tuple[int, int], bool] = {}
 
     def finds(self, automaton: Automaton, at: int, *, restarts: bool) -> bool:
         """Whether a match begins at this place, or where it restarts at any later one."""
         text = self.text
-        moment = self.moment(automaton, {automaton.start}, self.side(at - 1 if automaton.is_forward else at))
+        current = self.state_set(automaton, {automaton.start}, self.side(at - 1 if automaton.is_forward else at))
         for index in range(at, len(text)) if automaton.is_forward else range(at - 1, -1, -1):
             self.left -= 1
             if self.left < 0:
                 raise _OutOfStepsError
             character = text[index]
-            following = moment.steps.get(character)
+            following = current.steps.get(character)
             if following is None:
-                following = self.step(automaton, moment, index, restarts=restarts)
-                if not automaton.asks_around:
-                    moment.steps[character] = following
+                following = self.step(automaton, current, index, restarts=restarts)
+                if not automaton.has_lookaround:
+                    current.steps[character] = following
             if following is _MATCHED or following is _FAILED:
                 return following is _MATCHED
-            moment = following
-        return _DONE in self.reach(automaton, moment, len(text) if automaton.is_forward else 0, None)
+            current = following
+        return _DONE in self.reach(automaton, current, len(text) if automaton.is_forward else 0, None)
 
-    def step(self, automaton: Automaton, moment: _Moment, index: int, *, restarts: bool) -> _Moment:
+    def step(self, automaton: Automaton, current: _StateSet, index: int, *, restarts: bool) -> _StateSet:
         """What comes after the character at this index."""
         side = self.side(index)
         place = index if automaton.is_forward else index + 1
-        reached = self.reach(automaton, moment, place, side)
+        reached = self.reach(automaton, current, place, side)
         if _DONE in reached:
             return _MATCHED
         code = ord(self.text[index])
@@ -202,14 +202,14 @@ class _StateSearch:
         }
         if restarts:
             states.add(automaton.start)
-        return self.moment(automaton, states, side) if states else _FAILED
+        return self.state_set(automaton, states, side) if states else _FAILED
 
-    def reach(self, automaton: Automaton, moment: _Moment, place: int, ahead: _Side) -> set[int]:
+    def reach(self, automaton: Automaton, current: _StateSet, place: int, ahead: _Side) -> set[int]:
         """All states that can be had from these without taking a character."""
         tests, targets = automaton.tests, automaton.targets
-        sides = (moment.behind, ahead) if automaton.is_forward else (ahead, moment.behind)
+        sides = (current.behind, ahead) if automaton.is_forward else (ahead, current.behind)
         reached: set[int] = set()
-        waiting = list(moment.states)
+        waiting = list(current.states)
         while waiting:
             state = waiting.pop()
             if state in reached:
@@ -221,8 +221,8 @@ class _StateSearch:
         self.left -= _STATE_COST * len(reached)
         return reached
 
-    def holds(self, test: Edge | Around, place: int, left: _Side, right: _Side) -> bool:
-        if isinstance(test, Around):
+    def holds(self, test: Edge | LookAround, place: int, left: _Side, right: _Side) -> bool:
+        if isinstance(test, LookAround):
             return self.answer(test.automaton, place) is not test.is_negative
         if test.kind == "start":
             return left is None
@@ -239,9 +239,9 @@ class _StateSearch:
     def side(self, index: int) -> _Side:
         return self.text[index] in _WORD if 0 <= index < len(self.text) else None
 
-    def moment(self, automaton: Automaton, states: set[int], behind: _Side) -> _Moment:
+    def state_set(self, automaton: Automaton, states: set[int], behind: _Side) -> _StateSet:
         key = (id(automaton), frozenset(states), behind)
-        known = self.moments.get(key)
+        known = self.state_sets.get(key)
         if known is None:
-            known = self.moments[key] = _Moment(key[1], behind)
+            known = self.state_sets[key] = _StateSet(key[1], behind)
         return known
