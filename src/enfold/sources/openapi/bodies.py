@@ -58,7 +58,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """The body of an operation: its media types, the one we like best first."""
+    """The body of an operation: its media types, JSON first."""
 
     place: DocumentPlace
     required: bool

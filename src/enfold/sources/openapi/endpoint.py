@@ -45,7 +45,7 @@ class SharedByEndpoints(msgspec.Struct, frozen=True, eq=False):
 
 
 class Blueprint(msgspec.Struct, frozen=True):
-    """One operation as read from the document, with no schema looked into yet."""
+    """One operation as read from the document; none of its schemas is converted yet."""
 
     found: FoundOperation
     parameters: list[Parameter]
@@ -233,7 +233,7 @@ class ServiceEndpoint:
         return outputs.successes(self._blueprint.responses)
 
     def _schema_of(self, response: DeclaredResponse, content_type: str) -> Schema:
-        """The schema of an answer of this type; of one that nobody declared, that of the type we like best."""
+        """The schema of an answer of this type; of a type that nobody declared, that of the first JSON type."""
         promised = [kind for kind in response.plain_types if media.is_json(kind)] or response.plain_types
         kind = outputs.kind_for(response, content_type) or (promised[0] if promised else "")
         schema = self._schemas.get((response.status, kind))

@@ -137,5 +137,5 @@ def parameter(media_type: str, name: str) -> str | None:
 
 
 def json_first(media_types: Iterable[str]) -> list[str]:
-    """The types by how gladly they are read: JSON, then other JSON types, then the rest, each in its order."""
+    """The types with `application/json` first, then other JSON types, then the rest, each in its order."""
     return sorted(media_types, key=lambda each: 0 if bare(each) == "application/json" else 1 if is_json(each) else 2)

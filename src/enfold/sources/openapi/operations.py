@@ -40,51 +40,43 @@ class FoundOperation(msgspec.Struct, frozen=True):
 
 def find_operations(library: Library, problems: list[Problem]) -> list[FoundOperation]:
     """Every operation under `paths`; what cannot be read is added to the problems."""
+    paths = library.place().child("paths")
+    if paths.node is None:
+        return []
     found: list[FoundOperation] = []
-    for path, item in _path_items(library, problems):
-        for method, place in _methods(item):
-            operation = _read(library, method, path, item, place, problems)
-            if operation is not None:
-                found.append(operation)
+    whole = _object(library, paths, "paths", problems)
+    for path, reference in whole.items() if whole is not None else ():
+        if path.startswith("x-") or reference.node is None:
+            continue
+        item = _object(library, reference, "a path item", problems)
+        if item is not None:
+            item = _with_siblings(item, reference)
+            for method, place in _methods(item):
+                operation = _object(library, place, "an operation", problems)
+                if operation is not None:
+                    found.append(FoundOperation(method, f"/{path.removeprefix('/')}", item, operation))
     return found
 
 
-def _path_items(library: Library, problems: list[Problem]) -> Iterator[tuple[str, DocumentPlace]]:
-    paths = _follow(library, library.place().child("paths"), problems)
-    if paths is None or paths.node is None:
-        return
-    if not isinstance(paths.node, dict):
-        problems.append(Problem(paths.where, "paths is not an object"))
-        return
-    for path, item in paths.items():
-        if path.startswith("x-") or item.node is None:
-            continue
-        whole = _merge_siblings(library, item, problems)
-        if whole is None:
-            continue
-        if not isinstance(whole.node, dict):
-            problems.append(Problem(item.where, "a path item is an object"))
-            continue
-        yield path if path.startswith("/") else f"/{path}", whole
-
-
-def _merge_siblings(library: Library, item: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
-    """A path item; where it is a reference with siblings, these are laid over what it names."""
-    target = _follow(library, item, problems)
-    if target is None or target is item or not isinstance(target.node, dict):
-        return target
-    siblings = {key: value for key, value in item.node.items() if key != "$ref"}
-    if not siblings:
-        return target
-    return DocumentPlace({**target.node, **siblings}, target.resource, target.pointer)
-
-
-def _follow(library: Library, place: DocumentPlace, problems: list[Problem]) -> DocumentPlace | None:
+def _object(library: Library, place: DocumentPlace, what: str, problems: list[Problem]) -> DocumentPlace | None:
+    """The object at a place, references followed; None, and a problem, where there is none."""
     try:
-        return library.follow(place)
+        target = library.follow(place)
     except BrokenReferenceError as error:
         problems.append(Problem(place.where, str(error)))
         return None
+    if isinstance(target.node, dict):
+        return target
+    problems.append(Problem(place.where, f"{what} is not an object"))
+    return None
+
+
+def _with_siblings(item: DocumentPlace, reference: DocumentPlace) -> DocumentPlace:
+    """A path item with what stands beside the reference to it, which counts before its own."""
+    siblings = {key: value for key, value in reference.node.items() if key != "$ref"}
+    if item is reference or not siblings:
+        return item
+    return DocumentPlace({**item.node, **siblings}, item.resource, item.pointer)
 
 
 def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
@@ -96,20 +88,8 @@ def _methods(item: DocumentPlace) -> Iterator[tuple[str, DocumentPlace]]:
             yield key, place
 
 
-def _read(
-    library: Library, method: str, path: str, item: DocumentPlace, place: DocumentPlace, problems: list[Problem]
-) -> FoundOperation | None:
-    target = _follow(library, place, problems)
-    if target is None:
-        return None
-    if not isinstance(target.node, dict):
-        problems.append(Problem(f"{method} {path}", "an operation is an object"))
-        return None
-    return FoundOperation(method, path, item, target)
-
-
 def declared_content(library: Library, place: DocumentPlace) -> dict[str, DocumentPlace]:
-    """The media types of a body or a response, the one we like best first."""
+    """The media types of a body or a response, JSON first."""
     listed = {name: library.follow(each) for name, each in place.child("content").items() if not name.startswith("x-")}
     return {name: listed[name] for name in media.json_first(listed)}
 

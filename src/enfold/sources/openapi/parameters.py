@@ -185,7 +185,7 @@ def query_pairs(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
     if parameter.content_type is not None:
         return [(styles.encode(parameter.name), escape(content_text(parameter.content_type, value)))]
     pairs = styles.expand_query(parameter.name, value, parameter.style, parameter.explode, escape)
-    # What must be there is there, though it be empty.
+    # A required parameter is sent even where its value is empty.
     return pairs or ([(styles.encode(parameter.name), "")] if parameter.allow_empty or parameter.required else [])
 
 

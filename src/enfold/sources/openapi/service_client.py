@@ -48,7 +48,7 @@ class ServiceClient:
     def __init__(
         self, reach: Reach, limits: OpenAPILimits, client: Any = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        """`headers` are for the user's own server, as are the ways of their client."""
+        """`headers`, and what a given client adds by itself, go to the user's own server only."""
         self.reach = reach
         self.limits = limits
         self.secrets = KnownSecrets()  # which answers must not repeat to callers
@@ -56,7 +56,7 @@ class ServiceClient:
         self._given = client
         self._client: AnyClient | None = None
         self._lost = ""  # the origin of the user's own server that could not be reached
-        self.why = ""  # it could not; "" where it could, or nobody has tried
+        self.why = ""  # the server could not be reached; empty where it could, or nobody has tried
         self.watchers: list[Callable[[], None]] = []  # called when that changes
 
     # --- whole answers
@@ -146,7 +146,7 @@ class ServiceClient:
     # --- whether the user's own server is there
 
     async def probe(self) -> None:
-        """Ask a server that could not be reached for nothing: whatever it answers, it is there again."""
+        """Send a server that could not be reached a HEAD request: whatever it answers, it is back."""
         request = Request("HEAD", self._lost, "/")
         try:
             response = await self.send(request)
@@ -161,6 +161,7 @@ class ServiceClient:
             self._note(error.message)
 
     def _note(self, why: str) -> None:
+        """Remember why the server cannot be reached, or that it can; call the watchers where that is news."""
         is_news, self.why = bool(why) != bool(self.why), why
         if is_news:
             for callback in list(self.watchers):

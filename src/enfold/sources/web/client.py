@@ -1,4 +1,4 @@
-"""The client: exact requests over kept connections, sent again only where that is safe; nothing else is kept."""
+"""Our HTTP client: pooled connections, and retries on a stale one where the method is idempotent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ROUTES: Final = 1000
 
 
 class WebClient:
-    """Our own client, HTTP/1.1: no cookie is kept, and no answer."""
+    """HTTP/1.1, without cookies and without a cache."""
 
     def __init__(self, allows: Allows | None = None) -> None:
         """`allows` tells of an endpoint and an IP address whether it may be connected to; without it all may."""

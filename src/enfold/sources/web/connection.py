@@ -202,7 +202,7 @@ class ResponseReader:
     # --- llhttp
 
     def on_message_begin(self) -> None:
-        if self.is_over:  # an answer to nothing
+        if self.is_over:  # a response that nobody asked for
             self.is_reusable = False
 
     def on_status(self, reason: bytes) -> None:
@@ -220,7 +220,7 @@ class ResponseReader:
         if self._has_head:
             return
         status: int = self._parser.get_status_code()
-        if status < 200:  # a word in advance
+        if status < 200:  # an interim response, such as early hints
             self.headers, self.reason = [], b""
             return
         self.status = status

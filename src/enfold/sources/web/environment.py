@@ -1,4 +1,4 @@
-"""What the environment says about the way out: proxies, and whom an encrypted connection believes."""
+"""Proxies and trusted certificates, as the variables of the environment and the system name them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUNDLES: Final = (
 def proxy_for(endpoint: Endpoint, variables: Mapping[str, str] = os.environ) -> Endpoint | None:
     """The proxy for an endpoint, by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY; None where there is none."""
     url = _variable(f"{endpoint.scheme}_proxy", variables) or _variable("all_proxy", variables)
-    if not url or _is_excepted(endpoint, _variable("no_proxy", variables)):
+    if not url or _bypasses_proxy(endpoint, _variable("no_proxy", variables)):
         return None
     return _read_proxy(url)
 
@@ -44,13 +44,11 @@ def _read_proxy(url: str) -> Endpoint:
     written = url if "://" in url else f"http://{url}"
     scheme, _, rest = written.partition("://")
     if scheme not in ("http", "https"):
-        raise WebError(
-            "unsendable", f"A proxy of the kind {scheme} is not known here: give a client of httpx2 that knows it"
-        )
+        raise WebError("unsendable", f"A proxy with {scheme} is not supported: pass an httpx2 client that supports it")
     return read_endpoint(f"{scheme}://{rest.partition('/')[0]}")
 
 
-def _is_excepted(endpoint: Endpoint, exceptions: str) -> bool:
+def _bypasses_proxy(endpoint: Endpoint, exceptions: str) -> bool:
     return any(_matches(endpoint, each.strip().lower()) for each in exceptions.split(",") if each.strip())
 
 
@@ -100,7 +98,7 @@ def _context(file: str, folder: str) -> ssl.SSLContext:
 
 
 def _system_context() -> ssl.SSLContext:
-    """The system's own judgement, where the package for it is installed."""
+    """A context that asks the trust store of the system, where the package truststore is installed."""
     try:
         import truststore
     except ImportError:

@@ -137,7 +137,7 @@ class Response:
         length = self.header("content-length") or ""
         if length.isdecimal() and int(length) > limit:
             raise response_too_large(limit)
-        next_chunk = self._raw.chunk if self.header("content-encoding") is None else _nexts(self.chunks())
+        next_chunk = self._raw.chunk if self.header("content-encoding") is None else _chunk_reader(self.chunks())
         parts: list[bytes] = []
         size = 0
         while chunk := await next_chunk():
@@ -151,7 +151,7 @@ class Response:
         await self._raw.close()
 
 
-def _nexts(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes]]:
+def _chunk_reader(chunks: AsyncGenerator[bytes]) -> Callable[[], Awaitable[bytes]]:
     """A function that gives one chunk after another, and an empty one at the end."""
 
     async def following() -> bytes:
