@@ -195,17 +195,14 @@ def _as_registry(value: Any, target: str) -> Registry:
 
 
 def _functions_of(target: Callable[..., Any] | ModuleType | str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    found = _resolve(target) if isinstance(target, str) else target
-    if isinstance(found, ModuleType):
-        yield from _public_functions(found)
+    if isinstance(target, str):
+        place, name = _split_target(target)
+        module = _load(place)
+        target = _attribute(module, name, target) if name else module
+    if isinstance(target, ModuleType):
+        yield from _public_functions(target)
     else:
-        yield function_name(found), found
-
-
-def _resolve(target: str) -> Any:
-    place, name = _split_target(target)
-    module = _load(place)
-    return _attribute(module, name, target) if name else module
+        yield function_name(target), target
 
 
 def _public_functions(module: ModuleType) -> Iterator[tuple[str, FunctionType]]:

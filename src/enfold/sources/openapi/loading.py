@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from enfold.errors import CallError
 from enfold.sources.openapi.document import BrokenReferenceError, Library, read_document
-from enfold.sources.openapi.referred_files import Folders, referred_file
 from enfold.sources.openapi.requests import Outgoing
 from enfold.sources.openapi.responses import ReceivedResponse
 from enfold.sources.openapi.security import Credential
@@ -24,8 +23,11 @@ from enfold.sources.openapi.service_client import OpenAPILimits, ServiceClient
 from enfold.sources.web.supplied import current
 from enfold.sources.web.urls import basic_authorization, display_url, place_of, split_url
 
+Folders: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
 _TIMEOUT: Final = 30.0
 _ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class Loader:
@@ -78,7 +80,7 @@ class Loader:
             if refusal is not None:
                 raise BrokenReferenceError(refusal)
             return self._fetch(uri)
-        return self._read(referred_file(uri, self._home, self._allow_files))
+        return self._read(_referred_file(uri, self._home, self._allow_files))
 
     def _reach(self) -> Reach:
         """The document's own server is allowed; with a `base_url` elsewhere it gets nothing that belongs to the user's."""
@@ -130,6 +132,44 @@ class Loader:
         if self._client is not None:
             request.add_header("Connection", "close")  # the user's client is for another loop than this one
         return request
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _referred_file(uri: str, home: str, allowed: Folders = ()) -> Path:
+    """The file that a `file:` address names, with every link followed; a BrokenReferenceError says why it may not be read."""
+    if not home.startswith("file:"):
+        raise BrokenReferenceError("only a document that is a file itself may refer to files")
+    given = _path(uri)
+    # Documents are often not our own: what they can make us read is documents.
+    if given.suffix.lower() not in _SUFFIXES:
+        raise BrokenReferenceError(f"{given.name} is no .json, .yaml or .yml file")
+    path = given.resolve()
+    if not any(path.is_relative_to(folder) for folder in _folders(_path(home), allowed)):
+        raise BrokenReferenceError(
+            f"{given.name} lies outside the document's folder: pass allow_files=[{str(path.parent)!r}] to allow it"
+        )
+    return path
+
+
+def _path(uri: str) -> Path:
+    parts = urlsplit(uri)
+    text = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or "\0" in text:
+        raise BrokenReferenceError("a reference to a file names a path of this machine")
+    return Path(text)
+
+
+def _folders(home: Path, allowed: Folders) -> Iterator[Path]:
+    """The folder the user sees the document in, the one it really lies in where it is a link, and those allowed."""
+    yield home.parent.resolve()
+    yield home.resolve().parent
+    for each in [allowed] if isinstance(allowed, (str, os.PathLike)) else allowed:
+        yield Path(each).resolve()
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
 
 
 async def _authorizations(credentials: Iterable[Credential], challenge: str) -> AsyncIterator[str]:

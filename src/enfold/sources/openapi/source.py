@@ -14,10 +14,9 @@ from enfold.sources.choosing import Choice, Filter, choosing
 from enfold.sources.openapi.access_tokens import TokenStore
 from enfold.sources.openapi.document import BrokenReferenceError
 from enfold.sources.openapi.endpoint import Blueprint, ServiceEndpoint, SharedByEndpoints, read_blueprint
-from enfold.sources.openapi.loading import Loader
+from enfold.sources.openapi.loading import Folders, Loader
 from enfold.sources.openapi.operations import FoundOperation, described, find_operations, wanted_name
 from enfold.sources.openapi.parameters import MalformedOperationError
-from enfold.sources.openapi.referred_files import Folders
 from enfold.sources.openapi.schemas import Schema, Schemas
 from enfold.sources.openapi.security import (
     Credential,
