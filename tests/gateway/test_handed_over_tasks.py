@@ -21,7 +21,7 @@ from enfold.commands.main import main
 from enfold.commands.shared.targets import Target
 from enfold.commands.shared.task_store import open_tasks, task_settings
 from enfold.identities.tokens import Tokens
-from enfold.mcp.kept_by_clients import StateSigner
+from enfold.mcp.signed_state import StateSigner
 from enfold.sources.mcp import from_mcp
 from enfold.surfaces.http import to_http
 from enfold.surfaces.mcp import to_mcp

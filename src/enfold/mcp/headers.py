@@ -37,7 +37,7 @@ NAMED_BY: Final = {
 
 def write_value(text: str) -> str:
     """A text as a header's value; one that could not stand there as it is becomes marked base64."""
-    if _PLAIN.fullmatch(text) and text == text.strip() and not _is_marked(text):
+    if _PLAIN.fullmatch(text) and text == text.strip() and not _is_encoded(text):
         return text
     return f"{_PREFIX}{binascii.b2a_base64(text.encode(), newline=False).decode()}{_SUFFIX}"
 
@@ -45,7 +45,7 @@ def write_value(text: str) -> str:
 def read_value(raw: bytes) -> str | None:
     """The text a header's value stands for; None where it is not a legal value."""
     text = raw.decode("latin-1").strip(" \t")
-    if not _is_marked(text):
+    if not _is_encoded(text):
         return text if _PLAIN.fullmatch(text) else None
     try:
         return binascii.a2b_base64(text[len(_PREFIX) : -len(_SUFFIX)], strict_mode=True).decode()
@@ -53,7 +53,7 @@ def read_value(raw: bytes) -> str | None:
         return None
 
 
-def _is_marked(text: str) -> bool:
+def _is_encoded(text: str) -> bool:
     return text.startswith(_PREFIX) and text.endswith(_SUFFIX) and len(text) >= len(_PREFIX) + len(_SUFFIX)
 
 
@@ -96,23 +96,23 @@ class Mirror(msgspec.Struct, frozen=True):
 
 def mirrors_of(schema: Any) -> tuple[Mirror, ...] | None:
     """The arguments a tool's schema marks; None where one mark is wrong, because clients then drop the tool."""
-    found = tuple(_marked(schema, ()))
+    found = tuple(_find_mirrors(schema, ()))
     names = [mirror.name.lower() for mirror in found]
     is_legal = all(_TOKEN.fullmatch(mirror.name) and mirror.type in _PRIMITIVES for mirror in found)
     return found if is_legal and len(set(names)) == len(names) else None
 
 
-def _marked(schema: Any, path: tuple[str, ...]) -> Iterator[Mirror]:
+def _find_mirrors(schema: Any, path: tuple[str, ...]) -> Iterator[Mirror]:
     for name, part in fields_of(fields_of(schema).get("properties")).items():
         if ANNOTATION in fields_of(part):
             yield Mirror((*path, name), str(part[ANNOTATION]), str(part.get("type")))
-        yield from _marked(part, (*path, name))
+        yield from _find_mirrors(part, (*path, name))
 
 
 def mirror_header(mirror: Mirror, arguments: Mapping[str, Any]) -> str | None:
     """The value of a mirror's header; None where the argument is absent and the header is to be left out."""
     value = _argument(mirror, arguments)
-    return None if value is None else write_value(_written(value))
+    return None if value is None else write_value(_to_text(value))
 
 
 def check_argument_headers(mirrors: tuple[Mirror, ...], headers: Headers, arguments: Mapping[str, Any]) -> None:
@@ -136,10 +136,10 @@ def _is_same(mirror: Mirror, repeated: str, value: Any) -> bool:
     """Numbers are compared as numbers: 42.0 and 42 are the same."""
     if mirror.type == "integer" and not isinstance(value, bool | str) and _DECIMAL.fullmatch(repeated):
         return bool(int(repeated.partition(".")[0]) == value)
-    return repeated == _written(value)
+    return repeated == _to_text(value)
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

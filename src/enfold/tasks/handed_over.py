@@ -14,8 +14,8 @@ import msgspec
 from enfold.access import is_hidden
 from enfold.errors import CallError
 from enfold.idempotency.outcomes import failure, success
-from enfold.mcp.kept_by_clients import StateSigner
 from enfold.mcp.offers import kind_of
+from enfold.mcp.signed_state import StateSigner
 from enfold.mcp.task_extension import poll_seconds
 from enfold.operation import Context, Identity
 from enfold.operation.asking import Question

@@ -147,11 +147,11 @@ class Dispatcher:
         """Forget a call that the server has never seen, or has refused without an answer."""
         self._waiting.pop(call.id, None)
 
-    def fail_all(self, error: CallError, *, words: str = "") -> None:
+    def fail_all(self, error: CallError, *, output: str = "") -> None:
         """Fail every waiting call: the connection is gone."""
         for call in list(self._waiting.values()):
             if not call.answer.done():
-                call.answer.set_exception(LostError(error, may_have_run=True, words=words))
+                call.answer.set_exception(LostError(error, may_have_run=True, output=output))
         self.on_loss(error.message)
 
     # --- tasks

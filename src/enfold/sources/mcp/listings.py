@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -38,14 +38,13 @@ from enfold.sources.shaping import Shaping, shaping
 
 Kind: TypeAlias = Literal["tool", "resource", "prompt"]
 Listed: TypeAlias = dict[str, Any]
-T = TypeVar("T")
 Handler: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[ResponseEnvelope[Any]]]
 
 KINDS: Final[tuple[Kind, ...]] = ("tool", "resource", "prompt")
 
 log: Final = Log("enfold.mcp")
 
-PACE: Final = 200  # items that are read at a stretch
+PACE: Final = 200  # items after which other tasks have their turn
 _PASSED_ON: Final = ("annotations", "icons", "_meta")
 
 
@@ -84,7 +83,7 @@ class Imported(msgspec.Struct, frozen=True):
 async def import_operations(upstream: Upstream, options: Options) -> Imported:
     """List what the server has and make operations of it."""
     session = await upstream.pool.session()
-    renewed = upstream.take_changed()
+    renewed = upstream.pop_changed()
     maker = _Maker(upstream, options, is_stateless=session.revision.is_stateless)
     has = {kind: kind in options.kinds and f"{kind}s" in session.capabilities for kind in KINDS}
     if has["tool"]:
@@ -126,17 +125,17 @@ class _Maker:
             log.warning("%s: %s: %s", self._upstream.name, problem.where, problem.why)
         usable = []
         for place, item in enumerate(items):
-            lacking = _lacking(item, key)
-            if lacking is None:
+            why = _why_unusable(item, key)
+            if why is None:
                 usable.append(item)
             else:
-                self._skip(f"{method}[{place}]", lacking)
+                self._skip(f"{method}[{place}]", why)
         return usable
 
     # --- tools
 
     async def add_tools(self, listed: Iterable[Listed]) -> None:
-        async for tool, name in _paced(self._named(listed, "tool")):
+        async for tool, name in self._named(listed, "tool"):
             self._report_schema(tool, "inputSchema")
             self._report_schema(tool, "outputSchema")
             mirrors = mirrors_of(tool.get("inputSchema")) if self._is_stateless else ()
@@ -201,11 +200,11 @@ class _Maker:
     # --- prompts
 
     async def add_prompts(self, listed: Iterable[Listed]) -> None:
-        async for prompt, name in _paced(self._named(listed, "prompt")):
+        async for prompt, name in self._named(listed, "prompt"):
             arguments = [
                 each for each in prompt.get("arguments") or () if isinstance(each, dict) and _text(each.get("name"))
             ]
-            spec = self._spec(prompt, name, "prompt", {}, input_schema=_form(arguments))
+            spec = self._spec(prompt, name, "prompt", {}, input_schema=_text_arguments(arguments))
             self._add(spec, self._prompt_handler(prompt["name"]))
             if spec is not None and arguments:
                 self._completed.append((spec, {"type": "ref/prompt", "name": prompt["name"]}))
@@ -224,21 +223,21 @@ class _Maker:
     # --- resources
 
     async def add_resources(self, listed: Iterable[Listed]) -> None:
-        async for resource, name in _paced(self._named(listed, "resource", "uri")):
-            facts = {"uri": resource["uri"], **_facts(resource, "name", "mimeType", "size")}
-            spec = self._spec(resource, name, "resource", facts, input_schema=_form([]))
+        async for resource, name in self._named(listed, "resource", "uri"):
+            facts = {"uri": resource["uri"], **_present(resource, "name", "mimeType", "size")}
+            spec = self._spec(resource, name, "resource", facts, input_schema=_text_arguments([]))
             self._add(spec, self._reader(resource["uri"]))
 
     async def add_templates(self, listed: Iterable[Listed]) -> None:
-        async for template, name in _paced(self._named(listed, "resource", "uriTemplate")):
+        async for template, name in self._named(listed, "resource", "uriTemplate"):
             uri = template["uriTemplate"]
             try:
                 match_uri(uri, "")
             except ValueError as error:
                 self._skip(uri, str(error))
                 continue
-            facts = {"uri": uri, **_facts(template, "name", "mimeType")}
-            schema = _form([{"name": each, "required": True} for each in names_of(uri)])
+            facts = {"uri": uri, **_present(template, "name", "mimeType")}
+            schema = _text_arguments([{"name": each, "required": True} for each in names_of(uri)])
             spec = self._spec(template, name, "resource", facts, input_schema=schema)
             self._add(spec, self._reader(uri))
             if spec is not None:
@@ -289,7 +288,7 @@ class _Maker:
     def add_completions(self) -> None:
         """An operation beside each prompt and template that proposes values for its arguments."""
         for of, reference in self._completed:
-            name = _fitting(f"complete_{of.name}", of.name)
+            name = _shortened(f"complete_{of.name}", of.name)
             facts = {"kind": "completion", "of": of.name}
             spec = OperationSpec(
                 namespace=of.namespace,
@@ -321,15 +320,19 @@ class _Maker:
 
     # --- names and specs
 
-    def _named(self, listed: Iterable[Listed], kind: Kind, key: str = "name") -> Iterator[tuple[Listed, str]]:
+    async def _named(
+        self, listed: Iterable[Listed], kind: Kind, key: str = "name"
+    ) -> AsyncGenerator[tuple[Listed, str]]:
         """Each entry with its new name; names of resources may repeat, so their URIs tell them apart."""
         entries = {each[key]: each for each in listed}
         words = {own: str(entry["name"]) for own, entry in entries.items()}
-        unique = _unique(words)
+        unique = _distinct_names(words)
         taken = {spec.name for spec in self._specs(kind)}
-        for own, entry in entries.items():
+        for count, (own, entry) in enumerate(entries.items(), 1):
+            if count % PACE == 0:  # a server may list thousands
+                await asyncio.sleep(0)
             name = self._options.choice.name(unique[own], words[own])
-            yield entry, _fitting(f"{name}_{kind}", name) if name in taken else name
+            yield entry, _shortened(f"{name}_{kind}", name) if name in taken else name
 
     def _specs(self, kind: Kind) -> Iterator[OperationSpec]:
         """What is there already in the namespace this kind goes to."""
@@ -345,7 +348,7 @@ class _Maker:
         self, listed: Listed, name: str, kind: Kind, facts: Listed, other_title: Any = None, **fields: Any
     ) -> OperationSpec | None:
         original = listed["name"]
-        meta: Listed = {"mcp": {"kind": kind, "name": original, **_facts(listed, *_PASSED_ON), **facts}}
+        meta: Listed = {"mcp": {"kind": kind, "name": original, **_present(listed, *_PASSED_ON), **facts}}
         if original != name:
             meta["original_name"] = original
         try:
@@ -397,15 +400,7 @@ _COMPLETION_INPUT: Final[dict[str, Any]] = {
 }
 
 
-async def _paced(items: Iterable[T]) -> AsyncGenerator[T]:
-    """The same items, with a moment for others after every few: a server may list thousands."""
-    for count, item in enumerate(items, 1):
-        if count % PACE == 0:
-            await asyncio.sleep(0)
-        yield item
-
-
-def _lacking(item: Any, key: str) -> str | None:
+def _why_unusable(item: Any, key: str) -> str | None:
     """Why an entry of a list cannot be used, if it cannot."""
     if not isinstance(item, dict):
         return f"an entry is an object, not {json_type(item)}"
@@ -413,27 +408,27 @@ def _lacking(item: Any, key: str) -> str | None:
     return f"its {' and its '.join(missing)} must be text that is not empty" if missing else None
 
 
-def _unique(words: Mapping[str, str]) -> dict[str, str]:
+def _distinct_names(words: Mapping[str, str]) -> dict[str, str]:
     """A legal name for each key, from its word; keys that share a word are told apart by the key."""
     differ = len(set(words.values())) == len(words)
     wanted = [WantedName(word, word if differ else key, may_stay=differ) for key, word in words.items()]
     return dict(zip(words, distinct_names(wanted), strict=True))
 
 
-def _fitting(name: str, original: str) -> str:
+def _shortened(name: str, original: str) -> str:
     return name if len(name) <= 64 else with_hash(name, original)
 
 
-def _form(arguments: Iterable[Listed]) -> dict[str, Any]:
+def _text_arguments(arguments: Iterable[Listed]) -> dict[str, Any]:
     """The schema of arguments that are all texts."""
     listed = list(arguments)
     required = [each["name"] for each in listed if each.get("required") is True]
-    properties = {each["name"]: {"type": "string", **_facts(each, "title", "description")} for each in listed}
+    properties = {each["name"]: {"type": "string", **_present(each, "title", "description")} for each in listed}
     schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     return {**schema, "required": required} if required else schema
 
 
-def _facts(listed: Listed, *names: str) -> Listed:
+def _present(listed: Listed, *names: str) -> Listed:
     return {name: listed[name] for name in names if listed.get(name) is not None}
 
 

@@ -102,8 +102,10 @@ def read_servers(target: Target) -> Server | dict[str, Server]:
     return Command(tuple(str(word) for word in target)) if target else _refuse("An empty command names no server")
 
 
-def server_from_entry(entry: Mapping[str, Any]) -> Server:
+def server_from_entry(entry: Any) -> Server:
     """The server one entry of a configuration describes, in the words of any editor."""
+    if not isinstance(entry, Mapping):
+        _refuse(f"The entry of a server is an object, not {entry!r:.40}")
     url = next((entry[key] for key in URL_KEYS if isinstance(entry.get(key), str)), None)
     if url is not None:
         return Address(url, _texts(entry, "headers"), _transport(entry))
@@ -111,9 +113,9 @@ def server_from_entry(entry: Mapping[str, Any]) -> Server:
     if isinstance(command, Mapping):  # an older form: {"path", "args", "env"}
         return server_from_entry({**command, "command": command.get("path")})
     if isinstance(command, str) and command:
-        words = (*_command_words(command, entry), *(str(word) for word in entry.get("args") or ()))
+        words = (*_command_words(command, entry), *_words(entry.get("args") or []))
     elif isinstance(command, list) and command:
-        words = tuple(str(word) for word in command)
+        words = _words(command)
     else:
         _refuse('A server needs "command" or "url"')
     cwd = entry.get("cwd")
@@ -125,6 +127,10 @@ def _command_words(command: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
     """A command alone may be a whole line, as in a shell; one with arguments beside it is a program's name."""
     is_line = "args" not in entry and " " in command and shutil.which(command) is None
     return tuple(shlex.split(command)) if is_line else (command,)
+
+
+def _words(words: Any) -> tuple[str, ...]:
+    return tuple(map(str, words)) if isinstance(words, list | tuple) else _refuse('"args" is a list of words')
 
 
 def _from_text(text: str) -> Server:
@@ -156,7 +162,10 @@ def _transport(entry: Mapping[str, Any]) -> Transport:
 
 
 def _texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
-    return {str(name): str(value) for name, value in (entry.get(key) or {}).items() if value is not None}
+    texts = entry.get(key) or {}
+    if not isinstance(texts, Mapping):
+        _refuse(f'"{key}" is an object of texts')
+    return {str(name): str(value) for name, value in texts.items() if value is not None}
 
 
 def _refuse(sentence: str) -> Any:

@@ -26,11 +26,11 @@ class PooledSession:
         on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
         on_state: Callable[[], None],
         *,
-        is_first: bool,
+        shows_output: bool,
     ) -> None:
         """`on_state` is called when the session was opened, or may have been lost.
 
-        `is_first` says that whoever opens the source opens this session, and may see what a process prints that fails.
+        `shows_output` says that whoever opens it first may see what a process printed that cannot be started.
         """
         self._settings = settings
         self._source = source
@@ -39,24 +39,24 @@ class PooledSession:
         self._on_reconnect = on_reconnect
         self._on_state = on_state
         self.why = ""  # there is no session
-        self._is_first = is_first
-        self._session: UpstreamSession | None = None
+        self._shows_output = shows_output
+        self.current: UpstreamSession | None = None
         self._opening = asyncio.Lock()
         self._is_closed = False
         self._was_open = False
 
     @property
     def is_up(self) -> bool:
-        return self._session is not None and self._session.is_open
+        return self.current is not None and self.current.is_open
 
     async def session(self) -> UpstreamSession:
         """The open session; many callers at once open it only once."""
-        session = self._session
+        session = self.current
         if session is not None and session.is_open:
             return session
         async with self._opening:
-            if self._session is not None and self._session.is_open:
-                return self._session
+            if self.current is not None and self.current.is_open:
+                return self.current
             return await self._reopen()
 
     async def open_another(self) -> UpstreamSession:
@@ -67,23 +67,23 @@ class PooledSession:
 
     async def drop(self, session: UpstreamSession) -> None:
         """Close a session that is of no use any more; the next call opens another."""
-        if self._session is session:
-            self._session = None
+        if self.current is session:
+            self.current = None
             await session.close()
 
     async def close(self) -> None:
         self._is_closed = True
-        session, self._session = self._session, None
+        session, self.current = self.current, None
         if session is not None:
             await session.close()
 
     async def _reopen(self) -> UpstreamSession:
-        if self._session is not None:
-            await self.drop(self._session)
+        if self.current is not None:
+            await self.drop(self.current)
         self._check_open()
-        tells_output = self._is_first and not self._was_open
+        shows_output = self._shows_output and not self._was_open
         try:
-            session = await open_session(self._settings, self._notice, self._source, tells_output=tells_output)
+            session = await open_session(self._settings, self._notice, self._source, shows_output=shows_output)
         except CallError as error:
             self._lose(error.message)
             raise
@@ -93,7 +93,7 @@ class PooledSession:
         except CallError:
             await session.close()
             raise
-        self._session = session
+        self.current = session
         await session.listen()
         await session.hear_logs(self._log_level)
         if self._was_open:

@@ -65,14 +65,14 @@ class _UnwrappedResult(msgspec.Struct, frozen=True):
 def to_envelope(result: Mapping[str, Any], shape: ResultShape) -> ResponseEnvelope[Any]:
     """The envelope of a tool's result; its meta keeps the result as it came."""
     meta = result.get("_meta")
-    content, misfits = _content(result.get("content"))
+    content, content_warnings = _content(result.get("content"))
     structured = result.get("structuredContent", UNSET)
     is_error = result.get("isError") is True
     payload = _payload(content, structured, shape, is_error=is_error)
-    warnings = (*misfits, *payload.warnings)
+    warnings = (*content_warnings, *payload.warnings)
     if isinstance(result, RepairedResult):
         in_data = "/content" if payload.data is content else "/structuredContent"
-        warnings = (*misfits, *_repairs(result, in_data), *payload.warnings)
+        warnings = (*content_warnings, *_repairs(result, in_data), *payload.warnings)
     envelope = mcp_envelope(
         payload.data,
         is_error=is_error,

@@ -21,11 +21,11 @@ from enfold.sources.mcp.upstream_failures import LostError, message_too_large
 
 log: Final = Log("enfold.mcp")
 
-GRACE: Final = 0.5  # between a process's end and the end of its output, or the reverse
-PATIENCE: Final = 0.5  # for a process whose input was closed, which ends one that behaves
-MORE_PATIENCE: Final = 2.0  # for one that was asked to end by a signal
-STDERR_TAIL: Final = 4000
-LAST_WORDS: Final = 1000
+OUTPUT_SECONDS: Final = 0.5  # between a process's end and the end of its output, or the reverse
+EXIT_SECONDS: Final = 0.5  # for a process whose input was closed, which ends one that behaves
+SIGNAL_SECONDS: Final = 2.0  # for one that was asked to end by a signal
+MAX_STDERR: Final = 4000  # bytes at the end of it that are kept
+MAX_TOLD: Final = 1000  # characters of it that are told
 _OURS: Final = "ENFOLD_"  # settings and secrets of this process, which are nobody else's
 _NEEDED: Final = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP"})
 _PROXIES: Final = frozenset({"http_proxy", "https_proxy", "all_proxy", "no_proxy"})
@@ -86,7 +86,7 @@ class StdioConnection:
 
     @property
     def is_open(self) -> bool:
-        return self.process.is_speaking and not self.process.is_deaf
+        return self.process.is_connected and not self.process.is_input_closed
 
     def agree(self, revision: Revision | None) -> None:
         """This transport names no revision beside its messages."""
@@ -94,15 +94,15 @@ class StdioConnection:
     async def send_call(self, call: OutgoingCall) -> None:
         """Send a request when the process has read enough of what came before; a caller who gives up earlier sends none."""
         try:
-            while self.process.is_full is not None:
-                await asyncio.shield(self.process.is_full)
+            while self.process.write_pause is not None:
+                await asyncio.shield(self.process.write_pause)
         except asyncio.CancelledError:
             self._dispatcher.withdraw(call)
             raise
         try:
             self._write(request(call.id, call.method, call.params))
         except LostError:
-            await self.process.ends_within(GRACE)  # to learn how it ended
+            await self.process.ends_within(OUTPUT_SECONDS)  # to learn how it ended
             raise self._lost() from None
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class StdioConnection:
         await self.process.end()
 
     def _lost(self) -> LostError:
-        return LostError(self.process.end_error(), may_have_run=False, words=self.process.last_words)
+        return LostError(self.process.end_error(), may_have_run=False, output=self.process.stderr_tail)
 
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self.process.stdin
@@ -145,7 +145,7 @@ class StdioConnection:
         self._dispatcher.refuse_answer(head + tail, message_too_large(limit))
 
     def _fail_all(self) -> None:
-        self._dispatcher.fail_all(self.process.end_error(), words=self.process.last_words)
+        self._dispatcher.fail_all(self.process.end_error(), output=self.process.stderr_tail)
 
 
 class _Process(asyncio.SubprocessProtocol):
@@ -159,11 +159,11 @@ class _Process(asyncio.SubprocessProtocol):
         self.stdin: asyncio.WriteTransport | None = None
         self._stderr = b""
         self._exit_code: int | None = None
-        self.is_speaking = False  # until its output ends, or it does
-        self._has_spoken = False  # of one that never has, whoever opens it is told the last words
-        self._is_silent = False  # when it has closed its output
-        self.is_deaf = False  # when it has closed its input
-        self.is_full: asyncio.Future[None] | None = None  # while it does not read what we write
+        self.is_connected = False  # until its output ends, or it does
+        self._has_answered = False  # of one that never has, whoever opens the source is told what it printed
+        self._is_output_closed = False  # when it has closed its output
+        self.is_input_closed = False  # when it has closed its input
+        self.write_pause: asyncio.Future[None] | None = None  # while it does not read what we write
         self._has_ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- the loop calls these
@@ -171,22 +171,22 @@ class _Process(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self.stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-        self.is_speaking = True
+        self.is_connected = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            self._has_spoken = True
+            self._has_answered = True
             self._take_output(data)
         else:
-            self._stderr = (self._stderr + data)[-STDERR_TAIL:]
+            self._stderr = (self._stderr + data)[-MAX_STDERR:]
             log.debug("%s: %s", self._name, data.decode("utf-8", "replace").rstrip())
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc
         if fd == 0:
-            self.is_deaf = True
+            self.is_input_closed = True
             self.resume_writing()
-        self._is_silent = self._is_silent or fd == 1
+        self._is_output_closed = self._is_output_closed or fd == 1
         if fd != 2:
             self._finish_soon()
 
@@ -198,28 +198,28 @@ class _Process(asyncio.SubprocessProtocol):
         self._finish_soon()
 
     def pause_writing(self) -> None:
-        if self.is_full is None:
-            self.is_full = asyncio.get_running_loop().create_future()
+        if self.write_pause is None:
+            self.write_pause = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        waiting, self.is_full = self.is_full, None
+        waiting, self.write_pause = self.write_pause, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
 
     def _finish_soon(self) -> None:
         """Wait a moment for the last output and the exit code of a process that ended."""
-        if self._is_silent and self._exit_code is not None:
+        if self._is_output_closed and self._exit_code is not None:
             self._finish()
         else:
-            asyncio.get_running_loop().call_later(GRACE, self._finish)
+            asyncio.get_running_loop().call_later(OUTPUT_SECONDS, self._finish)
 
     def _finish(self) -> None:
-        if not self.is_speaking:
+        if not self.is_connected:
             return
-        self.is_speaking = False
+        self.is_connected = False
         self.resume_writing()
-        if self.last_words and self._has_spoken:
-            log.warning("%s %s: %s", self._name, self._fate(), self.last_words)
+        if self.stderr_tail and self._has_answered:
+            log.warning("%s %s: %s", self._name, self._how_it_ended(), self.stderr_tail)
         self._on_end()
         self._kill_group()  # a process that can no longer hear or speak is of no use
 
@@ -228,15 +228,15 @@ class _Process(asyncio.SubprocessProtocol):
     def end_error(self) -> CallError:
         """How the process ended, for callers; what it printed may be of other callers or secret, and is only logged."""
         details: dict[str, Any] = {"reason": "process", "exit_code": self._exit_code}
-        return CallError("UNAVAILABLE", f"{self._name} {self._fate()}", details)
+        return CallError("UNAVAILABLE", f"{self._name} {self._how_it_ended()}", details)
 
     @property
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of what it printed, as one line for the log or for whoever opens the source."""
         words = self._stderr.decode("utf-8", "replace").split()
-        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-LAST_WORDS:]
+        return "".join(each if each.isprintable() else "?" for each in " ".join(words))[-MAX_TOLD:]
 
-    def _fate(self) -> str:
+    def _how_it_ended(self) -> str:
         code = self._exit_code
         if code is None:
             return "has closed its connection"
@@ -244,17 +244,17 @@ class _Process(asyncio.SubprocessProtocol):
 
     async def end(self) -> None:
         """Close its input, which ends a server that behaves; then ask, then insist."""
-        self.is_speaking = False
+        self.is_connected = False
         if self._transport is None:
             return
         if self.stdin is not None:
             self.stdin.close()
         try:
-            if await self.ends_within(PATIENCE):
+            if await self.ends_within(EXIT_SECONDS):
                 return
             for number in (signal.SIGTERM, signal.SIGKILL):
                 self._signal_group(number)
-                if await self.ends_within(MORE_PATIENCE):
+                if await self.ends_within(SIGNAL_SECONDS):
                     return
         finally:
             self._kill_group()

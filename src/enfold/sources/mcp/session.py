@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -167,11 +168,11 @@ def _check_kind(method: str, result: dict[str, Any]) -> None:
 
 
 async def open_session(
-    settings: ServerSettings, notice: Notice, source: MCPCaller, *, tells_output: bool = False
+    settings: ServerSettings, notice: Notice, source: MCPCaller, *, shows_output: bool = False
 ) -> UpstreamSession:
     """Reach the server and agree with it; UNAVAILABLE where that fails or takes too long.
 
-    `tells_output` says that the error may repeat what a process has printed.
+    `shows_output` says that the error may repeat what a process has printed.
     """
     try:
         async with asyncio.timeout(settings.limits.connect):
@@ -181,10 +182,10 @@ async def open_session(
         raise CallError("UNAVAILABLE", message, {"reason": "handshake"}) from None
     except LostError as lost:
         failure = lost.for_caller(idempotent=True)
-        words = f": {lost.words}" if tells_output and lost.words else ""
-        if lost.words and not tells_output:
-            log.warning("%s: %s", failure.message, lost.words)
-        raise CallError(failure.code, f"{failure.message}{words}", failure.details, failure.retryable) from None
+        told = f": {lost.output}" if shows_output and lost.output else ""
+        if lost.output and not shows_output:
+            log.warning("%s: %s", failure.message, lost.output)
+        raise CallError(failure.code, f"{failure.message}{told}", failure.details, failure.retryable) from None
     except ProtocolError as error:
         failure = protocol_failure(error)
         raise CallError("UNAVAILABLE", f"{settings.name} refuses to begin: {error.message}", failure.details) from None
@@ -335,5 +336,6 @@ def _stateless_meta(revision: Revision, capabilities: Mapping[str, Any]) -> dict
     return {VERSION_KEY: revision.name, CAPABILITIES_KEY: dict(capabilities), CLIENT_KEY: _client_info()}
 
 
+@cache
 def _client_info() -> dict[str, str]:
     return {"name": "enfold", "version": installed_version()}

@@ -20,7 +20,7 @@ from enfold.operation.handing_over import TaskQuestion, hand_over, is_left, note
 from enfold.sources.mcp.mcp_callers import Answerers, MCPCaller, SuspendedCalls
 from enfold.sources.mcp.mcp_settings import Command, ServerSettings
 from enfold.sources.mcp.pooled_session import PooledSession
-from enfold.sources.mcp.resource_followers import ResourceFollowers
+from enfold.sources.mcp.resource_subscriptions import ResourceSubscriptions
 from enfold.sources.mcp.server_tasks import ask_about_task, cancel_quietly, wait_for_task
 from enfold.sources.mcp.session import UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, closed_connection, protocol_failure
@@ -56,23 +56,23 @@ class Upstream:
         self._on_state = on_state
         self._changed: set[str] = set()
         self._suspended = SuspendedCalls(settings.limits.held)
-        self.pool = self._new_pool(settings, self._reconnected, is_first=True)
-        self._following = ResourceFollowers(self.pool.session)
+        self.pool = self._new_pool(settings, shows_output=True)
+        self._subscriptions = ResourceSubscriptions(self.pool.session)
         self._older_pool: PooledSession | None = None  # of a server of both eras, for callers of the older one
         self._has_older_era = settings.protocol == "auto"  # as far as is known
         self._side_sessions = 0
         self.running = 0  # calls made for callers
 
-    def _new_pool(
-        self,
-        settings: ServerSettings,
-        on_reconnect: Callable[[UpstreamSession], Awaitable[None]],
-        *,
-        is_first: bool = False,
-    ) -> PooledSession:
-        source = MCPCaller(Context(), self._answers, settings.limits)
-        on_state = self._on_state if is_first else _ignore
-        return PooledSession(settings, source, self._log_level, self._notice, on_reconnect, on_state, is_first=is_first)
+    def _new_pool(self, settings: ServerSettings, *, shows_output: bool) -> PooledSession:
+        return PooledSession(
+            settings,
+            MCPCaller(Context(), self._answers, settings.limits),
+            self._log_level,
+            self._notice,
+            self._reconnected,
+            self._on_state,
+            shows_output=shows_output,
+        )
 
     @property
     def name(self) -> str:
@@ -80,21 +80,21 @@ class Upstream:
 
     async def close(self) -> None:
         self._suspended.close()
-        self._following.close(closed_connection(self.name))
+        self._subscriptions.close(closed_connection(self.name))
         await self.pool.close()
         if self._older_pool is not None:
             await self._older_pool.close()
 
     # --- changes
 
-    def take_changed(self) -> frozenset[str]:
+    def pop_changed(self) -> frozenset[str]:
         """The lists that the server has said to have changed since this was last asked."""
         changed, self._changed = frozenset(self._changed), set()
         return changed
 
     def follow(self, uri: str) -> AsyncGenerator[str]:
         """The URI when the server has been asked for it, and again with every change it tells of."""
-        return self._following.follow(uri)
+        return self._subscriptions.follow(uri)
 
     def _notice(self, method: str, params: dict[str, Any]) -> None:
         kind = _LIST_CHANGED.get(method)
@@ -102,15 +102,12 @@ class Upstream:
             self._changed.add(kind)
             self._on_change()
         elif method == "notifications/resources/updated":
-            self._following.hear(params.get("uri"))
+            self._subscriptions.tell_change(params.get("uri"))
 
     async def _reconnected(self, session: UpstreamSession) -> None:
-        await self._list_again(session)
-        await self._following.take_up(session)
-
-    async def _list_again(self, session: UpstreamSession) -> None:
-        del session
         self._on_change()  # another program may have taken its place
+        if session is self.pool.current:
+            await self._subscriptions.resubscribe(session)
 
     # --- calls
 
@@ -141,7 +138,7 @@ class Upstream:
                 return await wait_for_task(partial(self._send_about_task, caller), self.name, result, caller)
             if kind != "input_required":
                 return result
-            again = {**request.params, **await self._answered(result, caller)}
+            again = {**request.params, **await self._with_answers(result, caller)}
             result = await self._send(msgspec.structs.replace(request, params=again), caller)
         raise CallError("EXECUTION_ERROR", f"{self.name} asks again and again", {"reason": "rounds"})
 
@@ -173,7 +170,7 @@ class Upstream:
     async def _send_about_task(self, caller: MCPCaller, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._send(ServerRequest(method, params), caller)
 
-    async def _answered(self, result: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
+    async def _with_answers(self, result: dict[str, Any], caller: MCPCaller) -> dict[str, Any]:
         """What is added to a request that is sent again: the answers, and the server's state exactly as it came."""
         requests = result.get("inputRequests")
         answers: dict[str, Any] = {}
@@ -190,7 +187,7 @@ class Upstream:
 
     async def _send(self, request: ServerRequest, caller: MCPCaller) -> dict[str, Any]:
         """Send once; and once more on a new connection, if the server surely has not seen it."""
-        meta = caller.meta if outgoing.inject is None else _traced(caller.meta, outgoing.inject())
+        meta = caller.meta if outgoing.inject is None else _with_trace(caller.meta, outgoing.inject())
         params = {**request.params, "_meta": meta} if meta else request.params
         speaks_of_tasks = request.method == "tools/call" or request.method in TASK_METHODS
         # Who takes a task and has no client beside it is shown its questions as it is.
@@ -264,7 +261,7 @@ class Upstream:
             return self.pool, session
         if self._older_pool is None:
             older = msgspec.structs.replace(self._settings, protocol=LATEST_HANDSHAKE.name)
-            self._older_pool = self._new_pool(older, self._list_again)
+            self._older_pool = self._new_pool(older, shows_output=False)
         try:
             return self._older_pool, await self._older_pool.session()
         except CallError as error:
@@ -284,19 +281,19 @@ class Upstream:
             except CallError as error:
                 if error.code != "PAYLOAD_TOO_LARGE":
                     raise
-                return items, _over(method, "list_bytes", limits.list_bytes)
+                return items, _cut_by(method, "list_bytes", limits.list_bytes)
             size += len(encode(page))
             if size > limits.list_bytes:
-                return items, _over(method, "list_bytes", limits.list_bytes)
+                return items, _cut_by(method, "list_bytes", limits.list_bytes)
             found = page.get(field)
             items += found if isinstance(found, list) else []
             if len(items) > limits.list_items:
-                return items[: limits.list_items], _over(method, "list_items", limits.list_items)
+                return items[: limits.list_items], _cut_by(method, "list_items", limits.list_items)
             following = page.get("nextCursor")
             if following is None or following == cursor:
                 return items, None
             cursor = following
-        return items, _over(method, "pages", limits.pages)
+        return items, _cut_by(method, "pages", limits.pages)
 
     async def _page(self, session: UpstreamSession, method: str, params: dict[str, Any]) -> dict[str, Any]:
         limit = self._settings.limits.connect
@@ -313,16 +310,12 @@ class Upstream:
             raise lost.for_caller(idempotent=True) from None
 
 
-def _traced(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
+def _with_trace(meta: dict[str, Any], trace: dict[str, str]) -> dict[str, Any]:
     """The caller's own `_meta` with the trace of the call that we make in place of the caller's."""
     return {name: value for name, value in meta.items() if name not in outgoing.NAMES} | trace if trace else meta
 
 
-def _ignore() -> None:
-    """Ignore the state of the session for older callers: it says nothing about the server."""
-
-
-def _over(method: str, name: str, limit: int) -> Problem:
+def _cut_by(method: str, name: str, limit: int) -> Problem:
     return Problem(method, f"PAYLOAD_TOO_LARGE: it is over the limit {name} of {limit}, and the rest is left out")
 
 

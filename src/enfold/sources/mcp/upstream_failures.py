@@ -22,14 +22,14 @@ _UNKNOWN: Final = ("unknown tool", "unknown prompt", "unknown resource", "not fo
 class LostError(Exception):
     """The connection is gone; `may_have_run` tells whether the server can have seen the request.
 
-    `words` is what its process printed last, for whoever opens the source, and for no caller.
+    `output` is what its process printed last, for whoever opens the source, and for no caller.
     """
 
-    def __init__(self, error: CallError, *, may_have_run: bool, words: str = "") -> None:
+    def __init__(self, error: CallError, *, may_have_run: bool, output: str = "") -> None:
         super().__init__(error.message)
         self.error = error
         self.may_have_run = may_have_run
-        self.words = words
+        self.output = output
 
     def for_caller(self, *, idempotent: bool) -> CallError:
         """The error for the caller: trying again is safe if nothing ran, or if running twice does no harm."""

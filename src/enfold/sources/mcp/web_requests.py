@@ -125,14 +125,14 @@ class Web:
 
         try:
             request = Request(method, *split_url(url or self.url), [], content)
-            response = await follow(send, request, self._is_own, REDIRECTS, _FOLLOWED)
+            response = await follow(send, request, self._check_same_server, REDIRECTS, _FOLLOWED)
         except WebError as error:
             raise self.lost(error) from error
         if not url and response.url != request.url:
             self.url = response.url
         return OpenResponse(self, response, sent)
 
-    def _is_own(self, moved: str, status: int) -> bool:
+    def _check_same_server(self, moved: str, status: int) -> bool:
         if not same_place(self.url, moved):
             details = {"reason": "redirect", "status": status}
             raise CallError("EXECUTION_ERROR", f"{self.name} redirects to another server, which is refused", details)

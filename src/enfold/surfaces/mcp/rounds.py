@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from enfold.mcp.json_rpc import INVALID_PARAMS, ProtocolError
-from enfold.mcp.kept_by_clients import StateSigner
+from enfold.mcp.signed_state import StateSigner
 from enfold.operation.asking import InputRequired
 from enfold.surfaces.mcp.client_exchange import ClientExchange
 

@@ -1,4 +1,4 @@
-"""The resources of one server that somebody follows: each is asked for once, whoever follows it and how many do."""
+"""The resources of one server that somebody follows: each is subscribed to once, however many follow it."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from enfold.mcp.json_rpc import ProtocolError
 from enfold.sources.mcp.session import UpstreamSession
 from enfold.sources.mcp.upstream_failures import LostError, protocol_failure
 
-PARTING: Final = 2.0  # seconds in which a server may take in that nobody follows a resource any more
+UNSUBSCRIBE_SECONDS: Final = 2.0  # that a server may take to hear that nobody follows a resource any more
 
 log: Final = Log("enfold.mcp")
 
 
-class ResourceFollowers:
-    """Who follows which resource of a server; `open_session` gives the connection on which it is asked for."""
+class ResourceSubscriptions:
+    """Who follows which resource of a server; `open_session` gives the session on which it is subscribed to."""
 
     def __init__(self, open_session: Callable[[], Awaitable[UpstreamSession]]) -> None:
         self._open_session = open_session
         self._followers: dict[str, list[_Follower]] = {}
-        self._asked: dict[str, UpstreamSession] = {}
-        self._asking = asyncio.Lock()
+        self._sessions: dict[str, UpstreamSession] = {}  # on which each resource is subscribed to
+        self._subscribing = asyncio.Lock()
 
     async def follow(self, uri: str) -> AsyncGenerator[str]:
-        """The URI at once, when the server has been asked for it; then that of every change of it, or below it."""
+        """The URI as soon as the server is subscribed to; then that of every change of it, or below it."""
         follower = _Follower()
         self._followers.setdefault(uri, []).append(follower)
         try:
-            await self._ask_for(uri)
+            await self._subscribe(uri)
             yield uri
             while True:
-                yield await follower.next()
+                yield await follower.next_change()
         finally:
             self._followers[uri].remove(follower)
-            await self._let_go(uri)
+            await self._unsubscribe_unfollowed(uri)
 
-    def hear(self, uri: object) -> None:
+    def tell_change(self, uri: object) -> None:
         """Tell the followers of a resource that the server says has changed."""
         if isinstance(uri, str):
             for followed, followers in self._followers.items():
                 if _covers(followed, uri):
                     for follower in followers:
-                        follower.hear(uri)
+                        follower.add_change(uri)
 
-    async def take_up(self, session: UpstreamSession) -> None:
+    async def resubscribe(self, session: UpstreamSession) -> None:
         """Subscribe again at a server that is back, and tell all followers of a change: they may have missed one."""
         for uri in [uri for uri, followers in self._followers.items() if followers]:
             try:
@@ -56,8 +56,8 @@ class ResourceFollowers:
             except (ProtocolError, LostError, CallError) as error:
                 log.debug("%s cannot be followed any more: %s", uri, error)
                 continue
-            self._asked[uri] = session
-            self.hear(uri)
+            self._sessions[uri] = session
+            self.tell_change(uri)
 
     def close(self, reason: CallError) -> None:
         """End all followers, and tell them why."""
@@ -65,10 +65,10 @@ class ResourceFollowers:
             for follower in followers:
                 follower.end(reason)
 
-    async def _ask_for(self, uri: str) -> None:
-        async with self._asking:
+    async def _subscribe(self, uri: str) -> None:
+        async with self._subscribing:
             session = await self._open_session()
-            if self._asked.get(uri) is session:
+            if self._sessions.get(uri) is session:
                 return
             try:
                 await session.follow(uri)
@@ -76,43 +76,43 @@ class ResourceFollowers:
                 raise protocol_failure(error) from None
             except LostError as lost:
                 raise lost.for_caller(idempotent=True) from None
-            self._asked[uri] = session
+            self._sessions[uri] = session
 
-    async def _let_go(self, uri: str) -> None:
-        if self._followers.get(uri):
-            return
-        self._followers.pop(uri, None)
-        session = self._asked.pop(uri, None)
-        if session is not None and session.is_open:
-            with suppress(ProtocolError, LostError, CallError, TimeoutError):
-                async with asyncio.timeout(PARTING):
-                    await session.unfollow(uri)
+    async def _unsubscribe_unfollowed(self, uri: str) -> None:
+        """Unsubscribe from what nobody follows any more; whoever follows it again meanwhile subscribes after that."""
+        with suppress(ProtocolError, LostError, CallError, TimeoutError):
+            async with asyncio.timeout(UNSUBSCRIBE_SECONDS), self._subscribing:
+                if not self._followers.get(uri):
+                    self._followers.pop(uri, None)
+                    session = self._sessions.pop(uri, None)
+                    if session is not None and session.is_open:
+                        await session.unfollow(uri)
 
 
 class _Follower:
-    """One follower; several changes that they have not read yet count as one."""
+    """One follower; several changes of a resource that they have not read yet count as one."""
 
     def __init__(self) -> None:
-        self._changed: dict[str, None] = {}
-        self._ended: CallError | None = None
-        self._is_told = asyncio.Event()
+        self._changes: dict[str, None] = {}
+        self._end: CallError | None = None
+        self._has_news = asyncio.Event()
 
-    def hear(self, uri: str) -> None:
-        self._changed[uri] = None
-        self._is_told.set()
+    def add_change(self, uri: str) -> None:
+        self._changes[uri] = None
+        self._has_news.set()
 
     def end(self, reason: CallError) -> None:
-        self._ended = reason
-        self._is_told.set()
+        self._end = reason
+        self._has_news.set()
 
-    async def next(self) -> str:
-        while not self._changed:
-            if self._ended is not None:
-                raise self._ended
-            self._is_told.clear()
-            await self._is_told.wait()
-        uri = next(iter(self._changed))
-        del self._changed[uri]
+    async def next_change(self) -> str:
+        while not self._changes:
+            if self._end is not None:
+                raise self._end
+            self._has_news.clear()
+            await self._has_news.wait()
+        uri = next(iter(self._changes))
+        del self._changes[uri]
         return uri
 
 

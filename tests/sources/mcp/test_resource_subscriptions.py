@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import cast
 
 import pytest
 
 from enfold import CallError, OperationRegistry
 from enfold.sources.mcp import MCPOperations, from_mcp
+from enfold.sources.mcp.resource_subscriptions import ResourceSubscriptions
+from enfold.sources.mcp.session import UpstreamSession
 
 Little = Callable[..., list[str]]
 MEMO = {"uri": "memo://old"}
@@ -90,3 +93,41 @@ async def test_filters_leave_it_out_with_the_last_resource(little: Little) -> No
     ):
         assert kept.report.imported == ["resources.memo", "resources.updates"]
         assert not_kept.report.imported == ["add"]
+
+
+class SlowToLetGo:
+    """A session of a server that takes its time to unsubscribe."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.is_asked, self.may_let_go = asyncio.Event(), asyncio.Event()
+
+    async def follow(self, uri: str) -> None:
+        self.told.append(f"subscribed {uri}")
+
+    async def unfollow(self, uri: str) -> None:
+        self.is_asked.set()
+        await self.may_let_go.wait()
+        self.told.append(f"unsubscribed {uri}")
+
+
+async def test_who_follows_while_the_last_one_leaves_is_subscribed_after_that() -> None:
+    session = SlowToLetGo()
+
+    async def open_session() -> UpstreamSession:
+        return cast("UpstreamSession", session)
+
+    subscriptions = ResourceSubscriptions(open_session)
+    leaves, comes = subscriptions.follow("memo://a"), subscriptions.follow("memo://a")
+    await anext(leaves)
+    leaving = asyncio.create_task(leaves.aclose())
+    await session.is_asked.wait()
+    coming = asyncio.create_task(anext(comes))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    session.may_let_go.set()
+    await asyncio.gather(leaving, coming)
+    assert session.told == ["subscribed memo://a", "unsubscribed memo://a", "subscribed memo://a"]
+    await comes.aclose()
