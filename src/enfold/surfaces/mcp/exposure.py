@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from enfold.operation import OperationSpec
-
 if TYPE_CHECKING:
     from enfold.surfaces.mcp.catalog import MCPTool
 
@@ -44,10 +42,7 @@ class Exposure(msgspec.Struct, frozen=True):
         names = (tool.id, tool.spec.name, tool.name)
         if any(fnmatchcase(name, pattern) for pattern in self.pinned for name in names):
             return "all"
-        return self._mode_of_namespace(tool.spec)
-
-    def _mode_of_namespace(self, spec: OperationSpec) -> Mode:
-        namespace = spec.namespace
+        namespace = tool.spec.namespace
         while namespace and namespace not in self.by_namespace:
             namespace = namespace.rpartition(".")[0]
         return self.by_namespace[namespace]

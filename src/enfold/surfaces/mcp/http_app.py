@@ -168,18 +168,21 @@ class MCPApp:
     ) -> None:
         """Answer a refused request with its HTTP status, and tell the observers, unless they know of it."""
         is_observed = isinstance(error, NotPublicError) and error.is_observed
-        status = status_of_refusal(error, identity)
+        if isinstance(error, ProtocolError):
+            status = STATUSES.get(error.code, 400)
+        else:
+            status = status_of(error, None, has_identity=identity is not None)
         if is_stranger and status in (404, 405):  # a token may find it
             error, status = no_identity(), 401
-        own = self._entrance.with_challenge(
-            [JSON, *(error_headers(error, status) if isinstance(error, CallError) else ())],
-            scope,
-            headers,
-            scope["path"],
-        )
-        await respond(send, status, encode(_refusal_message(error)), own, is_head=scope["method"] == "HEAD")
+        if isinstance(error, ProtocolError):
+            told, code, own = error, code_of_protocol(error), [JSON]
+        else:
+            told, code = ProtocolError(INVALID_REQUEST, error.message), error.code
+            own = [JSON, *error_headers(error, status)]
+        challenged = self._entrance.with_challenge(own, scope, headers, scope["path"])
+        body = encode(error_message(told.request_id, told))
+        await respond(send, status, body, challenged, is_head=scope["method"] == "HEAD")
         if not is_observed:
-            code = error.code if isinstance(error, CallError) else code_of_protocol(error)
             self._observers.refused("mcp", code, caller=None if identity is None else identity.id)
 
     def resource_updated(self, uri: str) -> None:
@@ -254,18 +257,6 @@ def _session(endpoint: Endpoint, method: str, headers: Headers, identity: Identi
     if session_id is None:
         raise not_allowed(method, ("POST",))
     return endpoint.session(session_id, identity)
-
-
-def status_of_refusal(error: ProtocolError | CallError, identity: Identity | None) -> int:
-    if isinstance(error, ProtocolError):
-        return STATUSES.get(error.code, 400)
-    return status_of(error, None, has_identity=identity is not None)
-
-
-def _refusal_message(error: ProtocolError | CallError) -> dict[str, Any]:
-    if isinstance(error, ProtocolError):
-        return error_message(error.request_id, error)
-    return error_message(None, ProtocolError(INVALID_REQUEST, error.message))
 
 
 def _check_repeated_headers(headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -87,7 +87,13 @@ class Service:
             "version": settings.version or registry.app_version or "1.0.0",
         }
         self._exposure = read_exposure(settings.expose, settings.pinned, settings.budget)
-        self._search = None if self._exposure.is_all else _search_tools(registry, settings)
+        self._search: SearchTools | None = None
+        if not self._exposure.is_all:
+            from enfold.surfaces.mcp.search_tools import (
+                SearchTools,  # which a server that lists all its tools can do without
+            )
+
+            self._search = SearchTools(registry, settings.format)
         self._search_tools: list[MCPTool] = []
         self.text_clients = read_text_clients(settings.clients)
         self._clashes: list[str] = []
@@ -318,12 +324,6 @@ class Service:
         except CallError as error:
             exchange.code = safe_code(error.code)
             raise protocol_error(error) from error
-
-
-def _search_tools(registry: Registry, settings: MCPSettings) -> SearchTools:
-    from enfold.surfaces.mcp.search_tools import SearchTools  # which a server that lists all its tools can do without
-
-    return SearchTools(registry, settings.format)
 
 
 def protocol_error(error: CallError, request_id: str | None = None) -> ProtocolError:

@@ -138,7 +138,9 @@ class Post(msgspec.Struct, eq=False):
             raise late_body()
         session = self._reply.session
         if session is not None and session.is_over:
-            await self._reply.finish(error_message(self._request_id, _session_closed()))
+            message = "The session was closed before the answer came: initialize again"
+            closed = protocol_error(CallError("ABORTED", message, {"reason": "session"}))
+            await self._reply.finish(error_message(self._request_id, closed))
         else:
             await self._reply.abandon()
 
@@ -295,11 +297,6 @@ class Post(msgspec.Struct, eq=False):
             return None, Caller(find_revision(said) or UNSAID)
         session = self._endpoint.session(session_id, self._identity)
         return session, session
-
-
-def _session_closed() -> ProtocolError:
-    message = "The session was closed before the answer came: initialize again"
-    return protocol_error(CallError("ABORTED", message, {"reason": "session"}))
 
 
 def _token_refusal(exchange: ClientExchange) -> dict[str, Any]:
