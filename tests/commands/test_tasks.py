@@ -459,6 +459,20 @@ def test_a_person_is_asked_until_the_answer_fits() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "params", [{"mode": "url", "url": "https://example.com"}, {"message": "Sure?"}], ids=["a link", "yes or no"]
+)
+def test_who_ends_the_input_at_a_question_cancels_it(params: dict[str, Any]) -> None:
+    assert TerminalPeer(io.StringIO(""), io.StringIO()).answer("elicitation/create", params) == {"action": "cancel"}
+
+
+def test_what_json_has_no_number_for_is_asked_again() -> None:
+    form = {"type": "object", "properties": {"price": {"type": "number"}}}
+    person = TerminalPeer(io.StringIO("nan\n1e999\n1.5\n"), io.StringIO())
+    answer = person.answer("elicitation/create", {"requestedSchema": form})
+    assert answer == {"action": "accept", "content": {"price": 1.5}}
+
+
 def test_a_bar_shows_how_far_it_is() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

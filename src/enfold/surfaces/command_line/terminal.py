@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import cycle
+from math import nan
 from shutil import get_terminal_size
 from threading import Event, Lock, Thread
 from time import monotonic
@@ -41,15 +42,18 @@ class TerminalPeer:
         return {key: self.answer(question.method, question.params) for key, question in questions.items()}
 
     def answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """What the person says: a form filled in, or that they do not want to (the end of the input)."""
+        """What the person says: a form filled in, yes or no, or by the end of the input that they do not want to answer."""
         if method != "elicitation/create":
             raise MissingCapability((method.partition("/")[0],))
         self._write(f"{printable(str(params.get('message', '')))}\n")
-        if params.get("mode") == "url":
-            self._write(f"  {printable(str(params.get('url', '')))}\n")
-            agreed = self._field("done", {"type": "boolean"}, is_required=True)
-            return {"action": "accept" if agreed else "decline"}
-        return self._form(params.get("requestedSchema"))
+        try:
+            if params.get("mode") == "url":
+                self._write(f"  {printable(str(params.get('url', '')))}\n")
+                agreed = self._field("done", {"type": "boolean"}, is_required=True)
+                return {"action": "accept" if agreed else "decline"}
+            return self._form(params.get("requestedSchema"))
+        except EOFError:
+            return {"action": "cancel"}
 
     def _form(self, schema: Any) -> dict[str, Any]:
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
@@ -57,10 +61,7 @@ class TerminalPeer:
             agreed = self._field("ok", {"type": "boolean"}, is_required=True)
             return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
         required = schema.get("required", ())
-        try:
-            content = {name: self._field(name, part, is_required=name in required) for name, part in properties.items()}
-        except EOFError:
-            return {"action": "cancel"}
+        content = {name: self._field(name, part, is_required=name in required) for name, part in properties.items()}
         return {"action": "accept", "content": {name: value for name, value in content.items() if value is not None}}
 
     def _field(self, name: str, part: Any, *, is_required: bool) -> Any:
@@ -107,9 +108,12 @@ def _read(text: str, part: Mapping[str, Any]) -> Any:
         return text.lower() in _YES
     if kind in ("integer", "number"):
         try:
-            return int(text) if kind == "integer" else float(text)
+            number = int(text) if kind == "integer" else float(text)
         except ValueError:
-            raise ValueError(f"a {kind} is expected") from None
+            number = nan
+        if number - number != 0:  # not finite: JSON has no such number
+            raise ValueError(f"a {kind} is expected")
+        return number
     if isinstance(part.get("enum"), list) and text not in part["enum"]:
         raise ValueError(f"choose one of {', '.join(map(str, part['enum']))}")
     if not text:
