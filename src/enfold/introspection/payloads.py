@@ -67,7 +67,7 @@ class _OpenPayload:
         self._arguments = self._page.cut(clean.value)
         self._results: list[Any] = []
         self._error: Any = None
-        self._page.turn()
+        self._page.clear()
 
     def take(self, envelope: ResponseEnvelope[Any]) -> None:
         if self._page.is_full:
@@ -92,9 +92,9 @@ class _Page:
 
     def __init__(self) -> None:
         self.is_cut = False
-        self.turn()
+        self.clear()
 
-    def turn(self) -> None:
+    def clear(self) -> None:
         """Begin an empty page."""
         self._characters, self._values = MOST_CHARACTERS, MOST_VALUES
 
@@ -108,7 +108,7 @@ class _Page:
             return self._cut_text(value)
         if isinstance(value, Mapping | list | tuple):
             if depth >= MOST_DEPTH:
-                return self._cut()
+                return self._mark_cut()
             return self._cut_object(value, depth) if isinstance(value, Mapping) else self._cut_list(value, depth)
         self._characters -= 8
         return value
@@ -116,7 +116,7 @@ class _Page:
     def _cut_text(self, text: str) -> str:
         room = max(0, min(self._characters, LONGEST_TEXT))
         self._characters -= min(len(text), room)
-        return text if len(text) <= room else text[:room] + self._cut()
+        return text if len(text) <= room else text[:room] + self._mark_cut()
 
     def _cut_object(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -137,9 +137,9 @@ class _Page:
         return found
 
     def _more(self, number: int) -> str:
-        return f"{self._cut()} {number} more"
+        return f"{self._mark_cut()} {number} more"
 
-    def _cut(self) -> str:
+    def _mark_cut(self) -> str:
         self.is_cut = True
         return CUT
 
@@ -147,7 +147,7 @@ class _Page:
 def _without_secrets(input: Any, spec: OperationSpec) -> Redacted:
     try:
         return redact(input, spec.input_schema)
-    except Exception:  # noqa: BLE001  # a call inside this process may be given anything; who looks on must not disturb it
+    except Exception:  # noqa: BLE001  # a call inside this process may be given anything, and keeping it must not disturb it
         return Redacted(NOT_JSON)
 
 

@@ -92,7 +92,12 @@ def to_http(
     `console` is the page for people at `/`.
     """
     served = registry if expose_errors else registry.with_policy(Policy(expose_errors=False))
-    tasks = None if tasks is None else tasks.told_by(served)
+    pages = None
+    if tasks is not None:
+        from enfold.surfaces.http.task_pages import TaskPages  # where there are no tasks, nothing of them is loaded
+
+        tasks = tasks.told_by(served)
+        pages = TaskPages(tasks)
     settings = FunctionSettings(format, max_body, recorder, title, version, tokens is not None, tasks is not None)
     introduce(registry, _surfaces(mounts or {}), recorder, tasks)
     if tokens is not None:
@@ -108,7 +113,7 @@ def to_http(
         body_timeout=body_timeout,
         heartbeat=heartbeat,
         console=Console() if console else None,
-        tasks=None if tasks is None else _task_pages(tasks),
+        tasks=pages,
     )
 
 
@@ -453,12 +458,6 @@ class HTTPApp:
         headers = [JSON, id_header(request), *told, *exchange.extra_headers]
         await respond(exchange.send, answer.status, answer.body, headers, is_head=request.method == "HEAD")
         self._observers.refused("http", error.code, request_id=request.known_id())
-
-
-def _task_pages(tasks: Tasks) -> TaskPages:
-    from enfold.surfaces.http.task_pages import TaskPages  # where there are no tasks, nothing of them is loaded
-
-    return TaskPages(tasks)
 
 
 def _is_call(path: str, method: str) -> bool:
